@@ -1,0 +1,1 @@
+"""hightide_broker: the server. Core decides, storage remembers, runtime acts."""

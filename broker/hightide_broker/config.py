@@ -1,0 +1,296 @@
+"""A node's configuration: Kafka's names and units, validated once, frozen.
+
+Where a value comes from, the first that has it: `--set key=value`, the environment
+(`HIGHTIDE_` + the key in capitals with `_` for `.`), the TOML file, the default here. In TOML the dots
+make tables: `log.segment.bytes = "1GiB"` and `[log.segment] bytes = "1GiB"` are the same. Sizes take
+KiB, MiB, GiB, times take ms, s, m, h, d. An unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+ENVIRONMENT_PREFIX = "HIGHTIDE_"
+
+
+class ConfigError(Exception):
+    """A configuration key or value that cannot be; the message names key, value and expectation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a node. `unit` is bytes, ms, or empty; `topic_key` the topic key it is a default of."""
+
+    name: str
+    default: str
+    doc: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    topic_key: str = ""
+    is_text: bool = False
+    is_float: bool = False
+    low: int = -1
+
+
+_KEYS = (
+    Key("node.id", "1", "this node's id, 1 or more", low=1),
+    Key(
+        "cluster.id", "", "the cluster's id; empty: whatever the data directory says", is_text=True
+    ),
+    Key("log.dirs", ".hightide/broker-1", "the data directory", is_text=True),
+    Key("listen.host", "127.0.0.1", "the address to listen on", is_text=True),
+    Key("listen.port", "19092", "the port to listen on, 0 = any free one", low=0),
+    Key("advertised.host", "", "the host told to clients; empty: listen.host", is_text=True),
+    Key("broker.rack", "", "where this broker stands", is_text=True),
+    Key("num.partitions", "1", "partitions of a topic that does not say", low=1),
+    Key("default.replication.factor", "1", "replicas of a topic that does not say", low=1),
+    Key(
+        "auto.create.topics.enable",
+        "false",
+        "make a topic when a producer names it",
+        choices=("true", "false"),
+    ),
+    Key(
+        "flush",
+        "synced",
+        "synced: a record counts once it is on disk; replicated: once it is in "
+        "the page cache of every in-sync replica",
+        choices=("synced", "replicated"),
+        topic_key="flush",
+    ),
+    Key(
+        "log.segment.bytes",
+        "1GiB",
+        "a segment rolls at this size",
+        "bytes",
+        topic_key="segment.bytes",
+    ),
+    Key("log.roll.ms", "7d", "a segment rolls at this age", "ms", topic_key="segment.ms"),
+    Key(
+        "log.index.size.max.bytes",
+        "10MiB",
+        "the largest index of a segment",
+        "bytes",
+        topic_key="segment.index.bytes",
+    ),
+    Key(
+        "log.index.interval.bytes",
+        "4096",
+        "bytes between two index entries",
+        "bytes",
+        topic_key="index.interval.bytes",
+    ),
+    Key(
+        "log.retention.ms",
+        "7d",
+        "how long records stay, -1 = for ever",
+        "ms",
+        topic_key="retention.ms",
+    ),
+    Key(
+        "log.retention.bytes",
+        "-1",
+        "bytes a partition keeps, -1 = no limit",
+        "bytes",
+        topic_key="retention.bytes",
+    ),
+    Key(
+        "log.cleanup.policy",
+        "delete",
+        "delete, compact, or both with a comma",
+        is_text=True,
+        topic_key="cleanup.policy",
+    ),
+    Key("log.retention.check.interval.ms", "5m", "how often retention and compaction look", "ms"),
+    Key(
+        "log.segment.delete.delay.ms",
+        "1m",
+        "how long a deleted segment's file stays",
+        "ms",
+        topic_key="file.delete.delay.ms",
+    ),
+    Key(
+        "log.cleaner.delete.retention.ms",
+        "1d",
+        "how long a tombstone stays",
+        "ms",
+        topic_key="delete.retention.ms",
+    ),
+    Key(
+        "log.cleaner.min.cleanable.ratio",
+        "0.5",
+        "how much must be new before compaction runs",
+        is_float=True,
+        topic_key="min.cleanable.dirty.ratio",
+    ),
+    Key(
+        "log.flush.offset.checkpoint.interval.ms", "1m", "how often recovery points are kept", "ms"
+    ),
+    Key(
+        "replica.high.watermark.checkpoint.interval.ms", "5s", "how often watermarks are kept", "ms"
+    ),
+    Key(
+        "message.max.bytes",
+        "1048588",
+        "the largest batch a producer may send",
+        "bytes",
+        topic_key="max.message.bytes",
+    ),
+    Key(
+        "min.insync.replicas",
+        "1",
+        "in-sync replicas that acks=all needs",
+        low=1,
+        topic_key="min.insync.replicas",
+    ),
+    Key("message.inflated.max.bytes", "64MiB", "what one compressed batch may inflate to", "bytes"),
+    Key("producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", "ms"),
+    Key("fetch.max.bytes", "55MiB", "the largest answer to a fetch", "bytes"),
+    Key(
+        "socket.request.max.bytes",
+        "100MiB",
+        "the largest frame a client may send",
+        "bytes",
+        low=1024,
+    ),
+    Key("max.connections", "10000", "connections at a time", low=1),
+    Key(
+        "max.in.flight.requests.per.connection", "256", "requests of one connection at work", low=1
+    ),
+    Key("connections.max.idle.ms", "10m", "a connection that says nothing is closed", "ms", low=1),
+    Key(
+        "write.timeout.ms", "30s", "a client that does not take its answer is dropped", "ms", low=1
+    ),
+    Key("request.timeout.ms", "30s", "the longest a request waits for commit", "ms", low=1),
+    Key("shutdown.timeout.ms", "10s", "an orderly stop waits so long for requests at work", "ms"),
+)
+KEYS: dict[str, Key] = {key.name: key for key in _KEYS}
+_UNITS = {
+    "bytes": {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40},
+    "ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
+}
+
+
+def parse_quantity(key: Key, text: str) -> int:
+    """A whole number with an optional unit; raises `ConfigError`."""
+    stripped = text.strip().lower()
+    digits = stripped.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
+    unit = stripped[len(stripped.rstrip("abcdefghijklmnopqrstuvwxyz")) :]
+    units = _UNITS.get(key.unit, {"": 1})
+    try:
+        number = int(digits.replace("_", ""))
+    except ValueError:
+        number = None  # type: ignore[assignment]
+    if number is None or unit not in units:
+        kinds = ", ".join(name for name in units if name)
+        expected = f"a whole number, units {kinds}" if kinds else "a whole number"
+        raise ConfigError(f"{key.name} is {text!r}, expected {expected}")
+    value = number * units[unit] if number >= 0 else number
+    if value < key.low:
+        raise ConfigError(f"{key.name} is {text!r}, expected {key.low} or more")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A node's effective values."""
+
+    values: Mapping[str, str]
+    given: frozenset[str] = field(default_factory=frozenset)
+    """The keys that somebody set."""
+
+    def text(self, name: str) -> str:
+        """A value as it was written."""
+        return self.values[name]
+
+    def number(self, name: str) -> int:
+        """A value in bytes, in ms, or as a count."""
+        return parse_quantity(KEYS[name], self.values[name])
+
+    def seconds(self, name: str) -> float:
+        """A value in ms, in seconds."""
+        return self.number(name) / 1000
+
+    @property
+    def advertised_host(self) -> str:
+        return self.values["advertised.host"] or self.values["listen.host"]
+
+    def topic_defaults(self) -> dict[str, str]:
+        """What this node sets for topics that do not say themselves, in topic keys."""
+        defaults = {}
+        for key in _KEYS:
+            if key.topic_key:
+                plain = key.is_text or key.is_float or key.choices
+                value = self.values[key.name] if plain else str(self.number(key.name))
+                defaults[key.topic_key] = value
+        return defaults
+
+
+def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
+    """The configuration of these sources, later ones over earlier ones; raises `ConfigError`."""
+    values = {key.name: key.default for key in _KEYS}
+    given: dict[str, str] = {}
+    for source in sources:
+        given.update(source)
+    for name, value in given.items():
+        key = KEYS.get(name)
+        if key is None:
+            close = get_close_matches(name, KEYS, n=1)
+            hint = f", did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"unknown configuration key {name!r}{hint}")
+        _check(key, value)
+    return BrokerConfig({**values, **given}, frozenset(given))
+
+
+def _check(key: Key, value: str) -> None:
+    if key.choices and value not in key.choices:
+        raise ConfigError(f"{key.name} is {value!r}, expected one of {', '.join(key.choices)}")
+    if key.is_float:
+        try:
+            float(value)
+        except ValueError as error:
+            raise ConfigError(f"{key.name} is {value!r}, expected a number") from error
+    elif not key.is_text and not key.choices:
+        parse_quantity(key, value)
+
+
+def read_toml(text: str) -> dict[str, str]:
+    """The keys of a TOML file, tables joined with dots; raises `ConfigError`."""
+    try:
+        return _flatten(tomllib.loads(text), "")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the file is no TOML: {error}") from error
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        elif isinstance(value, bool):
+            flat[prefix + name] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            flat[prefix + name] = str(value)
+        else:
+            raise ConfigError(f"{prefix}{name} is {value!r}, expected text or a number")
+    return flat
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The keys that environment variables set; other HIGHTIDE_ variables are not this node's."""
+    names = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in KEYS}
+    return {names[name]: value for name, value in environment.items() if name in names}
+
+
+def read_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
+    """The keys of `--set key=value` flags; raises `ConfigError`."""
+    pairs: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment!r}, expected key=value")
+        pairs[name.strip()] = value.strip()
+    return pairs

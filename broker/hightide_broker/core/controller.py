@@ -1,0 +1,403 @@
+"""The controller: a request becomes (changes, reply), or a refusal. It changes nothing itself. Pure.
+
+Every handler reads the image of what has been committed and returns the changes to append to the
+metadata log together with the reply that may be sent once they are committed. Replicas are placed in
+stripes, leaders are chosen in the order of the assignment, fencing a broker moves what it led.
+Sources: KAFKA-FACTS §2.9, §2.10, §2.12; KIP-631, KIP-841.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.changes import (
+    AllocateProducerIds,
+    AnyChange,
+    ChangePartition,
+    CreatePartition,
+    CreateTopic,
+    FenceBroker,
+    RegisterBroker,
+    RemoveTopic,
+    SetConfig,
+    UnfenceBroker,
+)
+from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
+from hightide_broker.core.topic_config import TOPIC_KEYS, check_topic_configs, unknown_key
+
+PRODUCER_ID_BLOCK = 1000
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic; bounds what one small request can create."""
+_TOPIC_NAME = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
+
+
+class Decision(NamedTuple):
+    """What to append to the metadata log, and what to answer once that is committed."""
+
+    changes: list[AnyChange]
+    reply: m.Message
+
+
+class Controller:
+    """Decisions over one image."""
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        *,
+        cluster_id: str,
+        default_partitions: int,
+        default_replication: int,
+    ) -> None:
+        self._image = image
+        self._cluster_id = cluster_id
+        self._default_partitions = default_partitions
+        self._default_replication = default_replication
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def register_broker(self, request: m.RegisterBrokerRequest) -> Decision:
+        """A broker process announces itself. The reply's epoch is set once the offset is known."""
+        if request.cluster_id != self._cluster_id:
+            raise Refused(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"broker {request.broker} belongs to cluster {request.cluster_id}, "
+                f"this is cluster {self._cluster_id}",
+            )
+        known = self._image.brokers.get(request.broker)
+        changes: list[AnyChange] = []
+        if known is not None and not known.fenced:
+            # A new incarnation: whatever the old one led has no leader until this one is unfenced.
+            changes += self._leaderless(request.broker)
+        changes.append(
+            RegisterBroker(
+                broker=request.broker,
+                incarnation=request.incarnation,
+                host=request.host,
+                port=request.port,
+                rack=request.rack,
+                roles=tuple(request.roles),
+                clean=known is None or request.previous_broker_epoch == known.epoch,
+            )
+        )
+        return Decision(changes, m.RegisterBrokerResponse(broker_epoch=-1))
+
+    def broker_heartbeat(self, request: m.BrokerHeartbeatRequest) -> Decision:
+        """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
+        state = self._image.brokers.get(request.broker)
+        if state is None:
+            raise Refused(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker} is not registered"
+            )
+        if state.epoch != request.broker_epoch:
+            raise Refused(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {request.broker} sent epoch {request.broker_epoch}, "
+                f"its registration has {state.epoch}",
+            )
+        caught_up = request.metadata_offset > state.epoch
+        changes: list[AnyChange] = []
+        fenced = state.fenced
+        if request.want_shut_down or request.want_fence:
+            if not fenced:
+                changes = self._fence(request.broker, state.epoch)
+            fenced = True
+        elif fenced and caught_up:
+            changes = self._unfence(request.broker, state.epoch)
+            fenced = False
+        reply = m.BrokerHeartbeatResponse(
+            caught_up=caught_up, fenced=fenced, should_shut_down=request.want_shut_down
+        )
+        return Decision(changes, reply)
+
+    def _fence(self, broker: int, epoch: int) -> list[AnyChange]:
+        return [*self._leaderless(broker), FenceBroker(broker=broker, broker_epoch=epoch)]
+
+    def _unfence(self, broker: int, epoch: int) -> list[AnyChange]:
+        changes: list[AnyChange] = [UnfenceBroker(broker=broker, broker_epoch=epoch)]
+        for topic, number, partition in self._partitions_of(broker):
+            if partition.leader == NO_LEADER and broker in partition.isr:
+                changes.append(
+                    ChangePartition(topic_id=topic.topic_id, partition=number, leader=broker)
+                )
+        return changes
+
+    def _leaderless(self, broker: int) -> list[AnyChange]:
+        """Take a broker out of every ISR it is in, and elect where it led (PS3, PS5, PS7)."""
+        changes: list[AnyChange] = []
+        for topic, number, partition in self._partitions_of(broker):
+            rest = tuple(b for b in partition.isr if b != broker)
+            if broker not in partition.isr and partition.leader != broker:
+                continue
+            leader: int | None = None
+            if partition.leader == broker:
+                candidates = [
+                    b for b in partition.replicas if b in rest and self._image.is_active(b)
+                ]
+                leader = candidates[0] if candidates else NO_LEADER
+            elif not rest:
+                continue
+            changes.append(
+                ChangePartition(
+                    topic_id=topic.topic_id,
+                    partition=number,
+                    isr=rest or None,  # the last member stays: it alone has everything
+                    leader=leader,
+                )
+            )
+        return changes
+
+    def _partitions_of(self, broker: int) -> Iterator[tuple[TopicState, int, PartitionState]]:
+        for topic in self._image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if broker in partition.replicas:
+                    yield topic, number, partition
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def create_topics(
+        self,
+        request: m.CreateTopicsRequest,
+        *,
+        new_id: Callable[[], str],
+        shift: Callable[[int], int],
+    ) -> Decision:
+        """Create topics; each one succeeds or fails by itself.
+
+        `new_id` draws a topic id, `shift(n)` a number below n: where the placement starts.
+        """
+        changes: list[AnyChange] = []
+        results: list[m.TopicResult] = []
+        taken = set(self._image.topics)
+        for topic in request.topics:
+            try:
+                check_topic_name(topic.topic, taken)
+                check_topic_configs(topic.configs)
+                assignment = self._assignment(topic, shift)
+            except Refused as refusal:
+                results.append(
+                    m.TopicResult(topic=topic.topic, error=refusal.code, message=refusal.message)
+                )
+                continue
+            taken.add(topic.topic)
+            topic_id = new_id()
+            changes.append(CreateTopic(topic=topic.topic, topic_id=topic_id))
+            changes += [
+                SetConfig(kind="topic", name=topic.topic, key=key, value=value)
+                for key, value in topic.configs.items()
+            ]
+            changes += self._new_partitions(topic_id, 0, assignment)
+            results.append(
+                m.TopicResult(
+                    topic=topic.topic,
+                    topic_id=topic_id,
+                    partitions=len(assignment),
+                    replication_factor=len(assignment[0]),
+                )
+            )
+        reply = m.CreateTopicsResponse(topics=results)
+        return Decision([] if request.validate_only else changes, reply)
+
+    def _assignment(self, topic: m.NewTopic, shift: Callable[[int], int]) -> list[tuple[int, ...]]:
+        if topic.assignment is not None:
+            return self._check_assignment(topic.assignment)
+        count = self._default_partitions if topic.partitions == -1 else topic.partitions
+        check_partition_count(count)
+        factor = (
+            self._default_replication
+            if topic.replication_factor == -1
+            else topic.replication_factor
+        )
+        return self._place(0, count, factor, shift)
+
+    def _check_assignment(self, assignment: list[list[int]]) -> list[tuple[int, ...]]:
+        check_partition_count(len(assignment))
+        for replicas in assignment:
+            unknown = [b for b in replicas if b not in self._image.brokers]
+            if not replicas or len(set(replicas)) != len(replicas) or unknown:
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"replicas {replicas}: each broker once, registered ones only",
+                )
+            if len(replicas) != len(assignment[0]):
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"replicas {replicas} and {assignment[0]}: one replication factor for all",
+                )
+            if not any(self._image.is_active(b) for b in replicas):
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker of {replicas} is active"
+                )
+        return [tuple(replicas) for replicas in assignment]
+
+    def _place(
+        self, first: int, count: int, factor: int, shift: Callable[[int], int]
+    ) -> list[tuple[int, ...]]:
+        """Partition i starts at broker (i + shift) mod n, its other replicas follow."""
+        brokers = sorted(b for b in self._image.brokers if self._image.is_active(b))
+        if not 1 <= factor <= len(brokers):
+            raise Refused(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}, expected 1 to {len(brokers)} (the active brokers)",
+            )
+        start = shift(len(brokers))
+        return [
+            tuple(brokers[(number + start + r) % len(brokers)] for r in range(factor))
+            for number in range(first, first + count)
+        ]
+
+    def _new_partitions(
+        self, topic_id: str, first: int, assignment: Sequence[tuple[int, ...]]
+    ) -> list[AnyChange]:
+        changes: list[AnyChange] = []
+        for number, replicas in enumerate(assignment, first):
+            isr = tuple(b for b in replicas if self._image.is_active(b))
+            changes.append(
+                CreatePartition(
+                    topic_id=topic_id, partition=number, replicas=replicas, isr=isr, leader=isr[0]
+                )
+            )
+        return changes
+
+    def delete_topics(self, request: m.DeleteTopicsRequest) -> Decision:
+        """Delete topics by name."""
+        changes: list[AnyChange] = []
+        results = []
+        for name in dict.fromkeys(request.topics):
+            topic = self._image.topics.get(name)
+            if topic is None:
+                results.append(_unknown_topic(name))
+                continue
+            changes.append(RemoveTopic(topic_id=topic.topic_id))
+            results.append(m.TopicResult(topic=name, topic_id=topic.topic_id))
+        return Decision(changes, m.DeleteTopicsResponse(topics=results))
+
+    def create_partitions(
+        self, request: m.CreatePartitionsRequest, *, shift: Callable[[int], int]
+    ) -> Decision:
+        """Give topics more partitions; keyed records move to other partitions from then on."""
+        changes: list[AnyChange] = []
+        results = []
+        for more in request.topics:
+            topic = self._image.topics.get(more.topic)
+            if topic is None:
+                results.append(_unknown_topic(more.topic))
+                continue
+            have = len(topic.partitions)
+            try:
+                check_partition_count(more.count)
+                if more.count <= have:
+                    raise Refused(
+                        ErrorCode.INVALID_PARTITIONS,
+                        f"topic {more.topic} has {have} partitions, {more.count} is not more",
+                    )
+                factor = len(topic.partitions[0].replicas)
+                assignment = self._place(have, more.count - have, factor, shift)
+            except Refused as refusal:
+                results.append(
+                    m.TopicResult(topic=more.topic, error=refusal.code, message=refusal.message)
+                )
+                continue
+            changes += self._new_partitions(topic.topic_id, have, assignment)
+            results.append(
+                m.TopicResult(
+                    topic=more.topic,
+                    topic_id=topic.topic_id,
+                    partitions=more.count,
+                    replication_factor=factor,
+                )
+            )
+        reply = m.CreatePartitionsResponse(topics=results)
+        return Decision([] if request.validate_only else changes, reply)
+
+    # -- configs and producer ids ----------------------------------------------------------------
+
+    def alter_configs(self, request: m.AlterConfigsRequest) -> Decision:
+        """Set and unset configuration keys of topics."""
+        changes: list[AnyChange] = []
+        results = []
+        for resource in request.resources:
+            try:
+                changes += self._config_changes(resource)
+                results.append(m.ConfigResult(kind=resource.kind, name=resource.name))
+            except Refused as refusal:
+                results.append(
+                    m.ConfigResult(
+                        kind=resource.kind,
+                        name=resource.name,
+                        error=refusal.code,
+                        message=refusal.message,
+                    )
+                )
+        reply = m.AlterConfigsResponse(resources=results)
+        return Decision([] if request.validate_only else changes, reply)
+
+    def _config_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
+        if resource.kind != "topic":
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"configs of a {resource.kind} cannot be altered while it runs, only a topic's",
+            )
+        if resource.name not in self._image.topics:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist"
+            )
+        check_topic_configs(resource.set)
+        for key in resource.unset:
+            if key not in TOPIC_KEYS:
+                raise Refused(ErrorCode.INVALID_CONFIG, unknown_key(key, TOPIC_KEYS))
+        changed: dict[str, str | None] = {**resource.set, **dict.fromkeys(resource.unset)}
+        return [
+            SetConfig(kind="topic", name=resource.name, key=key, value=value)
+            for key, value in changed.items()
+        ]
+
+    def allocate_producer_ids(self, request: m.AllocateProducerIdsRequest) -> Decision:
+        """Hand a broker a block of producer ids; none is ever handed out twice (ID10)."""
+        first = self._image.next_producer_id
+        return Decision(
+            [AllocateProducerIds(next_id=first + PRODUCER_ID_BLOCK)],
+            m.AllocateProducerIdsResponse(first=first, count=PRODUCER_ID_BLOCK),
+        )
+
+
+def check_topic_name(name: str, taken: set[str]) -> None:
+    """Raise `Refused` unless `name` is allowed and clashes with none of `taken`.
+
+    `.` and `_` clash with each other, because names become parts of metric names, where they merge.
+    """
+    if not _TOPIC_NAME.match(name) or name in (".", ".."):
+        raise Refused(
+            ErrorCode.INVALID_TOPIC,
+            f"topic name {name[:260]!r}: 1 to 249 of a-z A-Z 0-9 . _ - and neither '.' nor '..'",
+        )
+    if name in taken:
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+    merged = name.replace(".", "_")
+    if "_" in merged:
+        for other in sorted(taken):
+            if other.replace(".", "_") == merged:
+                raise Refused(
+                    ErrorCode.INVALID_TOPIC,
+                    f"topic name {name!r} clashes with {other!r}: '.' and '_' count as the same",
+                )
+
+
+def check_partition_count(count: int) -> None:
+    """Raise `Refused` INVALID_PARTITIONS unless a topic may have so many."""
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS, f"{count} partitions, expected 1 to {PARTITIONS_MAX}"
+        )
+
+
+def _unknown_topic(name: str) -> m.TopicResult:
+    return m.TopicResult(
+        topic=name,
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        message=f"topic {name!r} does not exist",
+    )

@@ -1,0 +1,165 @@
+"""The idempotence window of one partition: is this batch new, known, or out of order (KIP-98, KIP-360)?
+
+For each producer id: its epoch and its last five batches. `check` decides for a client's batch on the
+leader; `update` takes a stored batch in, also blindly on replicas and in recovery. State follows the
+log: it is updated in the same stretch as the append, and rebuilt from a snapshot and the batches after
+it when the log is cut. Snapshots are in Kafka's binary form and hold the last batch only. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hightide.errors import ErrorCode, Refused
+from hightide.records import NO_PRODUCER_ID, BatchHeader, crc32c
+
+BATCHES_KEPT = 5
+SEQUENCE_MAX = (1 << 31) - 1
+_SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class KnownBatch(NamedTuple):
+    """A stored batch of an idempotent producer."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """What is known of one producer id. `batches` are of `epoch` only, oldest first."""
+
+    epoch: int
+    batches: deque[KnownBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+
+    @property
+    def last_timestamp(self) -> int:
+        """When it last wrote, ms; -1 if that is not known."""
+        return self.batches[-1].timestamp if self.batches else -1
+
+
+class SnapshotDamaged(Exception):
+    """A producer snapshot is not one; an older one is used instead."""
+
+
+class Producers:
+    """Every idempotent producer of one partition."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def check(self, header: BatchHeader) -> KnownBatch | None:
+        """None if the batch is to be appended, else the stored batch it repeats.
+
+        Raises `Refused` with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        known = self._by_id.get(header.producer_id)
+        if known is None:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        if header.producer_epoch < known.epoch:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"epoch {known.epoch} wrote here already",
+            )
+        if header.producer_epoch > known.epoch:
+            return self._expect(header, 0)
+        for batch in known.batches:
+            if (batch.first_sequence, batch.last_sequence) == (first, last):
+                return batch
+        if not known.batches:
+            return None
+        return self._expect(header, (known.batches[-1].last_sequence + 1) & SEQUENCE_MAX)
+
+    @staticmethod
+    def _expect(header: BatchHeader, sequence: int) -> None:
+        if header.base_sequence != sequence:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+                f"{header.base_sequence}, expected {sequence}",
+            )
+
+    def update(self, header: BatchHeader, *, now_ms: int) -> None:
+        """Take a stored batch in, whatever its sequence is.
+
+        Its age counts from `now_ms`, not from its records' timestamps: somebody who replays last
+        year's events is not an expired producer.
+        """
+        if header.producer_id == NO_PRODUCER_ID or header.is_control:
+            return
+        known = self._by_id.get(header.producer_id)
+        if known is None or header.producer_epoch > known.epoch:
+            known = self._by_id[header.producer_id] = Producer(header.producer_epoch)
+        known.batches.append(
+            KnownBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                now_ms,
+            )
+        )
+
+    def expire(self, *, before_ms: int) -> int:
+        """Forget producers that last wrote before a time; how many."""
+        gone = [pid for pid, known in self._by_id.items() if known.last_timestamp < before_ms]
+        for producer_id in gone:
+            del self._by_id[producer_id]
+        return len(gone)
+
+    def clear(self) -> None:
+        """Forget everything, before a rebuild."""
+        self._by_id.clear()
+
+    def snapshot(self) -> bytes:
+        """Kafka's snapshot file: version, CRC-32C, and the last batch of each producer."""
+        entries = bytearray()
+        for producer_id, known in self._by_id.items():
+            last = known.batches[-1] if known.batches else KnownBatch(-1, -1, -1, -1, -1)
+            delta = last.last_offset - last.base_offset
+            entries += _ENTRY.pack(
+                producer_id,
+                known.epoch,
+                last.last_sequence,
+                last.last_offset,
+                delta,
+                last.timestamp,
+                -1,
+                -1,
+            )
+        body = struct.pack(">i", len(self._by_id)) + entries
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
+
+    def restore(self, data: bytes) -> None:
+        """Become what a snapshot says; raises `SnapshotDamaged` and is then unchanged."""
+        if len(data) < _HEAD.size:
+            raise SnapshotDamaged(f"{len(data)} bytes are no producer snapshot")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or crc != crc32c(data[6:]):
+            raise SnapshotDamaged(f"version {version} or checksum of a producer snapshot is wrong")
+        if len(data) != _HEAD.size + count * _ENTRY.size:
+            raise SnapshotDamaged(f"producer snapshot of {count} entries has {len(data)} bytes")
+        self._by_id.clear()
+        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ = entry
+            known = self._by_id[producer_id] = Producer(epoch)
+            if last_offset >= 0:
+                first = (last_sequence - delta) & SEQUENCE_MAX
+                known.batches.append(
+                    KnownBatch(first, last_sequence, last_offset - delta, last_offset, timestamp)
+                )

@@ -1,0 +1,1 @@
+"""runtime: thin trio shells around core and storage, one job each."""

@@ -1,0 +1,286 @@
+"""The real disk: the only file that names `os`, file descriptors and worker threads.
+
+Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with many
+segments stays below its limit; a sync works on a duplicate, which the cache cannot close under it.
+Every `OSError` becomes a `DiskError` here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+
+from hightide.records import Buffer
+from hightide_broker.ports import DiskError, DiskFile, LockHeld
+
+T = TypeVar("T")
+
+OPEN_FILES_MAX = 4096
+"""Upper bound of the descriptor cache; half of the process's limit if that is lower."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def _mapped(path: str, operation: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DiskError(path, operation, why, full=error.errno in _FULL) from error
+
+
+class RealFile:
+    """Implements `ports.DiskFile`."""
+
+    def __init__(self, cache: _Descriptors, path: str, size: int) -> None:
+        self._cache = cache
+        self._path = path
+        self._size = size
+
+    def __repr__(self) -> str:
+        return f"<RealFile {self._path} {self._size}>"
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, position: int, size: int) -> bytes:
+        with _mapped(self._path, "read"), self._cache.held(self) as descriptor:
+            return os.pread(descriptor, size, position)
+
+    def read_into(self, view: memoryview, position: int) -> int:
+        with _mapped(self._path, "read"), self._cache.held(self) as descriptor:
+            return os.preadv(descriptor, [view], position)
+
+    def append(self, data: Buffer) -> None:
+        view = memoryview(data)
+        written = 0
+        with _mapped(self._path, "write"), self._cache.held(self) as descriptor:
+            try:
+                while written < len(view):
+                    written += os.pwrite(descriptor, view[written:], self._size + written)
+            except OSError:
+                os.ftruncate(descriptor, self._size)
+                raise
+        self._size += written
+
+    def truncate(self, size: int) -> None:
+        with _mapped(self._path, "truncate"), self._cache.held(self) as descriptor:
+            os.ftruncate(descriptor, size)
+        self._size = size
+
+    def duplicate_descriptor(self) -> int:
+        with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
+            return os.dup(descriptor)
+
+    def close(self) -> None:
+        self._cache.close(self)
+
+
+class _Open:
+    """An open descriptor, and how many calls use it at this moment."""
+
+    __slots__ = ("closing", "descriptor", "users")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.users = 0
+        self.closing = False
+
+
+class _Descriptors:
+    """Open descriptors by file, bounded; worker threads use it too, hence the lock and the counts."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: OrderedDict[RealFile, _Open] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self, file: RealFile) -> Iterator[int]:
+        """The file's descriptor, opened if need be; it stays open for the block."""
+        with self._lock:
+            entry = self._open.get(file)
+            if entry is None:
+                entry = _Open(os.open(file.path, os.O_RDWR | os.O_CLOEXEC))
+                self._open[file] = entry
+                self._evict()
+            else:
+                self._open.move_to_end(file)
+            entry.users += 1
+        try:
+            yield entry.descriptor
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if entry.closing and not entry.users:
+                    os.close(entry.descriptor)
+
+    def _evict(self) -> None:
+        """Close the least recently used ones that nobody uses now, down to the limit."""
+        excess = len(self._open) - self._limit
+        for file in list(self._open)[: max(excess, 0)]:
+            if not self._open[file].users:
+                os.close(self._open.pop(file).descriptor)
+
+    def close(self, file: RealFile) -> None:
+        """Close a file's descriptor, at the latest when its last user is done."""
+        with self._lock:
+            entry = self._open.pop(file, None)
+            if entry is None:
+                return
+            entry.closing = True
+            if not entry.users:
+                os.close(entry.descriptor)
+
+
+class RealLock:
+    """A locked file; implements `ports.Lock`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def raise_open_files_limit() -> int:
+    """Lift the process's soft limit of open files to the hard one; the limit that holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+class RealDisk:
+    """Implements `ports.Disk`."""
+
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._descriptors = _Descriptors(max(min(open_files_max, soft // 2), 16))
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        with _mapped(path, "open"):
+            if create and not os.path.exists(path):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            return RealFile(self._descriptors, path, os.stat(path).st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        with _mapped(path, "list"):
+            return sorted(os.listdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        with _mapped(path, "mkdir"):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        with _mapped(old, "rename"):
+            os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        with _mapped(path, "remove"):
+            try:
+                os.remove(path)
+            except FileNotFoundError:
+                return
+
+    def remove_tree(self, path: str) -> None:
+        with _mapped(path, "remove"):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                return
+
+    def read_file(self, path: str) -> bytes:
+        with _mapped(path, "read"), open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        with _mapped(path, "replace"):
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+            )
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+            _sync_directory(os.path.dirname(path) or ".")
+
+    def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+        _sync([(file.path, _duplicate(file)) for file in files], directories)
+
+    async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+        # Duplicated here, on the loop: in the thread the cache might close them meanwhile.
+        duplicates = [(file.path, _duplicate(file)) for file in files]
+        await trio.to_thread.run_sync(_sync, duplicates, directories)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function)
+
+    def free_bytes(self, path: str) -> int:
+        with _mapped(path, "statvfs"):
+            facts = os.statvfs(path)
+        return facts.f_bavail * facts.f_frsize
+
+    def lock(self, path: str) -> RealLock:
+        with _mapped(path, "open"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            why = f"process {owner} uses this data directory" if owner else "it is in use"
+            raise LockHeld(path, "lock", why) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return RealLock(descriptor)
+
+
+def _duplicate(file: DiskFile) -> int:
+    descriptor = file.duplicate_descriptor()
+    assert descriptor is not None, f"{file.path} is no file of the real disk"
+    return descriptor
+
+
+def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:
+    """Sync and close duplicates; every one is closed, the first failure is raised."""
+    try:
+        for path, descriptor in files:
+            with _mapped(path, "sync"):
+                os.fdatasync(descriptor)
+        for directory in directories:
+            with _mapped(directory, "sync"):
+                _sync_directory(directory)
+    finally:
+        for _, descriptor in files:
+            os.close(descriptor)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

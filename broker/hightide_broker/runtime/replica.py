@@ -1,0 +1,331 @@
+"""One partition on this broker: its log, its producers, its leader, and who waits for the watermark.
+
+The one rule that everything here serves: decide and change in one stretch, without an `await` between.
+`append` checks idempotence, writes, moves the log end and, where nothing has to be synced first, the
+watermark; whoever waits is woken by the `Watermark`s. A failed disk takes this replica offline, and
+nothing is acknowledged after that; a full disk refuses one append and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hightide.errors import ErrorCode, Refused
+from hightide.records import BatchHeader, stamp_append_time
+from hightide_broker.core.image import PartitionState
+from hightide_broker.core.leader import Leader
+from hightide_broker.core.producers import Producers, SnapshotDamaged
+from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.core.validation import check_produced
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.storage.log import Log, OffsetOutOfRange, SyncJob
+from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
+
+
+class Appended(NamedTuple):
+    """What became of a produced batch."""
+
+    base_offset: int
+    end_offset: int
+    """The offset after it: acks=all waits for the watermark to reach this."""
+    append_time_ms: int
+    """-1 unless the broker set the timestamps."""
+
+
+class Snapshot(NamedTuple):
+    """The offsets that bound a partition, taken at one moment."""
+
+    log_start: int
+    high_watermark: int
+    log_end: int
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """What the log needs of a topic's configuration."""
+    return LogConfig(
+        segment_bytes=config.number("segment.bytes"),
+        segment_ms=config.number("segment.ms"),
+        segment_index_bytes=config.number("segment.index.bytes"),
+        index_interval_bytes=config.number("index.interval.bytes"),
+    )
+
+
+class Replica:
+    """A partition's replica; `log` is None while its files could not be opened."""
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        *,
+        config: TopicConfig,
+        log: Log | None,
+        high_watermark: int,
+        inflated_max: int,
+        offline: str = "",
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.config = config
+        self.offline = offline
+        """Why this replica serves nobody; empty while it is online."""
+        self.leader: Leader | None = None
+        self.leader_epoch = -1
+        self.producers = Producers()
+        self.needs_sync = False
+        self.syncing = False
+        self._log = log
+        self._inflated_max = inflated_max
+        start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
+        self.committed = Watermark(start)
+
+    def __repr__(self) -> str:
+        role = f"leader epoch={self.leader_epoch}" if self.leader else "not leader"
+        return f"<Replica {self.name} {role} watermark={self.committed.value} {self._log!r}>"
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`, the name of its directory."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def log(self) -> Log:
+        """The log; raises `Refused` KAFKA_STORAGE_ERROR while this replica is offline."""
+        if self.offline or self._log is None:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
+        return self._log
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below it is committed."""
+        return self.committed.value
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def become_leader(self, state: PartitionState, *, broker: int) -> None:
+        """Lead in a new epoch. It begins at the log end, before anything is appended (BL2)."""
+        log = self.log
+        log.epochs.assign(state.leader_epoch, log.log_end)
+        self.leader_epoch = state.leader_epoch
+        self.leader = Leader(
+            broker=broker,
+            epoch=state.leader_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            partition_epoch=state.partition_epoch,
+            min_isr=self.config.number("min.insync.replicas"),
+            synced_counts=self.config.synced,
+            epoch_start=log.log_end,
+            log_end=log.log_end,
+            synced_end=log.synced_end,
+            high_watermark=self.committed.value,
+        )
+        self.needs_sync = True
+        self.committed.advance(self.leader.advance())
+
+    def update_leader(self, state: PartitionState) -> None:
+        """Same epoch, another ISR."""
+        assert self.leader is not None, f"{self!r} does not lead"
+        self.leader.isr = state.isr
+        self.leader.replicas = state.replicas
+        self.leader.partition_epoch = state.partition_epoch
+        self.committed.advance(self.leader.advance())
+
+    def resign(self, leader_epoch: int, why: Refused) -> None:
+        """Lead no more: everybody who waits for the watermark gets `why`."""
+        self.leader = None
+        self.leader_epoch = leader_epoch
+        self._let_go(why)
+
+    def _let_go(self, why: Refused) -> None:
+        old, self.committed = self.committed, Watermark(self.committed.value)
+        old.close(why)
+
+    def go_offline(self, why: str) -> None:
+        """Serve nobody any more; nothing that is not committed yet is acknowledged."""
+        if not self.offline:
+            self.offline = why
+            self._let_go(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}"))
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Use a changed topic configuration from here on."""
+        self.config = config
+        if self._log is not None:
+            self._log.update_config(log_config(config))
+        if self.leader is not None:
+            self.leader.min_isr = config.number("min.insync.replicas")
+            self.leader.synced_counts = config.synced
+            self.needs_sync = True
+            self.committed.advance(self.leader.advance())
+
+    def require_leader(self, current_leader_epoch: int = -1) -> Leader:
+        """The leader's state; raises `Refused` by the rules of KAFKA-FACTS 1.5, steps 2 and 3."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            older = current_leader_epoch < self.leader_epoch
+            code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise Refused(
+                code,
+                f"{self.name}: leader epoch {current_leader_epoch}, here it is {self.leader_epoch}",
+            )
+        if self.leader is None:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.name}"
+            )
+        return self.leader
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, *, acks_all: bool, now_ms: int) -> Appended:
+        """Store a producer's batch; one stretch without an await. Raises `Refused`."""
+        log = self.log
+        leader = self.require_leader()
+        if acks_all:
+            leader.refuse_if_too_few()
+        header = check_produced(batch, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
+        known = self.producers.check(header)
+        if known is not None:
+            return Appended(known.base_offset, known.last_offset + 1, -1)
+        append_time = -1
+        if self.config.append_time:
+            append_time = now_ms
+            stamp_append_time(batch, now_ms)
+            header = header._replace(max_timestamp=now_ms)
+        segments_before = log.segment_count
+        try:
+            stored = log.append_as_leader(
+                batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
+            )
+        except DiskError as error:
+            raise self._storage_refusal(error) from error
+        self.producers.update(stored, now_ms=now_ms)
+        if log.segment_count != segments_before:
+            self._on_roll(log, stored)
+        self.needs_sync = self.needs_sync or self.config.synced
+        self.committed.advance(leader.on_append(log.log_end))
+        return Appended(stored.base_offset, stored.next_offset, append_time)
+
+    def _on_roll(self, log: Log, stored: BatchHeader) -> None:
+        """A segment was closed: keep the producers beside it, and have it synced."""
+        self.needs_sync = True
+        try:
+            log.write_snapshot(stored.base_offset, self.producers.snapshot())
+        except DiskError as error:
+            # A missing snapshot costs a longer replay, nothing else.
+            if not error.full:
+                self.go_offline(str(error))
+
+    def _storage_refusal(self, error: DiskError) -> Refused:
+        if error.full:
+            return Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the disk of this broker is full: {error}; nothing was stored, free some room",
+            )
+        self.go_offline(str(error))
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
+
+    def begin_sync(self) -> SyncJob | None:
+        """What is to be synced now; None if there is nothing, or nobody to sync."""
+        self.needs_sync = False
+        return None if self.offline or self._log is None else self._log.begin_sync()
+
+    def finish_sync(self, job: SyncJob) -> None:
+        """A sync came to its end: durable records count from here on."""
+        if self.offline or self._log is None:
+            return
+        synced_end = self._log.finish_sync(job)
+        if self.leader is not None:
+            self.committed.advance(self.leader.on_synced(synced_end))
+
+    def rebuild_producers(self, *, now_ms: int) -> None:
+        """Recompute the idempotence window: the newest good snapshot, then the batches after it."""
+        log = self.log
+        self.producers.clear()
+        start = log.log_start
+        bases = log.segment_bases()
+        snapshots = log.snapshots()
+        for offset in reversed(snapshots):
+            stray = offset not in bases and offset != snapshots[-1]
+            if offset > log.log_end or offset <= log.log_start or stray:
+                log.remove_snapshot(offset)
+                continue
+            try:
+                self.producers.restore(log.read_snapshot(offset))
+            except SnapshotDamaged:
+                log.remove_snapshot(offset)
+                continue
+            start = offset
+            break
+        if start < log.log_end:
+            for header in log.headers(start):
+                self.producers.update(header, now_ms=now_ms)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The offsets now."""
+        log = self.log
+        return Snapshot(log.log_start, self.committed.value, log.log_end)
+
+    def read_committed(
+        self, offset: int, *, max_bytes: int, at_least_one: bool
+    ) -> FileSlice | None:
+        """Batches below the high watermark, for a consumer. Raises `Refused`."""
+        try:
+            return self._read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+        except OffsetOutOfRange as error:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {error}") from error
+
+    def _read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> FileSlice | None:
+        log = self.log
+        limit = self.committed.value
+        for attempt in (1, 2):
+            try:
+                return log.read(
+                    offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
+                )
+            except SegmentDamage as damage:
+                # The way there may have led through a damaged index: build it anew, once.
+                if attempt == 2 or not log.rebuild_indexes_at(offset):
+                    self.go_offline(f"{damage}; `hightide log verify` lists the damage")
+                    raise Refused(
+                        ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}"
+                    ) from damage
+            except DiskError as error:
+                raise self._storage_refusal(error) from error
+        raise AssertionError("unreachable")
+
+    def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first committed record with a timestamp ≥ `timestamp`."""
+        try:
+            found = self.log.offset_for_timestamp(timestamp)
+        except SegmentDamage as damage:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
+        return found if found is None or found.offset < self.committed.value else None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp."""
+        largest = self.log.max_timestamp
+        return None if largest < 0 else self.find_timestamp(largest)
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log start up to `offset` (-1: the high watermark); the log start then (LS2)."""
+        self.require_leader()
+        log = self.log
+        if not self.config.is_deleted:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"cleanup.policy of {self.topic} is {self.config.values['cleanup.policy']}, "
+                f"records can be deleted only with 'delete'",
+            )
+        target = self.committed.value if offset == -1 else offset
+        if not 0 <= target <= self.committed.value:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name}: offset {offset}, expected -1 or 0 to {self.committed.value} "
+                f"(the high watermark)",
+            )
+        log.advance_log_start(target)
+        return log.log_start

@@ -1,0 +1,341 @@
+"""All replicas of this broker: made, opened, led and removed as the metadata says; and their checkpoints.
+
+`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders (BM2). The
+opening and making of logs runs in worker threads. Checkpoints are Kafka's text files, one of each kind
+for the whole data directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import WallClock
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.changes import (
+    AnyChange,
+    ChangePartition,
+    CreatePartition,
+    RemoveTopic,
+    SetConfig,
+)
+from hightide_broker.core.image import ClusterImage, PartitionState, TopicState
+from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.replica import Replica, log_config
+from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.storage.checkpoint import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    MalformedCheckpoint,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
+from hightide_broker.storage.log import Log
+from hightide_broker.storage.recovery import LogDamaged
+
+log = logging.getLogger("hightide.replicas")
+
+METADATA_DIRECTORY = "__cluster_metadata-0"
+
+
+class Replicas:
+    """The replicas of one broker, by topic and partition."""
+
+    def __init__(
+        self,
+        *,
+        broker: int,
+        config: BrokerConfig,
+        directory: str,
+        disk: Disk,
+        clock: WallClock,
+        syncer: Syncer,
+        clean: bool,
+    ) -> None:
+        self.directory = directory
+        self._broker = broker
+        self._config = config
+        self._defaults = config.topic_defaults()
+        self._inflated_max = config.number("message.inflated.max.bytes")
+        self._disk = disk
+        self._clock = clock
+        self._syncer = syncer
+        self._clean = clean
+        self._by_name: dict[TopicPartition, Replica] = {}
+        self._doomed: dict[str, None] = {}
+        self._high_watermarks = self.read_checkpoint(HIGH_WATERMARKS)
+        self._recovery_points = self.read_checkpoint(RECOVERY_POINTS)
+        self._log_starts = self.read_checkpoint(LOG_STARTS)
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint; one that is no checkpoint counts as empty, which is always safe for these."""
+        try:
+            return read_offsets(self._disk, f"{self.directory}/{name}")
+        except MalformedCheckpoint as error:
+            log.warning("ignoring a damaged checkpoint: %s", error)
+            return {}
+
+    def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
+        """The replica; raises `Refused` if this broker has none, or of another topic id."""
+        replica = self._by_name.get((topic, partition))
+        if replica is None:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"this broker has no partition {partition} of topic {topic!r}",
+            )
+        if topic_id and topic_id != replica.topic_id:
+            raise Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {topic!r} has id {replica.topic_id}, the request says {topic_id}",
+            )
+        return replica
+
+    def mark_dirty(self, replica: Replica) -> None:
+        """Have a replica synced if it needs it."""
+        if replica.needs_sync:
+            self._syncer.mark(replica)
+
+    # -- following the metadata ------------------------------------------------------------------
+
+    async def load(self, image: ClusterImage) -> None:
+        """Open every replica the image assigns to this broker; directories of others are set aside."""
+        wanted: dict[str, TopicState] = {}
+        for topic in image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                if self._broker in state.replicas:
+                    wanted[f"{topic.name}-{number}"] = topic
+                    await self._open_or_create(image, topic, number)
+        for name in self._disk.list(self.directory):
+            path = f"{self.directory}/{name}"
+            if name.endswith("-delete"):
+                self._doomed[path] = None
+            elif self._is_partition(name) and name not in wanted:
+                log.warning(
+                    "%s belongs to no topic of this cluster, set aside as %s-stray", path, path
+                )
+                self._disk.rename(path, f"{path}-stray")
+
+    def _is_partition(self, name: str) -> bool:
+        stem, dash, number = name.rpartition("-")
+        is_directory = self._disk.exists(f"{self.directory}/{name}/partition.metadata")
+        return (
+            bool(stem and dash and number.isdigit()) and name != METADATA_DIRECTORY and is_directory
+        )
+
+    async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
+        """Carry out what `changes`, already replayed into `image`, mean for this broker."""
+        removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
+        for topic_id in removed:
+            self._remove_topic(topic_id)
+        touched: dict[tuple[str, int], None] = {}
+        for change in changes:
+            if (
+                isinstance(change, CreatePartition | ChangePartition)
+                and change.topic_id in image.topics_by_id
+            ):
+                touched[(change.topic_id, change.partition)] = None
+            elif isinstance(change, SetConfig) and change.kind == "topic":
+                self._update_config(image, change.name)
+        for topic_id, number in touched:
+            topic = image.topics_by_id[topic_id]
+            state = topic.partitions[number]
+            if self._broker in state.replicas:
+                if (topic.name, number) not in self._by_name:
+                    await self._open_or_create(image, topic, number)
+                self._follow_state(self._by_name[(topic.name, number)], state)
+
+    def _follow_state(self, replica: Replica, state: PartitionState) -> None:
+        """Take the role that the metadata gives this broker."""
+        if replica.offline:
+            return
+        try:
+            if state.leader == self._broker:
+                if state.leader_epoch > replica.leader_epoch:
+                    replica.become_leader(state, broker=self._broker)
+                else:
+                    replica.update_leader(state)
+                self.mark_dirty(replica)
+            elif state.leader_epoch > replica.leader_epoch:
+                why = f"broker {state.leader} leads {replica.name} in epoch {state.leader_epoch}"
+                replica.resign(state.leader_epoch, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+        except DiskError as error:
+            log.error("%s is offline: %s", replica.name, error)
+            replica.go_offline(str(error))
+
+    def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
+        return TopicConfig.of(image.topic_config(topic), self._defaults)
+
+    def _update_config(self, image: ClusterImage, topic: str) -> None:
+        config = self._topic_config(image, topic)
+        for replica in self:
+            if replica.topic == topic:
+                replica.update_config(config)
+                self.mark_dirty(replica)
+
+    async def _open_or_create(self, image: ClusterImage, topic: TopicState, number: int) -> None:
+        config = self._topic_config(image, topic.name)
+        make = partial(self._open_log, topic, number, config)
+        opened, why = await self._disk.in_thread(make)
+        key = (topic.name, number)
+        replica = Replica(
+            topic.name,
+            topic.topic_id,
+            number,
+            config=config,
+            log=opened,
+            high_watermark=self._high_watermarks.get(key, 0),
+            inflated_max=self._inflated_max,
+            offline=why,
+        )
+        if opened is not None:
+            try:
+                await self._disk.in_thread(
+                    partial(replica.rebuild_producers, now_ms=self._clock.now_ms())
+                )
+            except DiskError as error:
+                replica.go_offline(str(error))
+        self._by_name[key] = replica
+
+    def _open_log(
+        self, topic: TopicState, number: int, config: TopicConfig
+    ) -> tuple[Log | None, str]:
+        """Open or make one log, in a worker thread; None and the reason if that cannot be."""
+        path = f"{self.directory}/{topic.name}-{number}"
+        key = (topic.name, number)
+        try:
+            if not self._disk.exists(f"{path}/partition.metadata"):
+                self._forget_checkpoints(key)
+                return Log.create(
+                    self._disk, path, topic_id=topic.topic_id, config=log_config(config)
+                ), ""
+            opened = Log.open(
+                self._disk,
+                path,
+                topic_id=topic.topic_id,
+                config=log_config(config),
+                log_start=self._log_starts.get(key, 0),
+                recovery_point=self._recovery_points.get(key, 0),
+                clean=self._clean,
+            )
+        except (DiskError, LogDamaged, MalformedCheckpoint) as error:
+            log.error("%s-%d is offline: %s", topic.name, number, error)
+            return None, str(error)
+        if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
+            log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
+        return opened, ""
+
+    def _forget_checkpoints(self, key: TopicPartition) -> None:
+        """A new log must not inherit the offsets of a deleted one of the same name."""
+        for name, offsets in (
+            (RECOVERY_POINTS, self._recovery_points),
+            (LOG_STARTS, self._log_starts),
+            (HIGH_WATERMARKS, self._high_watermarks),
+        ):
+            if offsets.pop(key, None) is not None:
+                write_offsets(self._disk, f"{self.directory}/{name}", offsets)
+
+    def _remove_topic(self, topic_id: str) -> None:
+        """Stop serving a deleted topic at once; its directories go later."""
+        why = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+        for key, replica in list(self._by_name.items()):
+            if replica.topic_id != topic_id:
+                continue
+            del self._by_name[key]
+            replica.resign(replica.leader_epoch, why)
+            path = f"{self.directory}/{replica.name}"
+            doomed = f"{path}.{topic_id}-delete"
+            try:
+                if not replica.offline:
+                    replica.log.close()
+                replica.offline = "the topic was deleted"
+                self._disk.rename(path, doomed)
+                self._doomed[doomed] = None
+            except DiskError as error:
+                log.error("deleting %s failed, it is left behind: %s", path, error)
+
+    async def remove_doomed(self) -> None:
+        """Delete the directories of deleted topics."""
+        doomed, self._doomed = self._doomed, {}
+        for path in doomed:
+            try:
+                await self._disk.in_thread(partial(self._disk.remove_tree, path))
+            except DiskError as error:
+                log.warning("deleting %s failed, trying again later: %s", path, error)
+                self._doomed[path] = None
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Keep the watermarks; after a restart they are where consumers may read to at once."""
+        marks = {(r.topic, r.partition): r.high_watermark for r in self if not r.offline}
+        await self._write(HIGH_WATERMARKS, marks)
+        self._high_watermarks = marks
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Keep what is durable, and the log starts; indexes are written so that they need no rebuild."""
+        points: dict[TopicPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
+        for replica in self:
+            key = (replica.topic, replica.partition)
+            if replica.offline:
+                # What is known of it must not be lost while it waits for repair.
+                points[key] = self._recovery_points.get(key, 0)
+                starts[key] = self._log_starts.get(key, 0)
+                continue
+            try:
+                replica.log.flush_indexes()
+            except DiskError as error:
+                log.warning("writing the indexes of %s failed: %s", replica.name, error)
+            points[key] = replica.log.synced_end
+            if replica.log.log_start > replica.log.segment_bases()[0]:
+                starts[key] = replica.log.log_start
+        await self._write(RECOVERY_POINTS, points)
+        await self._write(LOG_STARTS, starts)
+        self._recovery_points, self._log_starts = points, starts
+
+    async def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        path = f"{self.directory}/{name}"
+        try:
+            await self._disk.in_thread(partial(write_offsets, self._disk, path, offsets))
+        except DiskError as error:
+            log.warning("checkpoint not written, the last one stays: %s", error)
+
+    async def sync_all(self) -> None:
+        """Make everything written so far durable."""
+        for replica in self:
+            replica.needs_sync = True
+            self._syncer.mark(replica)
+
+    async def close(self) -> bool:
+        """Flush and close all logs in order; whether every one of them is whole on disk."""
+        whole = True
+        for replica in self:
+            if replica.offline:
+                whole = False
+                continue
+            try:
+                replica.log.write_snapshot(replica.log.log_end, replica.producers.snapshot())
+                job = replica.log.finish()
+                if job is not None:
+                    await self._disk.sync(job.files, job.directories)
+                    replica.finish_sync(job)
+            except DiskError as error:
+                log.error("closing %s failed: %s", replica.name, error)
+                whole = False
+        await self.checkpoint_high_watermarks()
+        await self.checkpoint_recovery_points()
+        for replica in self:
+            if not replica.offline:
+                replica.log.close()
+        return whole

@@ -1,0 +1,90 @@
+"""A number that only rises, and the tasks that wait for it to pass a threshold.
+
+Waiters stand in a heap by threshold, so that a step wakes exactly those that can go on. Closing it
+with an error wakes everybody with that error: the deposed leader's way of letting go.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import trio
+
+
+class Wake:
+    """One task's wish to be woken; it may stand at several watermarks at once."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the wait is over, or nobody waits any more."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """End the wait."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Until some watermark passes its threshold or is closed."""
+        await self._event.wait()
+
+
+class Watermark:
+    """`value` never falls; `closed` is the error that ended it, or None."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+        self.closed: Exception | None = None
+        self._heap: list[tuple[int, int, Wake]] = []
+        self._order = 0
+
+    def __repr__(self) -> str:
+        return f"<Watermark {self.value} waiting={len(self._heap)}>"
+
+    def advance(self, value: int) -> bool:
+        """Raise the value; whether it rose."""
+        assert value >= self.value, f"watermark would fall from {self.value} to {value}"
+        if value == self.value:
+            return False
+        self.value = value
+        while self._heap and self._heap[0][0] <= value:
+            heapq.heappop(self._heap)[2].set()
+        return True
+
+    def wake_at(self, threshold: int, wake: Wake) -> None:
+        """Set `wake` once the value is ≥ `threshold`, or the watermark is closed."""
+        if self.closed is not None or self.value >= threshold:
+            wake.set()
+            return
+        self._order += 1
+        heapq.heappush(self._heap, (threshold, self._order, wake))
+        if self._order % 64 == 0:
+            self._forget_the_gone()
+
+    def _forget_the_gone(self) -> None:
+        waiting = [entry for entry in self._heap if not entry[2].is_set]
+        if len(waiting) < len(self._heap):
+            self._heap = waiting
+            heapq.heapify(self._heap)
+
+    async def wait_for(self, threshold: int) -> None:
+        """Until the value is ≥ `threshold`; raises the error the watermark was closed with."""
+        if self.value < threshold and self.closed is None:
+            wake = Wake()
+            self.wake_at(threshold, wake)
+            try:
+                await wake.wait()
+            finally:
+                wake.set()
+        if self.value < threshold:
+            assert self.closed is not None
+            raise self.closed
+
+    def close(self, error: Exception) -> None:
+        """Wake everybody; those below their threshold get `error`."""
+        self.closed = error
+        heap, self._heap = self._heap, []
+        for _, _, wake in heap:
+            wake.set()

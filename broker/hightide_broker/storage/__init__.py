@@ -1,0 +1,1 @@
+"""storage: logs, indexes and checkpoints over the Disk port: synchronous, no tasks."""

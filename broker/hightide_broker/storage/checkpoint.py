@@ -1,0 +1,103 @@
+"""Kafka's small text files, byte for byte: offset checkpoints, epoch checkpoints, partition metadata.
+
+The generic form is a version line `0`, a line with the number of entries, then one entry a line with
+fields separated by one space. An empty file, or one with only a version line, has no entries. What
+does not fit this form raises `MalformedCheckpoint`; the callers decide what may be rebuilt.
+Source: Kafka's CheckpointFile. Files are replaced atomically by the Disk port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hightide_broker.ports import Disk
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+_VERSION = "0"
+
+TopicPartition = tuple[str, int]
+
+
+class MalformedCheckpoint(Exception):
+    """A checkpoint file is there and is not one; the message names file and line."""
+
+
+def format_entries(entries: Iterable[tuple[object, ...]]) -> bytes:
+    """The file of these entries."""
+    lines = [" ".join(str(field) for field in entry) for entry in entries]
+    return "".join(f"{line}\n" for line in (_VERSION, str(len(lines)), *lines)).encode()
+
+
+def parse_entries(path: str, data: bytes, fields: int) -> list[list[str]]:
+    """The entries of a file, each with exactly `fields` fields."""
+    try:
+        lines = data.decode("ascii").splitlines()
+    except UnicodeDecodeError as error:
+        raise MalformedCheckpoint(f"{path} is not text") from error
+    if not lines:
+        return []
+    if lines[0] != _VERSION:
+        raise MalformedCheckpoint(f"{path} has version {lines[0]!r}, expected {_VERSION!r}")
+    if len(lines) == 1:
+        return []
+    if not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
+        raise MalformedCheckpoint(f"{path} announces {lines[1]!r} entries and has {len(lines) - 2}")
+    entries = [line.split(" ") for line in lines[2:]]
+    for number, entry in enumerate(entries, 3):
+        if len(entry) != fields or not all(field.isdigit() for field in entry[-2:]):
+            raise MalformedCheckpoint(f"{path} line {number} is malformed: {lines[number - 1]!r}")
+    return entries
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """topic-partition → offset; empty if there is no file."""
+    if not disk.exists(path):
+        return {}
+    entries = parse_entries(path, disk.read_file(path), 3)
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint; lines are sorted by topic and partition."""
+    entries = sorted((topic, partition, offset) for (topic, partition), offset in offsets.items())
+    disk.replace(path, format_entries(entries))
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """(epoch, start offset), both rising; empty if there is no file."""
+    if not disk.exists(path):
+        return []
+    entries = [
+        (int(epoch), int(start)) for epoch, start in parse_entries(path, disk.read_file(path), 2)
+    ]
+    for before, after in zip(entries, entries[1:], strict=False):
+        if before[0] >= after[0] or before[1] >= after[1]:
+            raise MalformedCheckpoint(f"{path}: epochs {before} and {after} do not both rise")
+    return entries
+
+
+def write_epochs(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> None:
+    """Replace a leader epoch checkpoint."""
+    disk.replace(path, format_entries(entries))
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: str) -> None:
+    """Remember which topic (not only which name) a directory belongs to, before any data."""
+    text = f"version: 0\ntopic_id: {topic_id}\n"
+    disk.replace(f"{directory}/{PARTITION_METADATA}", text.encode())
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> str | None:
+    """The topic id of a partition directory; None if it has none yet."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not disk.exists(path):
+        return None
+    lines = disk.read_file(path).decode("ascii", "replace").splitlines()
+    if len(lines) != 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
+        raise MalformedCheckpoint(f"{path} is malformed: {lines!r}")
+    return lines[1].removeprefix("topic_id: ")

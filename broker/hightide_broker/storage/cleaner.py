@@ -1,0 +1,211 @@
+"""Log compaction: of each key only the newest record stays; tombstones go after a while.
+
+Two passes over the closed segments below the high watermark: learn the newest offset of every key in
+the part that has not been cleaned yet, then rewrite each segment without the records that a newer one
+replaces. Offsets never change. A rewritten segment is complete beside the old one before it takes its
+place (`Log.replace_segment`). A worker thread's work, except for that last step.
+Source: KAFKA LogCleaner; KIP-534 for the delete horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hightide.columns import (
+    Columns,
+    encode_columns,
+    headers_of,
+    keys_of,
+    offsets_of,
+    open_batch,
+    timestamps_of,
+    values_of,
+)
+from hightide.records import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    encode_batch,
+)
+from hightide_broker.ports import Disk
+from hightide_broker.storage.log import Log
+from hightide_broker.storage.segment import Segment
+
+KEYS_MAX = 5_000_000
+"""Keys remembered in one pass; what lies behind is cleaned in the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """What one pass looks at: closed segments by base offset; offsets from `dirty_from` are new."""
+
+    bases: tuple[int, ...]
+    dirty_from: int
+    until: int
+    """The first offset that is not cleaned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedSegment:
+    """A rewritten segment waiting to take its place."""
+
+    base: int
+    path: str
+
+
+def plan_cleaning(
+    log: Log, *, dirty_from: int, high_watermark: int, dirty_ratio: float, newest_ms: int
+) -> CleaningPlan | None:
+    """Whether compaction is worth it now, and over what.
+
+    Segments count if they are closed, wholly below the watermark, and hold nothing younger than
+    `newest_ms` (min.compaction.lag.ms before now).
+    """
+    closed = []
+    for segment in log.segments[:-1]:
+        if segment.next_base_offset > high_watermark or segment.max_timestamp > newest_ms:
+            break
+        closed.append(segment)
+    if not closed or closed[-1].next_base_offset <= dirty_from:
+        return None
+    total = sum(segment.size for segment in closed)
+    dirty = sum(segment.size for segment in closed if segment.next_base_offset > dirty_from)
+    if total == 0 or dirty / total < dirty_ratio:
+        return None
+    bases = tuple(segment.base_offset for segment in closed)
+    return CleaningPlan(bases, dirty_from, closed[-1].next_base_offset)
+
+
+def learn_newest(log: Log, plan: CleaningPlan) -> tuple[dict[bytes, int], int]:
+    """Key → newest offset over the new part, and where learning stopped (`KEYS_MAX`)."""
+    newest: dict[bytes, int] = {}
+    for header, batch in log.batches(plan.dirty_from):
+        if header.base_offset >= plan.until:
+            break
+        if len(newest) >= KEYS_MAX:
+            return newest, header.base_offset
+        if header.is_control:
+            continue
+        columns = open_batch(batch, header)
+        for key, offset in zip(keys_of(columns), offsets_of(columns, header), strict=True):
+            if key is not None:
+                newest[key] = offset
+    return newest, plan.until
+
+
+def clean_segments(
+    disk: Disk,
+    log: Log,
+    plan: CleaningPlan,
+    newest: dict[bytes, int],
+    *,
+    now_ms: int,
+    delete_retention_ms: int,
+    last_batches: set[int],
+) -> list[CleanedSegment]:
+    """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for producers."""
+    cleaned = []
+    for base in plan.bases:
+        segment = Segment(disk, log.directory, base, config=log.config)
+        path = f"{segment.path}.cleaned"
+        disk.remove(path)
+        target = disk.open(path, create=True)
+        changed = False
+        for header, _, batch in segment.batches():
+            kept = _clean_batch(
+                header,
+                batch,
+                newest,
+                now_ms=now_ms,
+                delete_retention_ms=delete_retention_ms,
+                keep_empty=header.base_offset in last_batches,
+            )
+            changed = changed or kept is not batch
+            if kept is not None:
+                target.append(kept)
+        if changed:
+            disk.sync_now([target])
+            cleaned.append(CleanedSegment(base, path))
+        else:
+            disk.remove(path)
+        target.close()
+        segment.close()
+    return cleaned
+
+
+def _clean_batch(
+    header: BatchHeader,
+    batch: memoryview,
+    newest: dict[bytes, int],
+    *,
+    now_ms: int,
+    delete_retention_ms: int,
+    keep_empty: bool,
+) -> memoryview | bytearray | None:
+    """The batch without replaced records: itself if nothing goes, None if nothing stays."""
+    if header.is_control or header.record_count == 0:
+        return batch if header.is_control or keep_empty else None
+    columns = open_batch(batch, header)
+    keys, values = keys_of(columns), values_of(columns)
+    offsets = offsets_of(columns, header)
+    horizon = header.delete_horizon
+    expired = horizon is not None and horizon <= now_ms
+    stays = [
+        index
+        for index, (key, value, offset) in enumerate(zip(keys, values, offsets, strict=True))
+        if key is not None and newest.get(key, -1) <= offset and not (value is None and expired)
+    ]
+    tombstones = any(values[index] is None for index in stays)
+    if len(stays) == header.record_count and (horizon is not None or not tombstones):
+        return batch
+    if not stays and not keep_empty:
+        return None
+    if horizon is None and tombstones:
+        horizon = now_ms + delete_retention_ms
+    return _rebuild(header, columns, stays, horizon)
+
+
+def _rebuild(
+    header: BatchHeader, columns: Columns, stays: Sequence[int], horizon: int | None
+) -> bytearray:
+    """A batch of the records that stay, with their offsets, in the place of the old one."""
+    keys, values = keys_of(columns), values_of(columns)
+    timestamps, headers = timestamps_of(columns, header), headers_of(columns)
+    offsets = offsets_of(columns, header)
+    base_timestamp = header.base_timestamp if horizon is None else horizon
+    payload = encode_columns(
+        [timestamps[index] for index in stays],
+        [keys[index] for index in stays],
+        [values[index] for index in stays],
+        {number: headers[index] for number, index in enumerate(stays) if index in headers},
+        base_timestamp=base_timestamp,
+        offset_deltas=[offsets[index] - header.base_offset for index in stays],
+    )
+    return encode_batch(
+        payload,
+        record_count=len(stays),
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp,
+        last_offset_delta=header.last_offset_delta,
+        codec=header.codec,
+        attributes=(header.attributes & ~CODEC_MASK)
+        | (DELETE_HORIZON if horizon is not None else 0),
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def last_producer_batches(log: Log, until: int) -> set[int]:
+    """Base offsets of each producer's last batch below `until`: kept even when empty."""
+    last: dict[int, int] = {}
+    for header in log.headers(log.log_start):
+        if header.base_offset >= until:
+            break
+        if header.producer_id != NO_PRODUCER_ID:
+            last[header.producer_id] = header.base_offset
+    return set(last.values())

@@ -1,0 +1,108 @@
+"""The leader epoch cache: which leader wrote which offsets (KIP-101, KIP-279).
+
+An ordered map epoch → start offset, the offset of the first record the leader of that epoch could
+write; both columns rise strictly. `assign` is durable before it returns, so the file never lacks an
+entry; truncation may leave stale entries behind a crash, which the log removes when it is opened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hightide_broker.ports import Disk
+from hightide_broker.storage.checkpoint import read_epochs, write_epochs
+
+UNDEFINED = (-1, -1)
+"""No such epoch, no such offset."""
+
+
+class EpochCache:
+    """The epochs of one log, with their file. Offsets are exclusive ends unless named start."""
+
+    def __init__(self, disk: Disk, path: str, entries: list[tuple[int, int]] | None = None) -> None:
+        self._disk = disk
+        self._path = path
+        self._entries: list[tuple[int, int]] = entries if entries is not None else []
+
+    @classmethod
+    def load(cls, disk: Disk, path: str) -> EpochCache:
+        """Read the file; raises `MalformedCheckpoint`, and then the log rebuilds it from batches."""
+        return cls(disk, path, read_epochs(disk, path))
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{epoch}:{start}" for epoch, start in self._entries) + "}"
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest epoch, -1 if there is none."""
+        return self._entries[-1][0] if self._entries else -1
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Record that `epoch` begins at `start_offset`; durable on return.
+
+        Nothing happens if the newest entry is this epoch and starts no later. Otherwise entries
+        with an epoch or a start at or above the new one's are dropped from the tail first.
+        """
+        if self.insert(epoch, start_offset):
+            self.write()
+
+    def insert(self, epoch: int, start_offset: int) -> bool:
+        """`assign` without the file, for recovery scans; whether anything changed."""
+        assert epoch >= 0, f"epoch {epoch} is negative"
+        assert start_offset >= 0, f"start offset {start_offset} of epoch {epoch} is negative"
+        if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
+            return False
+        while self._entries and (
+            self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset
+        ):
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
+        return True
+
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """(largest known epoch ≤ `epoch`, where it ends), the answer to OffsetForLeaderEpoch.
+
+        `UNDEFINED` if `epoch` is -1 or above all known ones; for an epoch below all known ones, that
+        epoch itself and the start of the first known one.
+        """
+        if epoch == -1 or not self._entries or epoch > self._entries[-1][0]:
+            return UNDEFINED
+        if epoch == self._entries[-1][0]:
+            return epoch, log_end
+        above = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
+        if above == 0:
+            return epoch, self._entries[0][1]
+        return self._entries[above - 1][0], self._entries[above][1]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch that wrote `offset`, -1 if unknown."""
+        above = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[above - 1][0] if above else -1
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Drop every entry that starts at or above `end_offset`; whether any was dropped."""
+        before = len(self._entries)
+        if end_offset >= 0:
+            self._entries = [entry for entry in self._entries if entry[1] < end_offset]
+        return len(self._entries) != before
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget what lies below `start_offset`, keeping the epoch that covers it; whether changed."""
+        above = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+        if above == 0 or self._entries[above - 1][1] == start_offset and above == 1:
+            return False
+        self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+
+    def write(self) -> None:
+        """Replace the file, durably."""
+        write_epochs(self._disk, self._path, self._entries)

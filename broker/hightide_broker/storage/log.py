@@ -1,0 +1,468 @@
+"""The log of one partition: segments in order, epochs, and the offsets that bound them.
+
+What this room is: append, read, find, truncate, roll and delete, in terms of offsets. One engine for
+data, metadata and groups. What it is not: it knows no watermark, no role, no producers; it never
+awaits (syncing is described by a `SyncJob` that the runtime carries out).
+
+Invariants: log_start ≤ synced_end ≤ log_end; segments are contiguous in order of base offset and the
+last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset.
+Source: KAFKA UnifiedLog, LocalLog; DESIGN §4.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hightide.records import BatchHeader, Buffer, stamp
+from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.storage.checkpoint import (
+    LEADER_EPOCHS,
+    MalformedCheckpoint,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from hightide_broker.storage.epochs import EpochCache
+from hightide_broker.storage.recovery import LoadedLog, Recovery, load, rebuild_indexes
+from hightide_broker.storage.segment import (
+    FileSlice,
+    LogConfig,
+    Segment,
+    SegmentDamage,
+    TimestampOffset,
+    file_name,
+)
+
+
+class OffsetOutOfRange(Exception):
+    """The offset is below the log's start or above its end."""
+
+
+class UnexpectedAppendOffset(Exception):
+    """A replicated batch does not continue the log."""
+
+
+class SyncJob(NamedTuple):
+    """What to sync so that everything below `end` is durable."""
+
+    files: list[DiskFile]
+    directories: list[str]
+    end: int
+
+
+class SegmentInfo(NamedTuple):
+    """What retention and compaction decide by."""
+
+    base_offset: int
+    next_base_offset: int
+    size: int
+    max_timestamp: int
+
+
+class Log:
+    """An open log; made by `Log.create` or `Log.open`."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
+        self.directory = directory
+        self.config = config
+        self.recovery: Recovery = loaded.recovery
+        self.epochs = loaded.epochs
+        self.log_start = loaded.log_start
+        self.log_end = loaded.log_end
+        self.synced_end = loaded.log_end
+        """Everything below it survives a power loss."""
+        self._disk = disk
+        self._segments = loaded.segments
+        self._directory_dirty = True
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, *, topic_id: str, config: LogConfig) -> Log:
+        """A new, empty log in a directory of its own."""
+        disk.make_dirs(directory)
+        write_partition_metadata(disk, directory, topic_id)
+        epochs = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
+        segment = Segment(disk, directory, 0, config=config)
+        return cls(disk, directory, config, LoadedLog([segment], epochs, 0, 0, Recovery()))
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        topic_id: str,
+        config: LogConfig,
+        log_start: int,
+        recovery_point: int,
+        clean: bool,
+    ) -> Log:
+        """Load a log that is there. A worker thread's work when the last stop was not clean.
+
+        Raises `LogDamaged`, `DiskError`, or `MalformedCheckpoint` if the directory's topic id is not
+        `topic_id`.
+        """
+        found = read_partition_metadata(disk, directory)
+        if found is None:
+            write_partition_metadata(disk, directory, topic_id)
+        elif found != topic_id:
+            raise MalformedCheckpoint(
+                f"{directory} belongs to topic id {found}, expected {topic_id}"
+            )
+        epochs: EpochCache | None
+        try:
+            epochs = EpochCache.load(disk, f"{directory}/{LEADER_EPOCHS}")
+        except MalformedCheckpoint:
+            epochs = None
+        loaded = load(
+            disk,
+            directory,
+            config=config,
+            epochs=epochs,
+            log_start=log_start,
+            recovery_point=recovery_point,
+            clean=clean,
+        )
+        log = cls(disk, directory, config, loaded)
+        if not clean:
+            # What the scan found may be in the page cache only.
+            log.synced_end = min(max(recovery_point, log.log_start), log.log_end)
+        return log
+
+    def __repr__(self) -> str:
+        name = self.directory.rsplit("/", 1)[-1]
+        return f"<Log {name} {self.log_start}..{self.log_end} synced={self.synced_end}>"
+
+    def check_invariants(self) -> None:
+        """Assert what this module's docstring promises."""
+        assert self.log_start <= self.log_end, f"{self!r}: start above end"
+        assert self.synced_end <= self.log_end, f"{self!r}: synced above end"
+        bases = [segment.base_offset for segment in self._segments]
+        assert bases == sorted(set(bases)), f"{self!r}: segments {bases}"
+        assert bases[0] <= self.log_start, f"{self!r}: starts below the first segment {bases[0]}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The segments, oldest first; the last one is active."""
+        following = [segment.base_offset for segment in self._segments[1:]] + [self.log_end]
+        return [
+            SegmentInfo(segment.base_offset, end, segment.size, segment.max_timestamp)
+            for segment, end in zip(self._segments, following, strict=True)
+        ]
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any record, -1 if there is none."""
+        return max(segment.max_timestamp for segment in self._segments)
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, batch: bytearray | memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
+    ) -> BatchHeader:
+        """Stamp a batch with the log end and the epoch, and write it; the header as stored.
+
+        The batch has been validated. Raises `DiskError`, and then nothing changed.
+        """
+        base_offset = self.log_end
+        stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+        stored = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+        self._append(batch, stored, now_ms)
+        return stored
+
+    def append_as_follower(self, batch: Buffer, header: BatchHeader, *, now_ms: int) -> None:
+        """Write a batch as the leader stored it; gaps are fine, overlaps are not.
+
+        Raises `UnexpectedAppendOffset` or `DiskError`.
+        """
+        if (
+            self.log_end == self.log_start
+            and header.base_offset < self.log_end < header.next_offset
+        ):
+            # The leader's log start fell inside this batch; begin anew at the batch (KAFKA FA2).
+            self.truncate_fully(header.base_offset)
+        if header.base_offset < self.log_end:
+            raise UnexpectedAppendOffset(
+                f"batch {header.base_offset}..{header.last_offset}, the log ends at {self.log_end}"
+            )
+        self._append(batch, header, now_ms)
+
+    def _append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> None:
+        if header.leader_epoch >= 0 and header.leader_epoch > self.epochs.latest_epoch:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        if self._segments[-1].must_roll(header, now_ms=now_ms):
+            self.roll(max(self.log_end, header.base_offset))
+        self._segments[-1].append(batch, header, now_ms=now_ms)
+        self.log_end = header.next_offset
+
+    def roll(self, base_offset: int | None = None) -> int:
+        """Close the active segment and begin a new one; its base offset.
+
+        Nothing happens if the active segment is empty and begins there already.
+        """
+        base = self.log_end if base_offset is None else base_offset
+        active = self._segments[-1]
+        if active.base_offset == base:
+            assert active.size == 0, f"{self!r}: roll at {base}, where a segment with data begins"
+            return base
+        assert base > active.base_offset, f"{self!r}: roll at {base} below {active.base_offset}"
+        active.flush_indexes(final=True)
+        self._segments.append(Segment(self._disk, self.directory, base, config=self.config))
+        self._directory_dirty = True
+        return base
+
+    def update_config(self, config: LogConfig) -> None:
+        """Use a changed configuration from here on."""
+        self.config = config
+        for segment in self._segments:
+            segment.config = config
+
+    # -- syncing ---------------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncJob | None:
+        """What has to be synced for everything written so far; None if nothing has."""
+        if self.synced_end == self.log_end and not self._directory_dirty:
+            return None
+        first = self._segment_number(self.synced_end)
+        directories = [self.directory] if self._directory_dirty else []
+        self._directory_dirty = False
+        files = [segment.file for segment in self._segments[first:]]
+        return SyncJob(files, directories, self.log_end)
+
+    def finish_sync(self, job: SyncJob) -> int:
+        """Take a finished job into account; the new synced end."""
+        self.synced_end = max(self.synced_end, min(job.end, self.log_end))
+        return self.synced_end
+
+    def flush_indexes(self) -> None:
+        """Write gathered index entries, so that a recovery need not build them again."""
+        self._segments[-1].flush_indexes()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        limit_offset: int | None = None,
+        at_least_one: bool = True,
+    ) -> FileSlice | None:
+        """Whole batches from the one that holds `offset`, from one segment, below `limit_offset`.
+
+        None if there is nothing (yet). Raises `OffsetOutOfRange` or `SegmentDamage`.
+        """
+        if offset < self.log_start or offset > self.log_end:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside the log, which holds {self.log_start} to {self.log_end}"
+            )
+        limit = self.log_end if limit_offset is None else min(limit_offset, self.log_end)
+        if offset >= limit:
+            return None
+        for segment in self._segments[self._segment_number(offset) :]:
+            if segment.base_offset >= limit:
+                return None
+            found = segment.read(
+                offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
+            )
+            # An empty answer inside a segment means that what fits is not there; behind the last
+            # batch of a compacted segment the next one goes on.
+            if found is not None or segment.locate(offset) is not None:
+                return found
+        return None
+
+    def rebuild_indexes_at(self, offset: int) -> bool:
+        """Index anew the segment that holds `offset`; False if its batches are damaged themselves."""
+        try:
+            rebuild_indexes(self._segments[self._segment_number(offset)])
+        except SegmentDamage:
+            return False
+        return True
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of every batch that ends above `offset`."""
+        for segment in self._segments[self._segment_number(offset) :]:
+            found = segment.locate(offset)
+            if found is not None:
+                for header, _ in segment.headers(found[1]):
+                    yield header
+
+    def batches(self, offset: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch that ends above `offset`, checked; raises `SegmentDamage`."""
+        for segment in self._segments[self._segment_number(offset) :]:
+            found = segment.locate(offset)
+            if found is not None:
+                for header, _, batch in segment.batches(found[1]):
+                    yield header, batch
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at or above the log start with a timestamp ≥ `timestamp`."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, start_offset=self.log_start)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp (KIP-734)."""
+        largest = self.max_timestamp
+        return None if largest < 0 else self.offset_for_timestamp(largest)
+
+    def _segment_number(self, offset: int) -> int:
+        """Which segment an offset falls into."""
+        above = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+        return max(above - 1, 0)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut the log at the start of the batch that contains `offset`; the new log end.
+
+        The caller has lowered the recovery point checkpoint to `offset` first: what is appended
+        after the cut must not be taken for durable. Source: KAFKA TR1, with TR5's correction.
+        """
+        if offset >= self.log_end:
+            if self.epochs.truncate_from_end(self.log_end):
+                self.epochs.write()
+            return self.log_end
+        if offset < self._segments[0].base_offset:
+            self.truncate_fully(offset)
+            return self.log_end
+        number = self._segment_number(offset)
+        for segment in self._segments[number + 1 :]:
+            self._drop(segment)
+        del self._segments[number + 1 :]
+        active = self._segments[-1]
+        found = active.locate(offset)
+        self.log_end = found[0].base_offset if found and found[0].base_offset < offset else offset
+        active.truncate_to(offset)
+        self._after_cut()
+        return self.log_end
+
+    def truncate_fully(self, offset: int) -> None:
+        """Drop everything and begin anew, empty, at `offset`."""
+        for segment in self._segments:
+            self._drop(segment)
+        self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
+        self._directory_dirty = True
+        self.log_start = self.log_end = self.synced_end = offset
+        self.epochs.clear()
+        self.epochs.write()
+
+    def _after_cut(self) -> None:
+        self.log_start = min(self.log_start, self.log_end)
+        self.synced_end = min(self.synced_end, self.log_end)
+        if self.epochs.truncate_from_end(self.log_end):
+            self.epochs.write()
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Records below `offset` are gone for readers; whether that is news."""
+        if offset <= self.log_start:
+            return False
+        assert offset <= self.log_end, f"{self!r}: log start {offset} above the end"
+        self.log_start = offset
+        if self.epochs.truncate_from_start(offset):
+            self.epochs.write()
+        return True
+
+    def delete_segments(self, count: int) -> list[str]:
+        """Take the `count` oldest segments out; their files are renamed `.deleted`, and returned."""
+        if count == len(self._segments) and self._segments[-1].size:
+            self.roll()
+        assert count < len(self._segments), f"{self!r}: deleting {count} segments leaves none"
+        renamed = []
+        for segment in self._segments[:count]:
+            self._forget_indexes(segment)
+            self._disk.rename(segment.path, f"{segment.path}.deleted")
+            renamed.append(f"{segment.path}.deleted")
+            self._disk.remove(f"{self.directory}/{file_name(segment.base_offset, 'snapshot')}")
+        del self._segments[:count]
+        self._directory_dirty = True
+        self.advance_log_start(self._segments[0].base_offset)
+        return renamed
+
+    def replace_segment(self, base: int, cleaned: str) -> None:
+        """Swap the segment at `base` for the cleaned file, whose name ends in `.cleaned`.
+
+        A crash leaves either the old one or the new one: the rename to `.swap` is the moment of
+        change, and opening the log completes it. A segment of which nothing remains is dropped,
+        unless it is the first one.
+        """
+        number = self._segment_number(base)
+        old = self._segments[number]
+        assert old.base_offset == base, f"{self!r}: no segment begins at {base}"
+        assert number < len(self._segments) - 1, f"{self!r}: the active segment is not cleaned"
+        swap = f"{old.path}.swap"
+        self._disk.rename(cleaned, swap)
+        self._disk.sync_now([], [self.directory])
+        self._drop(old)
+        self._disk.rename(swap, old.path)
+        new = self._reopen(base)
+        if new.size == 0 and number > 0:
+            self._drop(new)
+            del self._segments[number]
+        else:
+            self._segments[number] = new
+
+    def _reopen(self, base: int) -> Segment:
+        segment = Segment(self._disk, self.directory, base, config=self.config)
+        for header, position in segment.headers():
+            segment.note(header, position)
+        segment.flush_indexes(final=True)
+        return segment
+
+    def _forget_indexes(self, segment: Segment) -> None:
+        segment.close()
+        segment.offsets.clear()
+        segment.times.clear()
+
+    def _drop(self, segment: Segment) -> None:
+        self._forget_indexes(segment)
+        self._disk.remove(segment.path)
+        self._directory_dirty = True
+
+    # -- producer snapshots ----------------------------------------------------------------------
+
+    def write_snapshot(self, offset: int, data: bytes) -> None:
+        """Keep the producers' state up to `offset` beside the segments."""
+        self._disk.replace(f"{self.directory}/{file_name(offset, 'snapshot')}", data)
+
+    def snapshots(self) -> list[int]:
+        """Offsets of the snapshots, rising."""
+        names = self._disk.list(self.directory)
+        return [
+            int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()
+        ]
+
+    def read_snapshot(self, offset: int) -> bytes:
+        """A snapshot's bytes."""
+        return self._disk.read_file(f"{self.directory}/{file_name(offset, 'snapshot')}")
+
+    def remove_snapshot(self, offset: int) -> None:
+        """Drop a snapshot."""
+        self._disk.remove(f"{self.directory}/{file_name(offset, 'snapshot')}")
+
+    def segment_bases(self) -> list[int]:
+        """Base offsets, rising."""
+        return [segment.base_offset for segment in self._segments]
+
+    def finish(self) -> SyncJob | None:
+        """Write the indexes whole, before an orderly stop; what is left to sync."""
+        self._segments[-1].flush_indexes(final=True)
+        return self.begin_sync()
+
+    def close(self) -> None:
+        """Release the files."""
+        for segment in self._segments:
+            segment.close()

@@ -1,0 +1,62 @@
+"""`quorum-state`: who leads the metadata quorum in which epoch, and for whom this node voted.
+
+JSON with Kafka's fields, replaced durably before anything acts on it. A missing file means a node that
+has never voted; a damaged one is refused, never guessed: guessing could vote twice in an epoch.
+Source: KAFKA-FACTS QF1, QF2.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hightide_broker.ports import Disk
+
+QUORUM_STATE = "quorum-state"
+
+
+class QuorumStateDamaged(Exception):
+    """The file is there and does not say what it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """The election state that survives a restart; -1 = nobody."""
+
+    leader_id: int = -1
+    leader_epoch: int = 0
+    voted_id: int = -1
+
+    def format(self) -> bytes:
+        """Kafka's JSON."""
+        fields = {
+            "leaderId": self.leader_id,
+            "leaderEpoch": self.leader_epoch,
+            "votedId": self.voted_id,
+            "data_version": 1,
+        }
+        return json.dumps(fields).encode()
+
+
+def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
+    """The state; raises `QuorumStateDamaged`."""
+    path = f"{directory}/{QUORUM_STATE}"
+    if not disk.exists(path):
+        return QuorumState()
+    try:
+        fields = json.loads(disk.read_file(path))
+        if fields["data_version"] != 1:
+            raise QuorumStateDamaged(f"{path} has version {fields['data_version']}, expected 1")
+        state = QuorumState(
+            int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"])
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise QuorumStateDamaged(f"{path} is damaged: {error!r}; restore it from a copy") from error
+    if state.leader_epoch < 0:
+        raise QuorumStateDamaged(f"{path} has epoch {state.leader_epoch}")
+    return state
+
+
+def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
+    """Keep the state, durably, before anything acts on it."""
+    disk.replace(f"{directory}/{QUORUM_STATE}", state.format())

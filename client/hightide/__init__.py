@@ -1,0 +1,1 @@
+"""hightide: the client library."""

@@ -1,0 +1,243 @@
+"""The error table and the exception tree: every way a call can end that is not a result.
+
+What this room is: Kafka's error names with their numbers, whether a retry can help, and whether the
+client should look at the cluster's metadata again first; and the exceptions that carry them.
+What it is not: it decides nothing. The core raises `Refused`, the broker's handlers alone turn it
+into a code on the wire, the client alone turns a code back into an `ApiError`.
+
+Exceptions are sorted by whose fault it was:
+
+* `Refused` - a legal no, raised inside a broker; never seen by a client's caller.
+* `ApiError` - the cluster said no, or still said no when the retries were used up.
+* `RemoteProtocolError` - the peer sent bytes that make no sense; that connection is finished.
+* `CorruptBatch` - stored or received record bytes failed a check.
+* `BrokerUnreachable`, `RequestTimedOut` - nothing was said at all.
+* `UsageError` and its kin - the caller asked for something that cannot be.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ErrorCode(StrEnum):
+    """Kafka's error names; the wire carries the name, not the number."""
+
+    UNKNOWN_SERVER_ERROR = "UNKNOWN_SERVER_ERROR"
+    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+    CORRUPT_MESSAGE = "CORRUPT_MESSAGE"
+    UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+    LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE"
+    NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
+    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
+    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
+    INVALID_TOPIC = "INVALID_TOPIC"
+    RECORD_LIST_TOO_LARGE = "RECORD_LIST_TOO_LARGE"
+    NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    INVALID_REQUIRED_ACKS = "INVALID_REQUIRED_ACKS"
+    INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
+    TOPIC_ALREADY_EXISTS = "TOPIC_ALREADY_EXISTS"
+    INVALID_PARTITIONS = "INVALID_PARTITIONS"
+    INVALID_REPLICATION_FACTOR = "INVALID_REPLICATION_FACTOR"
+    INVALID_REPLICA_ASSIGNMENT = "INVALID_REPLICA_ASSIGNMENT"
+    INVALID_CONFIG = "INVALID_CONFIG"
+    NOT_CONTROLLER = "NOT_CONTROLLER"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    POLICY_VIOLATION = "POLICY_VIOLATION"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
+    INVALID_PRODUCER_EPOCH = "INVALID_PRODUCER_EPOCH"
+    KAFKA_STORAGE_ERROR = "KAFKA_STORAGE_ERROR"
+    UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
+    OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
+    INVALID_RECORD = "INVALID_RECORD"
+    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"
+    DUPLICATE_BROKER_REGISTRATION = "DUPLICATE_BROKER_REGISTRATION"
+    BROKER_ID_NOT_REGISTERED = "BROKER_ID_NOT_REGISTERED"
+    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+    INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    CORRUPT_FRAME = "CORRUPT_FRAME"
+
+
+class ErrorInfo(NamedTuple):
+    """What a code means for whoever receives it."""
+
+    number: int
+    """Kafka's number, for people who look it up; -1000 and below are hightide's own."""
+    retriable: bool
+    """The same request may succeed later."""
+    refresh: bool
+    """Metadata may be stale: look again before the retry."""
+    meaning: str
+
+
+_C = ErrorCode
+ERRORS: dict[ErrorCode, ErrorInfo] = {
+    _C.UNKNOWN_SERVER_ERROR: ErrorInfo(-1, False, False, "the broker met an unexpected failure"),
+    _C.OFFSET_OUT_OF_RANGE: ErrorInfo(1, False, False, "the offset is not in the log"),
+    _C.CORRUPT_MESSAGE: ErrorInfo(2, True, False, "the record bytes failed a check"),
+    _C.UNKNOWN_TOPIC_OR_PARTITION: ErrorInfo(3, True, True, "no such topic or partition here"),
+    _C.LEADER_NOT_AVAILABLE: ErrorInfo(5, True, True, "the partition has no leader now"),
+    _C.NOT_LEADER_OR_FOLLOWER: ErrorInfo(6, True, True, "this broker does not lead the partition"),
+    _C.REQUEST_TIMED_OUT: ErrorInfo(7, True, False, "the outcome is unknown: time ran out"),
+    _C.BROKER_NOT_AVAILABLE: ErrorInfo(8, True, True, "the broker is stopping or not ready"),
+    _C.MESSAGE_TOO_LARGE: ErrorInfo(10, False, False, "the batch exceeds max.message.bytes"),
+    _C.COORDINATOR_NOT_AVAILABLE: ErrorInfo(15, True, True, "no coordinator is ready"),
+    _C.INVALID_TOPIC: ErrorInfo(17, False, False, "the topic's name is not allowed"),
+    _C.RECORD_LIST_TOO_LARGE: ErrorInfo(18, False, False, "the batch exceeds segment.bytes"),
+    _C.NOT_ENOUGH_REPLICAS: ErrorInfo(19, True, False, "the ISR is below min.insync.replicas"),
+    _C.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorInfo(
+        20, True, False, "appended, then the ISR fell below min.insync.replicas"
+    ),
+    _C.INVALID_REQUIRED_ACKS: ErrorInfo(21, False, False, "acks is none of 0, 1, all"),
+    _C.INVALID_TIMESTAMP: ErrorInfo(32, False, False, "a timestamp is outside the allowed range"),
+    _C.UNSUPPORTED_VERSION: ErrorInfo(35, False, False, "the peer does not know this API version"),
+    _C.TOPIC_ALREADY_EXISTS: ErrorInfo(36, False, False, "the topic exists"),
+    _C.INVALID_PARTITIONS: ErrorInfo(37, False, False, "the partition count is not possible"),
+    _C.INVALID_REPLICATION_FACTOR: ErrorInfo(38, False, False, "too few brokers for the factor"),
+    _C.INVALID_REPLICA_ASSIGNMENT: ErrorInfo(39, False, False, "the assignment is not possible"),
+    _C.INVALID_CONFIG: ErrorInfo(40, False, False, "a configuration key or value is not known"),
+    _C.NOT_CONTROLLER: ErrorInfo(41, True, True, "this node is not the active controller"),
+    _C.INVALID_REQUEST: ErrorInfo(42, False, False, "the request makes no sense"),
+    _C.POLICY_VIOLATION: ErrorInfo(44, False, False, "the topic's policy forbids it"),
+    _C.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorInfo(45, False, False, "a batch is missing before it"),
+    _C.DUPLICATE_SEQUENCE_NUMBER: ErrorInfo(46, False, False, "the batch is stored already"),
+    _C.INVALID_PRODUCER_EPOCH: ErrorInfo(47, False, False, "a newer producer took over"),
+    _C.KAFKA_STORAGE_ERROR: ErrorInfo(56, True, True, "the disk failed or is full"),
+    _C.UNKNOWN_PRODUCER_ID: ErrorInfo(59, False, False, "the producer id is not known here"),
+    _C.FENCED_LEADER_EPOCH: ErrorInfo(
+        74, True, True, "the leader epoch is older than the broker's"
+    ),
+    _C.UNKNOWN_LEADER_EPOCH: ErrorInfo(
+        75, True, True, "the leader epoch is newer than the broker's"
+    ),
+    _C.STALE_BROKER_EPOCH: ErrorInfo(77, False, False, "an older registration of this broker"),
+    _C.OFFSET_NOT_AVAILABLE: ErrorInfo(78, True, True, "a new leader does not know its watermark"),
+    _C.INVALID_RECORD: ErrorInfo(87, False, False, "a record breaks a rule of the topic"),
+    _C.UNKNOWN_TOPIC_ID: ErrorInfo(100, True, True, "no topic has this id"),
+    _C.DUPLICATE_BROKER_REGISTRATION: ErrorInfo(101, True, False, "this broker id is alive"),
+    _C.BROKER_ID_NOT_REGISTERED: ErrorInfo(102, False, False, "the broker is not registered"),
+    _C.INCONSISTENT_TOPIC_ID: ErrorInfo(103, True, True, "the topic was deleted and made again"),
+    _C.INCONSISTENT_CLUSTER_ID: ErrorInfo(104, False, False, "the peer is of another cluster"),
+    _C.CORRUPT_FRAME: ErrorInfo(-1000, False, False, "the bytes are no frame of this protocol"),
+}
+
+
+def error_code(name: str) -> ErrorCode:
+    """The code of a name from the wire; a name this client does not know is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(name)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class Refused(Exception):
+    """A legal no, with the sentence for the user: the value, the expectation, the knob."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class HightideError(Exception):
+    """The root of everything the client library raises."""
+
+
+class UsageError(HightideError, ValueError):
+    """The caller's arguments cannot work; nothing was sent."""
+
+
+class RecordTooLarge(UsageError):
+    """One record is larger than max_request_size or buffer_memory."""
+
+
+class ClosedError(HightideError):
+    """The client, or the connection under it, is closed."""
+
+
+class RemoteProtocolError(HightideError):
+    """The peer's bytes break the protocol; the connection they came on is finished."""
+
+
+class CorruptBatch(HightideError):
+    """Record bytes failed a check: size, CRC, counts, or columns that do not add up."""
+
+
+class _Attempted(HightideError):
+    """An error that knows how hard it was tried."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        broker: str = "",
+        attempts: int = 1,
+        elapsed_s: float = 0.0,
+        knob: str = "",
+    ) -> None:
+        self.message = message
+        self.broker = broker
+        self.attempts = attempts
+        self.elapsed_s = elapsed_s
+        self.knob = knob
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        facts = [f"broker {self.broker}"] if self.broker else []
+        facts.append(f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}")
+        facts.append(f"{self.elapsed_s:.1f} s")
+        if self.knob:
+            facts.append(f"knob {self.knob}")
+        return f"{self.message} [{', '.join(facts)}]"
+
+
+class BrokerUnreachable(_Attempted):
+    """No connection to the broker, or it broke before the answer came."""
+
+
+class RequestTimedOut(_Attempted):
+    """No answer within the deadline; whether the request took effect is unknown."""
+
+
+class DeliveryTimeout(_Attempted):
+    """A record was not acknowledged within delivery_timeout_ms; it may still be stored."""
+
+
+class ApiError(_Attempted):
+    """The cluster refused the request.
+
+    `code` is the Kafka error, `retriable` says whether the same request may succeed later.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str = "",
+        *,
+        broker: str = "",
+        attempts: int = 1,
+        elapsed_s: float = 0.0,
+        knob: str = "",
+    ) -> None:
+        text = f"{code}: {message or ERRORS[code].meaning}"
+        super().__init__(text, broker=broker, attempts=attempts, elapsed_s=elapsed_s, knob=knob)
+        self.code = code
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return ERRORS[self.code].retriable
+
+    @property
+    def refresh(self) -> bool:
+        """Whether metadata should be looked at again before a retry."""
+        return ERRORS[self.code].refresh

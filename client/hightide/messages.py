@@ -1,0 +1,483 @@
+"""Every request and response as a frozen Struct, and the registry of APIs.
+
+The evolution rule: unknown keys are ignored, missing ones take the defaults here. A field without a
+default has been there since version 1 and must be sent; each element of a list has at least one, so
+that a small message cannot decode into a large one. Field meanings are Kafka's (KAFKA protocol guide,
+same names); `error` is a name of `errors.ErrorCode` or None. `records` is the position of an
+attachment, -1 for none. Offsets are records, `_ms` is milliseconds, sizes are bytes. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+EARLIEST = -2
+"""ListOffsets timestamp: the log start offset."""
+LATEST = -1
+"""ListOffsets timestamp: the high watermark (for a replica, the log end offset)."""
+MAX_TIMESTAMP = -3
+"""ListOffsets timestamp: the record with the largest timestamp (KIP-734)."""
+ACKS_ALL = -1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The root of what is said on the wire."""
+
+
+class ErrorBody(Message):
+    code: str
+    message: str = ""
+
+
+class RequestEnvelope(Message):
+    """What every request frame starts with."""
+
+    api: str
+    version: int
+    id: int
+    client: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"\x80")
+
+
+class ResponseEnvelope(Message):
+    """What every response frame starts with."""
+
+    id: int
+    error: ErrorBody | None = None
+    body: msgspec.Raw = msgspec.Raw(b"\x80")
+
+
+class ApiRange(Message):
+    name: str
+    min_version: int
+    max_version: int
+
+
+class ApiVersionsRequest(Message):
+    client_name: str = ""
+    client_version: str = ""
+
+
+class ApiVersionsResponse(Message):
+    apis: list[ApiRange]
+    broker_version: str = ""
+
+
+class BrokerInfo(Message):
+    id: int
+    host: str
+    port: int
+    rack: str = ""
+    roles: list[str] = []
+    fenced: bool = False
+    epoch: int = -1
+
+
+class PartitionMetadata(Message):
+    partition: int
+    leader: int
+    """Broker id, -1 while there is none."""
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    elr: list[int] = []
+    error: str | None = None
+
+
+class TopicMetadata(Message):
+    topic: str
+    topic_id: str = ""
+    internal: bool = False
+    error: str | None = None
+    message: str = ""
+    partitions: list[PartitionMetadata] = []
+
+
+class MetadataRequest(Message):
+    topics: list[str] | None = None
+    """None: every topic."""
+    auto_create: bool = False
+    """Make missing topics, where auto.create.topics.enable allows it."""
+
+
+class MetadataResponse(Message):
+    cluster_id: str
+    controller: int
+    brokers: list[BrokerInfo]
+    topics: list[TopicMetadata]
+
+
+class ProducePartition(Message):
+    topic: str
+    partition: int
+    records: int
+
+
+class ProduceRequest(Message):
+    acks: int
+    """0, 1, or -1 for all."""
+    timeout_ms: int
+    partitions: list[ProducePartition]
+
+
+class LeaderHint(Message):
+    """Who leads now, inside a refusal (KIP-951)."""
+
+    leader: int
+    leader_epoch: int
+
+
+class ProduceResult(Message):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    current_leader: LeaderHint | None = None
+
+
+class ProduceResponse(Message):
+    partitions: list[ProduceResult]
+
+
+class FetchPartition(Message):
+    topic: str
+    partition: int
+    fetch_offset: int
+    topic_id: str = ""
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    max_bytes: int = 1 << 20
+
+
+class FetchRequest(Message):
+    max_wait_ms: int
+    partitions: list[FetchPartition]
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    replica_id: int = -1
+    """Broker id of a follower, -1 for a consumer."""
+    replica_epoch: int = -1
+    rack: str = ""
+
+
+class EpochEnd(Message):
+    epoch: int
+    end_offset: int
+
+
+class FetchResult(Message):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging_epoch: EpochEnd | None = None
+    current_leader: LeaderHint | None = None
+    records: int = -1
+
+
+class FetchResponse(Message):
+    partitions: list[FetchResult]
+
+
+class ListOffsetsPartition(Message):
+    topic: str
+    partition: int
+    timestamp: int
+    current_leader_epoch: int = -1
+
+
+class ListOffsetsRequest(Message):
+    partitions: list[ListOffsetsPartition]
+    replica_id: int = -1
+
+
+class ListOffsetsResult(Message):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+class ListOffsetsResponse(Message):
+    partitions: list[ListOffsetsResult]
+
+
+class EpochPartition(Message):
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+class OffsetForLeaderEpochRequest(Message):
+    partitions: list[EpochPartition]
+    replica_id: int = -1
+
+
+class EpochResult(Message):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class OffsetForLeaderEpochResponse(Message):
+    partitions: list[EpochResult]
+
+
+class InitProducerIdRequest(Message):
+    pass
+
+
+class InitProducerIdResponse(Message):
+    producer_id: int
+    producer_epoch: int
+
+
+class NewTopic(Message):
+    topic: str
+    partitions: int = -1
+    """-1: the broker's num.partitions."""
+    replication_factor: int = -1
+    """-1: the broker's default.replication.factor."""
+    configs: dict[str, str] = {}
+    assignment: list[list[int]] | None = None
+    """Replicas of each partition; excludes `partitions` and `replication_factor`."""
+
+
+class CreateTopicsRequest(Message):
+    topics: list[NewTopic]
+    timeout_ms: int = 30_000
+    validate_only: bool = False
+
+
+class TopicResult(Message):
+    topic: str
+    error: str | None = None
+    message: str = ""
+    topic_id: str = ""
+    partitions: int = 0
+    replication_factor: int = 0
+
+
+class CreateTopicsResponse(Message):
+    topics: list[TopicResult]
+
+
+class DeleteTopicsRequest(Message):
+    topics: list[str]
+    timeout_ms: int = 30_000
+
+
+class DeleteTopicsResponse(Message):
+    topics: list[TopicResult]
+
+
+class MorePartitions(Message):
+    topic: str
+    count: int
+    """How many partitions the topic shall have in all."""
+
+
+class CreatePartitionsRequest(Message):
+    topics: list[MorePartitions]
+    timeout_ms: int = 30_000
+    validate_only: bool = False
+
+
+class CreatePartitionsResponse(Message):
+    topics: list[TopicResult]
+
+
+class DeleteRecordsPartition(Message):
+    topic: str
+    partition: int
+    offset: int
+    """The new log start offset; -1: the high watermark."""
+
+
+class DeleteRecordsRequest(Message):
+    partitions: list[DeleteRecordsPartition]
+    timeout_ms: int = 30_000
+
+
+class DeleteRecordsResult(Message):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    low_watermark: int = -1
+
+
+class DeleteRecordsResponse(Message):
+    partitions: list[DeleteRecordsResult]
+
+
+class ConfigResource(Message):
+    kind: str
+    """`topic` or `broker`."""
+    name: str
+    """Topic name, or broker id as text."""
+
+
+class ConfigEntry(Message):
+    name: str
+    value: str
+    default: bool = True
+    """Whether the value is the default and not set on this resource."""
+    read_only: bool = False
+    doc: str = ""
+
+
+class DescribeConfigsRequest(Message):
+    resources: list[ConfigResource]
+
+
+class ConfigResult(Message):
+    kind: str
+    name: str
+    error: str | None = None
+    message: str = ""
+    entries: list[ConfigEntry] = []
+
+
+class DescribeConfigsResponse(Message):
+    resources: list[ConfigResult]
+
+
+class ConfigChange(Message):
+    kind: str
+    name: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+
+class AlterConfigsRequest(Message):
+    resources: list[ConfigChange]
+    validate_only: bool = False
+
+
+class AlterConfigsResponse(Message):
+    resources: list[ConfigResult]
+
+
+class DescribeClusterRequest(Message):
+    pass
+
+
+class DescribeClusterResponse(Message):
+    cluster_id: str
+    controller: int
+    brokers: list[BrokerInfo]
+
+
+class DescribeLogDirsRequest(Message):
+    topics: list[str] | None = None
+
+
+class ReplicaInfo(Message):
+    topic: str
+    partition: int
+    size_bytes: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    synced_offset: int = -1
+    """Everything below it survives a power loss of this broker."""
+    leader_epoch: int = -1
+    error: str = ""
+    """Why the replica is offline; empty while it is not."""
+
+
+class DescribeLogDirsResponse(Message):
+    broker: int
+    path: str
+    replicas: list[ReplicaInfo]
+    free_bytes: int = -1
+
+
+class RegisterBrokerRequest(Message):
+    broker: int
+    incarnation: str
+    cluster_id: str
+    host: str
+    port: int
+    rack: str = ""
+    roles: list[str] = []
+    previous_broker_epoch: int = -1
+    """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
+
+
+class RegisterBrokerResponse(Message):
+    broker_epoch: int
+
+
+class BrokerHeartbeatRequest(Message):
+    broker: int
+    broker_epoch: int
+    metadata_offset: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+class BrokerHeartbeatResponse(Message):
+    caught_up: bool
+    fenced: bool
+    should_shut_down: bool
+
+
+class AllocateProducerIdsRequest(Message):
+    broker: int
+    broker_epoch: int
+
+
+class AllocateProducerIdsResponse(Message):
+    first: int
+    count: int
+
+
+class Api(NamedTuple):
+    """One kind of request: its name on the wire, its two messages and the versions spoken here."""
+
+    name: str
+    request: type[Message]
+    response: type[Message]
+    min_version: int = 1
+    max_version: int = 1
+
+
+APIS: tuple[Api, ...] = (
+    Api("api_versions", ApiVersionsRequest, ApiVersionsResponse),
+    Api("metadata", MetadataRequest, MetadataResponse),
+    Api("produce", ProduceRequest, ProduceResponse),
+    Api("fetch", FetchRequest, FetchResponse),
+    Api("list_offsets", ListOffsetsRequest, ListOffsetsResponse),
+    Api("offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    Api("init_producer_id", InitProducerIdRequest, InitProducerIdResponse),
+    Api("create_topics", CreateTopicsRequest, CreateTopicsResponse),
+    Api("delete_topics", DeleteTopicsRequest, DeleteTopicsResponse),
+    Api("create_partitions", CreatePartitionsRequest, CreatePartitionsResponse),
+    Api("delete_records", DeleteRecordsRequest, DeleteRecordsResponse),
+    Api("describe_configs", DescribeConfigsRequest, DescribeConfigsResponse),
+    Api("alter_configs", AlterConfigsRequest, AlterConfigsResponse),
+    Api("describe_cluster", DescribeClusterRequest, DescribeClusterResponse),
+    Api("describe_log_dirs", DescribeLogDirsRequest, DescribeLogDirsResponse),
+    Api("register_broker", RegisterBrokerRequest, RegisterBrokerResponse),
+    Api("broker_heartbeat", BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    Api("allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+)
+API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
+API_BY_REQUEST: dict[type[Message], Api] = {api.request: api for api in APIS}

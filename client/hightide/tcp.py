@@ -1,0 +1,101 @@
+"""The real network: TCP sockets under trio, with scatter sends and `sendfile`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+import trio
+
+from hightide.records import Buffer
+
+_IOV_MAX = 512
+"""Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
+_SENDFILE_BYTES = 1 << 20
+
+
+class TcpStream:
+    """A connected socket; implements `ports.Stream`."""
+
+    can_send_file = hasattr(os, "sendfile")
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            host, port = sock.getpeername()[:2]
+            self._peer = f"{host}:{port}"
+        except OSError:
+            self._peer = "gone"
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive_into(self, view: memoryview) -> int:
+        return await self._socket.recv_into(view)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while pending:
+            sent = await self._socket.sendmsg(pending[:_IOV_MAX])
+            done = 0
+            while done < len(pending) and sent >= len(pending[done]):
+                sent -= len(pending[done])
+                done += 1
+            del pending[:done]
+            if sent:
+                pending[0] = pending[0][sent:]
+
+    async def send_file(self, fd: int, position: int, size: int) -> None:
+        end = position + size
+        while position < end:
+            try:
+                sent = os.sendfile(
+                    self._socket.fileno(), fd, position, min(end - position, _SENDFILE_BYTES)
+                )
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            if sent == 0:
+                raise OSError(f"file ended {end - position} bytes early while it was being sent")
+            position += sent
+
+    async def aclose(self) -> None:
+        self._socket.close()
+
+
+class TcpNetwork:
+    """Implements `ports.Network`."""
+
+    async def connect(self, host: str, port: int) -> TcpStream:
+        stream = await trio.open_tcp_stream(host, port)
+        return TcpStream(stream.socket)
+
+
+class TcpListener:
+    """A listening socket."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._socket.getsockname()[1])
+
+    async def accept(self) -> TcpStream:
+        """The next connection."""
+        sock, _ = await self._socket.accept()
+        return TcpStream(sock)
+
+    async def aclose(self) -> None:
+        """Take no more connections."""
+        self._socket.close()
+
+
+async def listen(host: str, port: int) -> TcpListener:
+    """A bound, listening socket; raises `OSError` (address in use, no such address)."""
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=512)
+    return TcpListener(listeners[0].socket)
