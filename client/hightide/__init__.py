@@ -1,1 +1,73 @@
-"""hightide: the client library."""
+"""hightide: the client library of a small, real, replicated log.
+
+    async with hightide.Producer("127.0.0.1:19092") as producer:
+        delivery = await producer.send("orders", b"value", key=b"key")
+        record = await delivery
+
+`Producer`, `Consumer` and `Admin` need trio's event loop; `hightide.blocking` has the same three
+classes for code that has none. Everything is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hightide import blocking
+    from hightide.admin import Admin
+    from hightide.columns import Record
+    from hightide.consumer import Consumer
+    from hightide.delivery import Delivery, RecordMetadata
+    from hightide.errors import (
+        ApiError,
+        BrokerUnreachable,
+        CorruptBatch,
+        DeliveryTimeout,
+        ErrorCode,
+        HightideError,
+        RequestTimedOut,
+    )
+    from hightide.producer import Producer
+
+__all__ = [
+    "Producer",
+    "Consumer",
+    "Admin",
+    "Record",
+    "RecordMetadata",
+    "Delivery",
+    "blocking",
+    "HightideError",
+    "ApiError",
+    "ErrorCode",
+    "BrokerUnreachable",
+    "RequestTimedOut",
+    "DeliveryTimeout",
+    "CorruptBatch",
+]
+
+_HOME = {
+    "Producer": "producer",
+    "Consumer": "consumer",
+    "Admin": "admin",
+    "Record": "columns",
+    "RecordMetadata": "delivery",
+    "Delivery": "delivery",
+    "HightideError": "errors",
+    "ApiError": "errors",
+    "ErrorCode": "errors",
+    "BrokerUnreachable": "errors",
+    "RequestTimedOut": "errors",
+    "DeliveryTimeout": "errors",
+    "CorruptBatch": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return import_module("hightide.blocking")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hightide' has no attribute {name!r}")
+    return getattr(import_module(f"hightide.{home}"), name)

@@ -7,12 +7,12 @@ The columns are those of Spark's Kafka source. Pure.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from hightide.columns import Columns, headers_of, open_batch
 from hightide.errors import CorruptBatch
-from hightide.records import BatchHeader, Buffer
+from hightide.records import TIMESTAMP_MAX, BatchHeader, Buffer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ def to_arrow(
     import pyarrow as pa
 
     columns = open_batch(batch, header, check_sums=False)
-    count = columns.count
+    count = columns.record_count
     arrays = [
         _binary(columns.key_lengths, columns.keys, count),
         _binary(columns.value_lengths, columns.values, count),
@@ -85,7 +85,7 @@ def _binary(lengths: memoryview, blob: memoryview, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _constant_block(value: str | int, kind: str, count: int) -> pa.Array:
     import pyarrow as pa
 
@@ -102,7 +102,7 @@ def _offsets(columns: Columns, header: BatchHeader) -> pa.Array:
     import pyarrow as pa
 
     if columns.offset_deltas is None:
-        return pa.array(np.arange(header.base_offset, header.base_offset + columns.count))
+        return pa.array(np.arange(header.base_offset, header.base_offset + columns.record_count))
     deltas = np.frombuffer(columns.offset_deltas, np.int32)
     return pa.array(deltas.astype(np.int64) + header.base_offset)
 
@@ -112,13 +112,25 @@ def _timestamps(columns: Columns, header: BatchHeader) -> pa.Array:
     import pyarrow as pa
 
     if header.is_log_append_time:
-        milliseconds = np.full(columns.count, header.max_timestamp, np.int64)
+        _check_range(header.max_timestamp)
+        milliseconds = np.full(columns.record_count, header.max_timestamp, np.int64)
     else:
         wide = columns.timestamp_deltas.itemsize == 8
         deltas = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
         milliseconds = deltas.astype(np.int64) + header.base_timestamp
+        if columns.record_count:
+            _check_range(header.base_timestamp + int(deltas.min()))
+            _check_range(header.base_timestamp + int(deltas.max()))
     microseconds = pa.py_buffer(milliseconds * 1000)
-    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), columns.count, [None, microseconds])
+    return pa.Array.from_buffers(
+        pa.timestamp("us", tz="UTC"), columns.record_count, [None, microseconds]
+    )
+
+
+def _check_range(milliseconds: int) -> None:
+    """Raise `CorruptBatch` for a time that Arrow's microseconds cannot say."""
+    if abs(milliseconds) > TIMESTAMP_MAX:
+        raise CorruptBatch(f"timestamp {milliseconds} ms does not fit into microseconds")
 
 
 def _headers(columns: Columns) -> pa.Array:
@@ -126,11 +138,11 @@ def _headers(columns: Columns) -> pa.Array:
 
     headers = headers_of(columns)
     if not headers:
-        return pa.nulls(columns.count, schema(include_headers=True).field("headers").type)
+        return pa.nulls(columns.record_count, schema(include_headers=True).field("headers").type)
     rows = [
         [{"key": name, "value": value} for name, value in headers[index]]
         if index in headers
         else None
-        for index in range(columns.count)
+        for index in range(columns.record_count)
     ]
     return pa.array(rows, schema(include_headers=True).field("headers").type)

@@ -59,10 +59,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class SparseHeaders(NamedTuple):
-    """The header columns: `counts[i]` headers belong to record `indexes[i]`."""
+    """The header columns: `header_counts[i]` headers belong to record `indexes[i]`."""
 
     indexes: memoryview
-    counts: memoryview
+    header_counts: memoryview
     name_lengths: memoryview
     names: memoryview
     value_lengths: memoryview
@@ -75,7 +75,7 @@ class Columns(NamedTuple):
     `timestamp_deltas` has items of 4 or 8 bytes; the other integer columns have items of 4.
     """
 
-    count: int
+    record_count: int
     offset_deltas: memoryview | None
     timestamp_deltas: memoryview
     key_lengths: memoryview
@@ -190,16 +190,16 @@ def open_batch(
     payload = decompress(memoryview(batch)[HEADER_BYTES:], header.codec, limit=inflated_max)
     columns = decode_columns(payload, header.record_count, check_sums=check_sums)
     deltas = columns.offset_deltas
-    if deltas is not None and columns.count:
+    if deltas is not None and columns.record_count:
         items = deltas.tolist()
         rising = all(map(int.__lt__, items, items[1:]))
         if items[0] < 0 or items[-1] > header.last_offset_delta or not rising:
             raise CorruptBatch(
                 f"offsets in the batch at {header.base_offset} do not rise within it"
             )
-    elif columns.count > header.last_offset_delta + 1:
+    elif columns.record_count > header.last_offset_delta + 1:
         raise CorruptBatch(
-            f"batch at {header.base_offset} counts {columns.count} records "
+            f"batch at {header.base_offset} counts {columns.record_count} records "
             f"in {header.last_offset_delta + 1} offsets"
         )
     return columns
@@ -208,14 +208,14 @@ def open_batch(
 def timestamps_of(columns: Columns, header: BatchHeader) -> list[int]:
     """Each record's timestamp in ms."""
     if header.is_log_append_time:
-        return [header.max_timestamp] * columns.count
+        return [header.max_timestamp] * columns.record_count
     return [header.base_timestamp + delta for delta in columns.timestamp_deltas.tolist()]
 
 
 def offsets_of(columns: Columns, header: BatchHeader) -> Sequence[int]:
     """Each record's offset."""
     if columns.offset_deltas is None:
-        return range(header.base_offset, header.base_offset + columns.count)
+        return range(header.base_offset, header.base_offset + columns.record_count)
     return [header.base_offset + delta for delta in columns.offset_deltas.tolist()]
 
 
@@ -236,7 +236,7 @@ def headers_of(columns: Columns) -> dict[int, Headers]:
         return {}
     names = [bytes(name or b"").decode("utf-8", "replace") for name in _header_names(sparse)]
     pairs = list(zip(names, _values_of(sparse.value_lengths, sparse.values), strict=True))
-    ends = list(accumulate(sparse.counts))
+    ends = list(accumulate(sparse.header_counts))
     starts = [0, *ends[:-1]]
     return {
         index: tuple(pairs[start:end])
@@ -250,7 +250,7 @@ def to_records(batch: Buffer, header: BatchHeader, topic: str, partition: int) -
     headers = headers_of(columns)
     every: Iterable[Headers] = repeat(())
     if headers:
-        every = [headers.get(index, ()) for index in range(columns.count)]
+        every = [headers.get(index, ()) for index in range(columns.record_count)]
     return list(
         map(
             Record,
@@ -331,11 +331,12 @@ def _read_headers(view: memoryview, position: int, count: int) -> tuple[SparseHe
     indexes = raw_indexes.cast("i")
     counts = _integers(raw_counts, len(indexes), "header counts")
     items = indexes.tolist()
-    if items and (items[0] < 0 or items[-1] >= count):
-        raise ValueError(f"header indexes {items[0]}..{items[-1]} for {count} records")
+    if not items or items[0] < 0 or items[-1] >= count:
+        bounds = f"{items[0]}..{items[-1]}" if items else "of no record"
+        raise ValueError(f"header indexes {bounds} for {count} records")
     if not all(map(int.__lt__, items, items[1:])):
         raise ValueError("header indexes do not rise")
-    if len(counts) and min(counts) < 1:
+    if min(counts) < 1:
         raise ValueError("a header count is below 1")
     total = sum(counts)
     if len(raw_names) != 4 * total:

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from hightide import wire
+from hightide.background import open_background
 from hightide.errors import (
     ApiError,
     BrokerUnreachable,
@@ -93,12 +94,17 @@ class Answer:
         self, connection: Connection, request_id: int, kind: type[Message], sent_at: float
     ) -> None:
         self._connection = connection
-        self._id = request_id
+        self.id = request_id
         self._kind = kind
         self._sent_at = sent_at
         self._arrived = trio.Event()
         self._frame: wire.Frame | None = None
         self._error: HightideError | None = None
+
+    @property
+    def address(self) -> str:
+        """The broker that was asked."""
+        return self._connection.address
 
     def arrive(self, frame: wire.Frame | None, error: HightideError | None) -> None:
         """Hand the answer, or the reason there is none, to whoever waits."""
@@ -113,7 +119,7 @@ class Answer:
         """
         with trio.move_on_after(timeout_s):
             await self._arrived.wait()
-        self._connection.forget(self._id)
+        self._connection.forget(self.id)
         if not self._arrived.is_set():
             raise RequestTimedOut(
                 f"no answer to {_api_name(self._kind)} within {timeout_s:g} s",
@@ -204,14 +210,14 @@ class Connection:
         try:
             return await answer.wait(timeout_s)
         finally:
-            self.forget(answer._id)
+            self.forget(answer.id)
 
     async def send_only(
         self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
     ) -> None:
         """Send a request that the broker does not answer (produce with acks=0)."""
         answer = await self.begin(request, attachments, timeout_s=timeout_s)
-        self.forget(answer._id)
+        self.forget(answer.id)
 
     def forget(self, request_id: int) -> None:
         """Drop interest in an answer; it is ignored when it comes."""
@@ -273,10 +279,9 @@ async def open_connection(
 ) -> AsyncIterator[Connection]:
     """A connection with its reader running, closed at the end of the block."""
     connection = await connect(network, host, port, client=client)
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         nursery.start_soon(connection.read_answers)
         try:
             yield connection
         finally:
             await connection.aclose()
-            nursery.cancel_scope.cancel()

@@ -9,7 +9,7 @@ attachment, -1 for none. Offsets are records, `_ms` is milliseconds, sizes are b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -26,12 +26,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The root of what is said on the wire."""
 
 
-class ErrorBody(Message):
+class ErrorBody(Message, frozen=True, kw_only=True):
     code: str
     message: str = ""
 
 
-class RequestEnvelope(Message):
+class RequestEnvelope(Message, frozen=True, kw_only=True):
     """What every request frame starts with."""
 
     api: str
@@ -41,7 +41,7 @@ class RequestEnvelope(Message):
     body: msgspec.Raw = msgspec.Raw(b"\x80")
 
 
-class ResponseEnvelope(Message):
+class ResponseEnvelope(Message, frozen=True, kw_only=True):
     """What every response frame starts with."""
 
     id: int
@@ -49,23 +49,23 @@ class ResponseEnvelope(Message):
     body: msgspec.Raw = msgspec.Raw(b"\x80")
 
 
-class ApiRange(Message):
+class ApiRange(Message, frozen=True, kw_only=True):
     name: str
     min_version: int
     max_version: int
 
 
-class ApiVersionsRequest(Message):
+class ApiVersionsRequest(Message, frozen=True, kw_only=True):
     client_name: str = ""
     client_version: str = ""
 
 
-class ApiVersionsResponse(Message):
+class ApiVersionsResponse(Message, frozen=True, kw_only=True):
     apis: list[ApiRange]
     broker_version: str = ""
 
 
-class BrokerInfo(Message):
+class BrokerInfo(Message, frozen=True, kw_only=True):
     id: int
     host: str
     port: int
@@ -75,7 +75,7 @@ class BrokerInfo(Message):
     epoch: int = -1
 
 
-class PartitionMetadata(Message):
+class PartitionMetadata(Message, frozen=True, kw_only=True):
     partition: int
     leader: int
     """Broker id, -1 while there is none."""
@@ -86,7 +86,7 @@ class PartitionMetadata(Message):
     error: str | None = None
 
 
-class TopicMetadata(Message):
+class TopicMetadata(Message, frozen=True, kw_only=True):
     topic: str
     topic_id: str = ""
     internal: bool = False
@@ -95,41 +95,41 @@ class TopicMetadata(Message):
     partitions: list[PartitionMetadata] = []
 
 
-class MetadataRequest(Message):
+class MetadataRequest(Message, frozen=True, kw_only=True):
     topics: list[str] | None = None
     """None: every topic."""
     auto_create: bool = False
     """Make missing topics, where auto.create.topics.enable allows it."""
 
 
-class MetadataResponse(Message):
+class MetadataResponse(Message, frozen=True, kw_only=True):
     cluster_id: str
     controller: int
     brokers: list[BrokerInfo]
     topics: list[TopicMetadata]
 
 
-class ProducePartition(Message):
+class ProducePartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     records: int
 
 
-class ProduceRequest(Message):
+class ProduceRequest(Message, frozen=True, kw_only=True):
     acks: int
     """0, 1, or -1 for all."""
     timeout_ms: int
     partitions: list[ProducePartition]
 
 
-class LeaderHint(Message):
+class LeaderHint(Message, frozen=True, kw_only=True):
     """Who leads now, inside a refusal (KIP-951)."""
 
     leader: int
     leader_epoch: int
 
 
-class ProduceResult(Message):
+class ProduceResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: str | None = None
@@ -140,11 +140,11 @@ class ProduceResult(Message):
     current_leader: LeaderHint | None = None
 
 
-class ProduceResponse(Message):
+class ProduceResponse(Message, frozen=True, kw_only=True):
     partitions: list[ProduceResult]
 
 
-class FetchPartition(Message):
+class FetchPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     fetch_offset: int
@@ -155,7 +155,7 @@ class FetchPartition(Message):
     max_bytes: int = 1 << 20
 
 
-class FetchRequest(Message):
+class FetchRequest(Message, frozen=True, kw_only=True):
     max_wait_ms: int
     partitions: list[FetchPartition]
     min_bytes: int = 1
@@ -166,12 +166,12 @@ class FetchRequest(Message):
     rack: str = ""
 
 
-class EpochEnd(Message):
+class EpochEnd(Message, frozen=True, kw_only=True):
     epoch: int
     end_offset: int
 
 
-class FetchResult(Message):
+class FetchResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: str | None = None
@@ -183,23 +183,23 @@ class FetchResult(Message):
     records: int = -1
 
 
-class FetchResponse(Message):
+class FetchResponse(Message, frozen=True, kw_only=True):
     partitions: list[FetchResult]
 
 
-class ListOffsetsPartition(Message):
+class ListOffsetsPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     timestamp: int
     current_leader_epoch: int = -1
 
 
-class ListOffsetsRequest(Message):
+class ListOffsetsRequest(Message, frozen=True, kw_only=True):
     partitions: list[ListOffsetsPartition]
     replica_id: int = -1
 
 
-class ListOffsetsResult(Message):
+class ListOffsetsResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: str | None = None
@@ -209,23 +209,23 @@ class ListOffsetsResult(Message):
     leader_epoch: int = -1
 
 
-class ListOffsetsResponse(Message):
+class ListOffsetsResponse(Message, frozen=True, kw_only=True):
     partitions: list[ListOffsetsResult]
 
 
-class EpochPartition(Message):
+class EpochPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     leader_epoch: int
     current_leader_epoch: int = -1
 
 
-class OffsetForLeaderEpochRequest(Message):
+class OffsetForLeaderEpochRequest(Message, frozen=True, kw_only=True):
     partitions: list[EpochPartition]
     replica_id: int = -1
 
 
-class EpochResult(Message):
+class EpochResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: str | None = None
@@ -234,37 +234,37 @@ class EpochResult(Message):
     end_offset: int = -1
 
 
-class OffsetForLeaderEpochResponse(Message):
+class OffsetForLeaderEpochResponse(Message, frozen=True, kw_only=True):
     partitions: list[EpochResult]
 
 
-class InitProducerIdRequest(Message):
+class InitProducerIdRequest(Message, frozen=True, kw_only=True):
     pass
 
 
-class InitProducerIdResponse(Message):
+class InitProducerIdResponse(Message, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
 
 
-class NewTopic(Message):
+class NewTopic(Message, frozen=True, kw_only=True):
     topic: str
     partitions: int = -1
     """-1: the broker's num.partitions."""
     replication_factor: int = -1
     """-1: the broker's default.replication.factor."""
     configs: dict[str, str] = {}
-    assignment: list[list[int]] | None = None
+    assignment: list[Annotated[list[int], msgspec.Meta(min_length=1)]] | None = None
     """Replicas of each partition; excludes `partitions` and `replication_factor`."""
 
 
-class CreateTopicsRequest(Message):
+class CreateTopicsRequest(Message, frozen=True, kw_only=True):
     topics: list[NewTopic]
     timeout_ms: int = 30_000
     validate_only: bool = False
 
 
-class TopicResult(Message):
+class TopicResult(Message, frozen=True, kw_only=True):
     topic: str
     error: str | None = None
     message: str = ""
@@ -273,48 +273,48 @@ class TopicResult(Message):
     replication_factor: int = 0
 
 
-class CreateTopicsResponse(Message):
+class CreateTopicsResponse(Message, frozen=True, kw_only=True):
     topics: list[TopicResult]
 
 
-class DeleteTopicsRequest(Message):
+class DeleteTopicsRequest(Message, frozen=True, kw_only=True):
     topics: list[str]
     timeout_ms: int = 30_000
 
 
-class DeleteTopicsResponse(Message):
+class DeleteTopicsResponse(Message, frozen=True, kw_only=True):
     topics: list[TopicResult]
 
 
-class MorePartitions(Message):
+class MorePartitions(Message, frozen=True, kw_only=True):
     topic: str
     count: int
     """How many partitions the topic shall have in all."""
 
 
-class CreatePartitionsRequest(Message):
+class CreatePartitionsRequest(Message, frozen=True, kw_only=True):
     topics: list[MorePartitions]
     timeout_ms: int = 30_000
     validate_only: bool = False
 
 
-class CreatePartitionsResponse(Message):
+class CreatePartitionsResponse(Message, frozen=True, kw_only=True):
     topics: list[TopicResult]
 
 
-class DeleteRecordsPartition(Message):
+class DeleteRecordsPartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int
     """The new log start offset; -1: the high watermark."""
 
 
-class DeleteRecordsRequest(Message):
+class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
     partitions: list[DeleteRecordsPartition]
     timeout_ms: int = 30_000
 
 
-class DeleteRecordsResult(Message):
+class DeleteRecordsResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: str | None = None
@@ -322,18 +322,18 @@ class DeleteRecordsResult(Message):
     low_watermark: int = -1
 
 
-class DeleteRecordsResponse(Message):
+class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
     partitions: list[DeleteRecordsResult]
 
 
-class ConfigResource(Message):
+class ConfigResource(Message, frozen=True, kw_only=True):
     kind: str
     """`topic` or `broker`."""
     name: str
     """Topic name, or broker id as text."""
 
 
-class ConfigEntry(Message):
+class ConfigEntry(Message, frozen=True, kw_only=True):
     name: str
     value: str
     default: bool = True
@@ -342,11 +342,11 @@ class ConfigEntry(Message):
     doc: str = ""
 
 
-class DescribeConfigsRequest(Message):
+class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
     resources: list[ConfigResource]
 
 
-class ConfigResult(Message):
+class ConfigResult(Message, frozen=True, kw_only=True):
     kind: str
     name: str
     error: str | None = None
@@ -354,41 +354,41 @@ class ConfigResult(Message):
     entries: list[ConfigEntry] = []
 
 
-class DescribeConfigsResponse(Message):
+class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
     resources: list[ConfigResult]
 
 
-class ConfigChange(Message):
+class ConfigChange(Message, frozen=True, kw_only=True):
     kind: str
     name: str
     set: dict[str, str] = {}
     unset: list[str] = []
 
 
-class AlterConfigsRequest(Message):
+class AlterConfigsRequest(Message, frozen=True, kw_only=True):
     resources: list[ConfigChange]
     validate_only: bool = False
 
 
-class AlterConfigsResponse(Message):
+class AlterConfigsResponse(Message, frozen=True, kw_only=True):
     resources: list[ConfigResult]
 
 
-class DescribeClusterRequest(Message):
+class DescribeClusterRequest(Message, frozen=True, kw_only=True):
     pass
 
 
-class DescribeClusterResponse(Message):
+class DescribeClusterResponse(Message, frozen=True, kw_only=True):
     cluster_id: str
     controller: int
     brokers: list[BrokerInfo]
 
 
-class DescribeLogDirsRequest(Message):
+class DescribeLogDirsRequest(Message, frozen=True, kw_only=True):
     topics: list[str] | None = None
 
 
-class ReplicaInfo(Message):
+class ReplicaInfo(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     size_bytes: int
@@ -402,14 +402,14 @@ class ReplicaInfo(Message):
     """Why the replica is offline; empty while it is not."""
 
 
-class DescribeLogDirsResponse(Message):
+class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
     broker: int
     path: str
     replicas: list[ReplicaInfo]
     free_bytes: int = -1
 
 
-class RegisterBrokerRequest(Message):
+class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
     broker: int
     incarnation: str
     cluster_id: str
@@ -421,11 +421,11 @@ class RegisterBrokerRequest(Message):
     """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
 
 
-class RegisterBrokerResponse(Message):
+class RegisterBrokerResponse(Message, frozen=True, kw_only=True):
     broker_epoch: int
 
 
-class BrokerHeartbeatRequest(Message):
+class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
     metadata_offset: int
@@ -433,18 +433,18 @@ class BrokerHeartbeatRequest(Message):
     want_shut_down: bool = False
 
 
-class BrokerHeartbeatResponse(Message):
+class BrokerHeartbeatResponse(Message, frozen=True, kw_only=True):
     caught_up: bool
     fenced: bool
     should_shut_down: bool
 
 
-class AllocateProducerIdsRequest(Message):
+class AllocateProducerIdsRequest(Message, frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
 
 
-class AllocateProducerIdsResponse(Message):
+class AllocateProducerIdsResponse(Message, frozen=True, kw_only=True):
     first: int
     count: int
 

@@ -33,6 +33,10 @@ INFLATED_BYTES_MAX = 64 << 20
 COUNT_MAX = 1 << 24
 """Records in one batch; bounds what the header of a damaged batch can make a reader allocate."""
 
+OFFSET_MAX = (1 << 63) - 1
+TIMESTAMP_MAX = OFFSET_MAX // 1000
+"""In ms: later ones do not fit into the microseconds that Arrow and Spark count in."""
+
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -51,6 +55,9 @@ _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 assert _HEADER.size == HEADER_BYTES
+
+_INFLATE_STEP = 1 << 18
+_ZSTD_WINDOW_MAX = 1 << 27
 
 Buffer = bytes | bytearray | memoryview
 
@@ -89,7 +96,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap after 2**31 - 1 (KIP-98)."""
+        """Sequence of the last record, -1 without one; they wrap after 2**31 - 1 (KIP-98)."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
@@ -135,7 +144,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         )
     if header.size < HEADER_BYTES:
         raise CorruptBatch(f"batch at byte {position} says {header.size} bytes, less than a header")
-    if header.base_offset < 0 or header.last_offset_delta < 0:
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > OFFSET_MAX:
         raise CorruptBatch(
             f"batch at byte {position} has offsets {header.base_offset} + {header.last_offset_delta}"
         )
@@ -266,22 +275,38 @@ def _inflate_lz4(payload: Buffer, limit: int) -> bytes:
     import lz4.frame
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
+    pieces: list[bytes] = []
+    size, pending = 0, payload
     try:
-        inflated = bytes(decompressor.decompress(payload, max_length=limit + 1))
+        while size <= limit and not decompressor.eof:
+            piece = bytes(decompressor.decompress(pending, max_length=_INFLATE_STEP))
+            pending = b""
+            if not piece and decompressor.needs_input:
+                break
+            pieces.append(piece)
+            size += len(piece)
     except RuntimeError as error:
         raise CorruptBatch(f"lz4 payload does not inflate: {error}") from error
-    if len(inflated) <= limit and not decompressor.eof:
+    if size <= limit and not decompressor.eof:
         raise CorruptBatch("lz4 payload ends too early")
-    return inflated
+    return b"".join(pieces)
 
 
 def _inflate_zstd(payload: Buffer, limit: int) -> bytes:
     import zstandard
 
-    # max_output_size does not bound a frame that states its size; a bounded read does.
+    # max_output_size does not bound a frame that states its size; what it states is checked first.
     try:
-        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(payload) as reader:
-            inflated = reader.read(limit + 1)
+        stated = zstandard.get_frame_parameters(payload).content_size
+        if stated == zstandard.CONTENTSIZE_UNKNOWN:
+            raise CorruptBatch("zstd payload does not state its size")
+        if stated > limit:
+            raise CorruptBatch(f"zstd payload inflates to more than {limit} bytes: {stated}")
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+        with decompressor.stream_reader(payload) as reader:
+            inflated = reader.read(stated + 1)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
+    if len(inflated) != stated:
+        raise CorruptBatch(f"zstd payload inflates to {len(inflated)} bytes, it states {stated}")
     return bytes(inflated)

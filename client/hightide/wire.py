@@ -43,6 +43,9 @@ _FIRST_BITE: Final = 4096
 
 M = TypeVar("M", bound=Message)
 
+# msgspec lets the last two through: text that is no UTF-8, and nesting deeper than Python's stack.
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(RequestEnvelope)
@@ -112,10 +115,9 @@ def _message_end(view: memoryview, limit: int) -> int:
             unpacker.skip()
         except msgpack.OutOfData:
             continue
-        except Exception as error:
-            raise RemoteProtocolError(
-                f"message is no msgpack: {error or type(error).__name__}"
-            ) from error
+        except (msgpack.UnpackException, ValueError) as error:
+            why = str(error) or type(error).__name__
+            raise RemoteProtocolError(f"message is no msgpack: {why}") from error
         return int(unpacker.tell())
     why = f"the message limit is {limit} bytes" if fed >= limit else "the message is cut off"
     raise RemoteProtocolError(why)
@@ -125,7 +127,7 @@ def decode_request_envelope(frame: Frame) -> RequestEnvelope:
     """The envelope of a request; its body is still raw. Raises `RemoteProtocolError`."""
     try:
         return _request_decoder.decode(frame.message)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise RemoteProtocolError(f"request envelope: {error}") from error
 
 
@@ -133,15 +135,15 @@ def decode_response_envelope(frame: Frame) -> ResponseEnvelope:
     """The envelope of a response; its body is still raw. Raises `RemoteProtocolError`."""
     try:
         return _response_decoder.decode(frame.message)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise RemoteProtocolError(f"response envelope: {error}") from error
 
 
 def decode_body(raw: msgspec.Raw, kind: type[M]) -> M:
-    """The typed body of an envelope. Raises `RemoteProtocolError` naming the field that is wrong."""
+    """The typed body of an envelope; raises `RemoteProtocolError` naming the wrong field."""
     try:
         return msgspec.msgpack.decode(raw, type=kind)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise RemoteProtocolError(f"{kind.__name__}: {error}") from error
 
 

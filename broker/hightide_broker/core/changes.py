@@ -15,7 +15,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     """The root of all changes."""
 
 
-class RegisterBroker(Change, tag="register_broker"):
+class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     """A broker process came up; it is fenced. Its epoch is the offset of this record."""
 
     broker: int
@@ -28,26 +28,26 @@ class RegisterBroker(Change, tag="register_broker"):
     """Whether its last stop was orderly (KIP-966)."""
 
 
-class FenceBroker(Change, tag="fence_broker"):
+class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
 
 
-class UnfenceBroker(Change, tag="unfence_broker"):
+class UnfenceBroker(Change, tag="unfence_broker", frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
 
 
-class CreateTopic(Change, tag="topic"):
+class CreateTopic(Change, tag="topic", frozen=True, kw_only=True):
     topic: str
     topic_id: str
 
 
-class RemoveTopic(Change, tag="remove_topic"):
+class RemoveTopic(Change, tag="remove_topic", frozen=True, kw_only=True):
     topic_id: str
 
 
-class CreatePartition(Change, tag="partition"):
+class CreatePartition(Change, tag="partition", frozen=True, kw_only=True):
     topic_id: str
     partition: int
     replicas: tuple[int, ...]
@@ -57,7 +57,7 @@ class CreatePartition(Change, tag="partition"):
     partition_epoch: int = 0
 
 
-class ChangePartition(Change, tag="partition_change"):
+class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True):
     """Any of: a new ISR, a new leader. The partition epoch rises by one each time (PS1)."""
 
     topic_id: str
@@ -67,7 +67,7 @@ class ChangePartition(Change, tag="partition_change"):
     """Set: the leader epoch rises by one."""
 
 
-class SetConfig(Change, tag="config"):
+class SetConfig(Change, tag="config", frozen=True, kw_only=True):
     """One key of one resource; value None takes it back to its default."""
 
     kind: str
@@ -76,7 +76,7 @@ class SetConfig(Change, tag="config"):
     value: str | None
 
 
-class AllocateProducerIds(Change, tag="producer_ids"):
+class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):
     """Every producer id below `next_id` has been handed out."""
 
     next_id: int

@@ -13,6 +13,7 @@ from hightide.records import (
     CODEC_MASK,
     LOG_APPEND_TIME,
     NO_PRODUCER_ID,
+    TIMESTAMP_MAX,
     BatchHeader,
     check_crc,
     parse_header,
@@ -80,7 +81,8 @@ def _check_records(columns: Columns, header: BatchHeader, config: TopicConfig, n
     oldest = header.base_timestamp + min(deltas)
     before = config.number("message.timestamp.before.max.ms")
     after = config.number("message.timestamp.after.max.ms")
-    if now_ms - oldest > before or newest - now_ms > after:
+    impossible = oldest < 0 or newest > TIMESTAMP_MAX
+    if impossible or now_ms - oldest > before or newest - now_ms > after:
         raise Refused(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamps {oldest}..{newest}, the broker's time is {now_ms} and "

@@ -1,0 +1,376 @@
+"""The producer's memory: records gather into batches by partition, and batches go out in order. Pure.
+
+What this room is: batching by size and linger, memory, sequences of idempotence, order under retry,
+expiry. What it is not: it sends nothing and waits for nothing (`producer.py` does).
+
+A partition's queue holds `pending` batches (to be sent, in order) and `in_flight` ones. Legal moves of
+a batch: filling → pending → in flight → done, and in flight → pending when it is to be sent again.
+
+Order and idempotence (KIP-98, KIP-360; KAFKA-FACTS PR4-PR6):
+* a batch gets its sequence when it is first sent and keeps it over retries;
+* while a batch waits to be sent again, nothing later is sent before it;
+* a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped and
+  what is pending starts at sequence 0. A sequence is never used for other data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hightide.columns import Headers, encode_columns
+from hightide.errors import HightideError
+from hightide.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, encode_batch
+
+RECORD_OVERHEAD = 24
+"""Bytes a record is counted with besides key, value and headers: lengths, timestamp, Python objects."""
+SEQUENCE_MAX = (1 << 31) - 1
+EPOCH_MAX = (1 << 15) - 1
+
+
+class Batch:
+    """Records of one partition that are sent together."""
+
+    __slots__ = (
+        "attempts", "base_offset", "created_at", "encoded", "error", "error_was_seen", "headers",
+        "is_done", "keys", "log_append_time", "partition", "parts", "retry_error", "sequence",
+        "size", "timestamps", "topic", "values", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, created_at: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.created_at = created_at
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: dict[int, Headers] = {}
+        self.size = 0
+        self.sequence = NO_SEQUENCE
+        self.encoded: bytearray | None = None
+        self.attempts = 0
+        self.retry_error: HightideError | None = None
+        """Why it was sent again last."""
+        self.is_done = False
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.error: HightideError | None = None
+        self.error_was_seen = False
+        """Whether somebody awaited a record of this batch and got the error."""
+        self.parts: list[Batch] = []
+        """What it was split into, when it was too large for the topic."""
+        self.waiter: object | None = None
+        """The shell's event for those who wait for this batch."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        state = "done" if self.is_done else f"seq={self.sequence} attempts={self.attempts}"
+        return f"<Batch {self.topic}-{self.partition} records={len(self)} {state}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more records: it was sent, or is ready to be."""
+        return self.attempts > 0 or self.encoded is not None
+
+    def encode(self, codec: str, producer_id: int, producer_epoch: int) -> bytearray:
+        """The batch's bytes; the same ones again for a retry."""
+        if self.encoded is None:
+            base = self.timestamps[0]
+            keys = self.keys if any(key is not None for key in self.keys) else None
+            payload = encode_columns(
+                self.timestamps, keys, self.values, self.headers, base_timestamp=base
+            )
+            idempotent = producer_id != NO_PRODUCER_ID
+            self.encoded = encode_batch(
+                payload,
+                record_count=len(self),
+                base_timestamp=base,
+                max_timestamp=max(self.timestamps),
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch if idempotent else NO_PRODUCER_EPOCH,
+                base_sequence=self.sequence if idempotent else NO_SEQUENCE,
+            )
+        return self.encoded
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """One partition's batches, and its place in the producer's sequence."""
+
+    topic: str
+    partition: int
+    pending: deque[Batch] = field(default_factory=deque)
+    in_flight: list[Batch] = field(default_factory=list)
+    producer_epoch: int = 0
+    next_sequence: int = 0
+    last_acknowledged: int = -1
+    """Sequence of the last acknowledged record of this epoch."""
+    retrying: bool = False
+    """Something is being sent again: nothing may overtake it."""
+    gap: bool = False
+    """A batch was refused for good: bump the epoch once nothing is in flight."""
+    unresolved: bool = False
+    """A batch that was sent expired; whether it is stored is not known."""
+    backoff_until: float = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.pending and not self.in_flight
+
+
+class Accumulator:
+    """All queues of a producer. Times are seconds on the caller's monotonic clock, sizes bytes."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_s: float,
+        buffer_memory: int,
+        delivery_timeout_s: float,
+        max_in_flight: int,
+        codec: str,
+    ) -> None:
+        self._batch_size = batch_size
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._max_in_flight = max_in_flight
+        self._codec = codec
+        self.free_bytes = buffer_memory
+        self.flushing = 0
+        """How many flushes wait: nothing lingers meanwhile."""
+        self.starved = 0
+        """How many senders wait for memory: nothing lingers meanwhile."""
+        self.producer_id = NO_PRODUCER_ID
+        self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._active: dict[PartitionQueue, None] = {}
+
+    # -- filling ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        size: int,
+        now: float,
+    ) -> tuple[Batch, bool]:
+        """Put a record of `size` bytes at the end of its partition; its batch, of which it is the
+        last record, and whether a sender has news: a first record, or a batch that became full."""
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
+        pending = queue.pending
+        news = False
+        batch = pending[-1] if pending else None
+        if batch is None or batch.is_closed or batch.size + size > self._batch_size:
+            batch = Batch(topic, partition, now)
+            pending.append(batch)
+            self._active[queue] = None
+            news = True
+        if headers:
+            batch.headers[len(batch.values)] = headers
+        batch.keys.append(key)
+        batch.values.append(value)
+        batch.timestamps.append(timestamp)
+        batch.size += size
+        self.free_bytes -= size
+        return batch, news
+
+    def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
+        """Whether a record fits into the batch that is being filled for a partition."""
+        queue = self._queues.get((topic, partition))
+        if queue is None or not queue.pending:
+            return False
+        last = queue.pending[-1]
+        return not last.is_closed and last.size + size <= self._batch_size
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def active(self) -> Iterator[PartitionQueue]:
+        """The queues that hold anything."""
+        return iter(list(self._active))
+
+    def ready_at(self, queue: PartitionQueue, now: float) -> float:
+        """When the queue's first batch may be sent: now or before, later, or never (infinity)."""
+        self._resolve(queue)
+        if not queue.pending or len(queue.in_flight) >= self._max_in_flight:
+            return float("inf")
+        if queue.in_flight and (queue.retrying or queue.gap or queue.unresolved):
+            return float("inf")
+        first = queue.pending[0]
+        waits_not = (
+            len(queue.pending) > 1
+            or first.size >= self._batch_size
+            or first.attempts
+            or self.flushing
+            or self.starved
+        )
+        linger_ends = now if waits_not else first.created_at + self._linger_s
+        return max(linger_ends, queue.backoff_until)
+
+    def _resolve(self, queue: PartitionQueue) -> None:
+        """Close a gap in the sequence once nothing is in flight (PR6)."""
+        if queue.in_flight or not (queue.gap or queue.unresolved):
+            return
+        if not queue.gap and any(batch.sequence != NO_SEQUENCE for batch in queue.pending):
+            return  # sent before, outcome unknown: their own retry will tell
+        expected = (queue.last_acknowledged + 1) & SEQUENCE_MAX
+        if queue.gap or expected != queue.next_sequence:
+            assert queue.producer_epoch < EPOCH_MAX, f"{queue} used up its epochs"
+            queue.producer_epoch += 1
+            queue.next_sequence = 0
+            queue.last_acknowledged = -1
+            for batch in queue.pending:
+                batch.sequence = NO_SEQUENCE
+                batch.encoded = None
+        queue.gap = queue.unresolved = False
+
+    def drain(
+        self, queues: Iterable[PartitionQueue], *, max_bytes: int
+    ) -> list[tuple[Batch, bytearray]]:
+        """The first batch of each queue, encoded, up to `max_bytes` together but at least one."""
+        taken: list[tuple[Batch, bytearray]] = []
+        total = 0
+        for queue in queues:
+            batch = queue.pending[0]
+            if batch.sequence == NO_SEQUENCE and self.producer_id != NO_PRODUCER_ID:
+                batch.sequence = queue.next_sequence
+                queue.next_sequence = (queue.next_sequence + len(batch)) & SEQUENCE_MAX
+            encoded = batch.encode(self._codec, self.producer_id, queue.producer_epoch)
+            if taken and total + len(encoded) > max_bytes:
+                # It keeps the sequence and the bytes it just got, for the next request.
+                break
+            total += len(encoded)
+            queue.pending.popleft()
+            queue.in_flight.append(batch)
+            batch.attempts += 1
+            taken.append((batch, encoded))
+        return taken
+
+    # -- outcomes --------------------------------------------------------------------------------
+
+    def succeed(self, batch: Batch, base_offset: int, log_append_time: int = -1) -> None:
+        """The batch is acknowledged."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        if batch.sequence != NO_SEQUENCE:
+            queue.last_acknowledged = (batch.sequence + len(batch) - 1) & SEQUENCE_MAX
+        batch.base_offset = base_offset
+        batch.log_append_time = log_append_time
+        self._finish(queue, batch, None)
+
+    def retry(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
+        """The batch is to be sent again, in its place, not before a time."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        queue.in_flight.remove(batch)
+        batch.retry_error = error
+        place = 0
+        while place < len(queue.pending) and self._is_earlier(queue.pending[place], batch):
+            place += 1
+        queue.pending.insert(place, batch)
+        queue.retrying = True
+        queue.backoff_until = max(queue.backoff_until, not_before)
+        self._active[queue] = None
+
+    @staticmethod
+    def _is_earlier(one: Batch, other: Batch) -> bool:
+        """Whether `one` was created, and so numbered, before `other`; both wait to be sent."""
+        return one.attempts > 0 and one.created_at < other.created_at
+
+    def is_first_outstanding(self, batch: Batch) -> bool:
+        """Whether nothing earlier of its partition is unanswered."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        others = [*queue.in_flight, *(b for b in queue.pending if b.attempts)]
+        return all(b is batch or b.created_at >= batch.created_at for b in others)
+
+    def refuse_sequence(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
+        """The broker misses a batch before this one, and there is none: number anew and send again."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        queue.gap = True
+        self.retry(batch, error, not_before=not_before)
+
+    def fail(self, batch: Batch, error: HightideError) -> None:
+        """The batch was refused for good; it is not stored."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        if batch.sequence != NO_SEQUENCE:
+            queue.gap = True
+        self._finish(queue, batch, error)
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """The batch is too large for its topic: two halves take its place."""
+        assert len(batch) > 1, f"{batch!r} cannot be split"
+        queue = self._queues[(batch.topic, batch.partition)]
+        queue.in_flight.remove(batch)
+        if batch.sequence != NO_SEQUENCE:
+            queue.gap = True
+        middle = len(batch) // 2
+        halves = [_part(batch, 0, middle), _part(batch, middle, len(batch))]
+        queue.pending.extendleft(reversed(halves))
+        batch.parts = halves
+        batch.is_done = True
+        self._active[queue] = None
+        return halves
+
+    def expire(self, now: float) -> list[Batch]:
+        """Batches that waited longer than the delivery timeout and are not in flight; removed."""
+        expired: list[Batch] = []
+        limit = now - self._delivery_timeout_s
+        for queue in self._active:
+            while queue.pending and queue.pending[0].created_at <= limit:
+                batch = queue.pending.popleft()
+                if batch.attempts and self.producer_id != NO_PRODUCER_ID:
+                    queue.unresolved = True
+                expired.append(batch)
+        return expired
+
+    def abandon(self, batch: Batch, error: HightideError) -> None:
+        """Tell those who wait for an expired batch."""
+        self._finish(self._queues[(batch.topic, batch.partition)], batch, error)
+
+    def next_expiry(self) -> float:
+        """When the oldest pending batch expires; infinity if there is none."""
+        created = [queue.pending[0].created_at for queue in self._active if queue.pending]
+        return min(created, default=float("inf")) + self._delivery_timeout_s
+
+    def unfinished(self) -> list[Batch]:
+        """Every batch without an outcome."""
+        return [b for queue in self._active for b in (*queue.in_flight, *queue.pending)]
+
+    def _finish(self, queue: PartitionQueue, batch: Batch, error: HightideError | None) -> None:
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        self.free_bytes += batch.size
+        batch.error = error
+        batch.is_done = True
+        batch.encoded = None
+        if queue.retrying and not queue.in_flight and not any(b.attempts for b in queue.pending):
+            queue.retrying = False
+            queue.backoff_until = 0.0
+        if queue.is_idle:
+            self._active.pop(queue, None)
+
+
+def _part(batch: Batch, start: int, end: int) -> Batch:
+    """A new batch of the records [start, end)."""
+    part = Batch(batch.topic, batch.partition, batch.created_at)
+    part.keys = batch.keys[start:end]
+    part.values = batch.values[start:end]
+    part.timestamps = batch.timestamps[start:end]
+    part.headers = {i - start: h for i, h in batch.headers.items() if start <= i < end}
+    part.size = batch.size * (end - start) // len(batch)
+    if end == len(batch):
+        part.size = batch.size - batch.size * start // len(batch)
+    part.attempts = 1  # so that nothing is appended to it, and it does not linger
+    return part
+
+
+def header_bytes(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """What headers add to a record's size."""
+    return sum(len(name) + len(value or b"") + 8 for name, value in headers)

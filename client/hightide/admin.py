@@ -1,0 +1,212 @@
+"""Admin: topics, partitions, configs and descriptions of the cluster, typed.
+
+Every method raises `ApiError` when the cluster refuses, with the first refusal if there are several, and
+`BrokerUnreachable` or `RequestTimedOut` when nobody answers within `timeout_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from hightide import messages as m
+from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.errors import ApiError, error_code
+from hightide.ports import Network
+
+
+class _Result(Protocol):
+    @property
+    def error(self) -> str | None: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+def raise_first(results: Iterable[_Result]) -> None:
+    """Raise the first refusal among `results` as `ApiError`."""
+    for result in results:
+        if result.error is not None:
+            raise ApiError(error_code(result.error), result.message)
+
+
+class Admin:
+    """Use it as `async with Admin(…) as admin`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        timeout_ms: float = 30_000,
+        client_id: str = "hightide-admin",
+        network: Network | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_ms / 1000
+        self._client_id = client_id
+        self._network = network
+        self._cluster: Cluster | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._cluster = await self._stack.enter_async_context(
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                client_id=self._client_id,
+                request_timeout_s=self._timeout_s,
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+        self._cluster = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connections; raises `ClosedError` outside the block."""
+        if self._cluster is None:
+            raise closed("admin client")
+        return self._cluster
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: list[list[int]] | None = None,
+        validate_only: bool = False,
+    ) -> m.TopicResult:
+        """Create a topic; -1 = the broker's default. It can be used when this returns."""
+        new = m.NewTopic(
+            topic=topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs or {}),
+            assignment=assignment,
+        )
+        request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
+        reply: m.CreateTopicsResponse = await self._call(request)
+        raise_first(reply.topics)
+        return reply.topics[0]
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        reply: m.DeleteTopicsResponse = await self._call(m.DeleteTopicsRequest(topics=[topic]))
+        raise_first(reply.topics)
+
+    async def create_partitions(self, topic: str, count: int) -> None:
+        """Give a topic `count` partitions in all."""
+        more = m.MorePartitions(topic=topic, count=count)
+        reply: m.CreatePartitionsResponse = await self._call(
+            m.CreatePartitionsRequest(topics=[more])
+        )
+        raise_first(reply.topics)
+
+    async def list_topics(self) -> list[m.TopicMetadata]:
+        """Every topic with its partitions."""
+        reply: m.MetadataResponse = await self._call(m.MetadataRequest())
+        return reply.topics
+
+    async def describe_topic(self, topic: str) -> m.TopicMetadata:
+        """One topic with its partitions."""
+        reply: m.MetadataResponse = await self._call(m.MetadataRequest(topics=[topic]))
+        raise_first(reply.topics)
+        return reply.topics[0]
+
+    async def delete_records(
+        self, offsets: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """Move log starts up (-1 = the high watermark); the log starts then."""
+        found = {}
+        for (topic, partition), offset in offsets.items():
+            part = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
+            reply: m.DeleteRecordsResponse = await self.cluster.call_leader(
+                topic,
+                partition,
+                m.DeleteRecordsRequest(partitions=[part]),
+                timeout_s=self._timeout_s,
+                check=_refusal_in_partitions,
+            )
+            found[(topic, partition)] = reply.partitions[0].low_watermark
+        return found
+
+    async def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+        found = {}
+        for topic, partition in partitions:
+            part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
+            reply: m.ListOffsetsResponse = await self.cluster.call_leader(
+                topic,
+                partition,
+                m.ListOffsetsRequest(partitions=[part]),
+                timeout_s=self._timeout_s,
+                check=_refusal_in_partitions,
+            )
+            found[(topic, partition)] = reply.partitions[0]
+        return found
+
+    # -- configs ---------------------------------------------------------------------------------
+
+    async def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+        """Every key of a `topic` or a `broker` (by id) with its value."""
+        resource = m.ConfigResource(kind=kind, name=name)
+        request = m.DescribeConfigsRequest(resources=[resource])
+        reply: m.DescribeConfigsResponse
+        if kind == "broker" and name.isdigit():
+            await self.cluster.refresh([])
+            reply = await self.cluster.call_broker(int(name), request, timeout_s=self._timeout_s)
+        else:
+            reply = await self._call(request)
+        raise_first(reply.resources)
+        return reply.resources[0].entries
+
+    async def alter_topic_configs(
+        self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set keys of a topic, or take them back to their defaults."""
+        change = m.ConfigChange(kind="topic", name=topic, set=dict(set_ or {}), unset=list(unset))
+        reply: m.AlterConfigsResponse = await self._call(m.AlterConfigsRequest(resources=[change]))
+        raise_first(reply.resources)
+
+    # -- descriptions ----------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> m.DescribeClusterResponse:
+        """The brokers, fenced ones too, and the active controller."""
+        reply: m.DescribeClusterResponse = await self._call(m.DescribeClusterRequest())
+        return reply
+
+    async def describe_log_dirs(
+        self, topics: Sequence[str] | None = None
+    ) -> list[m.DescribeLogDirsResponse]:
+        """Each broker's replicas with offsets and sizes."""
+        await self.cluster.refresh([])
+        request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
+        return [
+            await self.cluster.call_broker(broker, request, timeout_s=self._timeout_s)
+            for broker in sorted(self.cluster.brokers)
+        ]
+
+    async def _call(self, request: m.Message) -> Any:
+        return await self.cluster.call_any(request, timeout_s=self._timeout_s)
+
+
+def _refusal_in_partitions(
+    response: m.DeleteRecordsResponse | m.ListOffsetsResponse,
+) -> ApiError | None:
+    result = response.partitions[0]
+    return ApiError(error_code(result.error), result.message) if result.error else None

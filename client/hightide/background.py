@@ -1,0 +1,52 @@
+"""A nursery for a client's own tasks, around the block of code that uses the client; and a nudge.
+
+trio wraps whatever leaves a nursery in an exception group. A user who writes `except ApiError` around a
+block that uses a client means the error itself, so the block's own exception is carried around the
+nursery and raised as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+_SLEEP_MAX_S = 3600.0
+
+
+@asynccontextmanager
+async def open_background() -> AsyncIterator[trio.Nursery]:
+    """A nursery that is cancelled when the block ends; the block's exception leaves unwrapped."""
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield nursery
+        except (Exception, KeyboardInterrupt) as error:
+            failure = error
+        finally:
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Nudge:
+    """Several tasks look at shared state, act, and sleep until it changes or it is time.
+
+    A nudge that comes while a task is busy is not lost: its next `sleep_until` returns at once.
+    """
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        """There is news: everybody looks again."""
+        self._event.set()
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Until news or `deadline` (trio's clock); look at the state again after it."""
+        with trio.move_on_at(min(deadline, trio.current_time() + _SLEEP_MAX_S)):
+            await self._event.wait()
+        # Only a nudge that everybody got is replaced: those who wait hold on to the event.
+        if self._event.is_set():
+            self._event = trio.Event()

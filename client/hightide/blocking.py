@@ -1,0 +1,370 @@
+"""The same three classes for code that has no event loop: scripts, notebooks, tests.
+
+One daemon thread runs trio for all blocking clients of a process; calls from other threads wait for it.
+Names, options and errors are those of the async classes. A `Producer.send` only queues the record, so
+that a loop of them is not a loop of thread switches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import trio
+
+import hightide.admin
+import hightide.consumer
+import hightide.producer
+from hightide import messages as m
+from hightide.columns import Record
+from hightide.delivery import Delivery as AsyncDelivery
+from hightide.delivery import RecordMetadata
+from hightide.errors import ClosedError, HightideError, RequestTimedOut
+from hightide.subscription import TopicPartition
+
+T = TypeVar("T")
+
+__all__ = ["Admin", "Consumer", "Delivery", "Producer"]
+
+_QUEUED_RECORDS_MAX = 10_000
+"""Records on their way from the caller's thread to trio's."""
+
+
+class _Portal:
+    """The thread that runs trio, and the way into it."""
+
+    def __init__(self) -> None:
+        self._started = threading.Event()
+        self.token: trio.lowlevel.TrioToken
+        self.nursery: trio.Nursery
+        self._thread = threading.Thread(target=trio.run, args=(self._main,), daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self.token = trio.lowlevel.current_trio_token()
+            self.nursery = nursery
+            self._started.set()
+            await trio.sleep_forever()
+
+    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function in trio's thread and wait for its result."""
+        return trio.from_thread.run(function, *args, trio_token=self.token)
+
+
+_portal: _Portal | None = None
+_portal_lock = threading.Lock()
+
+
+def _get_portal() -> _Portal:
+    global _portal
+    with _portal_lock:
+        if _portal is None:
+            _portal = _Portal()
+        return _portal
+
+
+class _Open:
+    """An async client that lives in the portal's thread between enter and exit."""
+
+    def __init__(self, client: Any) -> None:
+        self.portal = _get_portal()
+        self._client = client
+        self._leave = trio.Event()
+        self._left = threading.Event()
+        self._entered = threading.Event()
+        self._failure: BaseException | None = None
+        self._leave_kind: type[BaseException] | None = None
+        self.portal.token.run_sync_soon(partial(self.portal.nursery.start_soon, self._live))
+        self._entered.wait()
+        self._raise_failure()
+
+    async def _live(self) -> None:
+        # Enter and exit in one task: the client's nurseries belong to it.
+        try:
+            await self._client.__aenter__()
+        except BaseException as error:  # noqa: BLE001 - carried to the caller's thread
+            self._failure = error
+            self._entered.set()
+            self._left.set()
+            return
+        self._entered.set()
+        await self._leave.wait()
+        try:
+            await self._client.__aexit__(self._leave_kind, None, None)
+        except Exception as error:  # noqa: BLE001 - carried to the caller's thread
+            self._failure = error
+        finally:
+            self._left.set()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self, kind: type[BaseException] | None) -> None:
+        """Leave the async client's block."""
+        self._leave_kind = kind
+        self.portal.token.run_sync_soon(self._leave.set)
+        self._left.wait()
+        self._raise_failure()
+
+
+class _Blocking:
+    """What the three classes share: `with`, `close`, and calls into trio's thread."""
+
+    _name = "client"
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._open: _Open | None = None
+
+    def __enter__(self) -> Self:
+        self._open = _Open(self._client)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close(kind)
+
+    def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return self._portal().run(function, *args)
+
+    def _portal(self) -> _Portal:
+        if self._open is None:
+            raise ClosedError(
+                f"the {self._name} is closed, or not open yet: use it in a `with` block"
+            )
+        return self._open.portal
+
+
+class Delivery:
+    """A record on its way; `result()` waits for its `RecordMetadata`."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._inner: AsyncDelivery | None = None
+        self._error: HightideError | None = None
+        self._buffered = threading.Event()
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
+        return self._producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
+
+    async def _wait(self, timeout_s: float) -> RecordMetadata:
+        with trio.move_on_after(timeout_s):
+            await self._producer._pumped(self)
+            if self._error is not None:
+                raise self._error
+            assert self._inner is not None
+            return await self._inner
+        raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
+
+
+class Producer(_Blocking):
+    """`hightide.Producer` without an event loop; the same options."""
+
+    _name = "producer"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._async = hightide.producer.Producer(*args, **options)
+        super().__init__(self._async)
+        self._queue: deque[tuple[Delivery, str, bytes | None, dict[str, Any]]] = deque()
+        self._room = threading.Semaphore(_QUEUED_RECORDS_MAX)
+        self._pumping = False
+        self._pump_done = trio.Event()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Delivery:
+        """Queue a record; waits only while too many are queued. Errors come with `result()`."""
+        portal = self._portal()
+        self._room.acquire()
+        delivery = Delivery(self)
+        options = {
+            "key": key,
+            "partition": partition,
+            "timestamp": timestamp,
+            "headers": tuple(headers),
+        }
+        self._queue.append((delivery, topic, value, options))
+        if not self._pumping:
+            self._pumping = True
+            portal.token.run_sync_soon(partial(portal.nursery.start_soon, self._pump))
+        return delivery
+
+    async def _pump(self) -> None:
+        """Move queued records into the async producer, in order."""
+        while True:
+            while self._queue:
+                delivery, topic, value, options = self._queue.popleft()
+                try:
+                    delivery._inner = await self._async.send(topic, value, **options)
+                except HightideError as error:
+                    delivery._error = error
+                self._room.release()
+            # Stopped before the last look, so that a record queued now starts another pump.
+            self._pumping = False
+            done, self._pump_done = self._pump_done, trio.Event()
+            done.set()
+            if not self._queue or self._pumping:
+                return
+            self._pumping = True
+
+    async def _pumped(self, delivery: Delivery) -> None:
+        while delivery._inner is None and delivery._error is None:
+            await self._pump_done.wait()
+
+    def flush(self) -> None:
+        """Wait until every record sent so far has its outcome."""
+        self._run(self._flush)
+
+    async def _flush(self) -> None:
+        while self._queue or self._pumping:
+            await self._pump_done.wait()
+        await self._async.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._open is not None and (kind is None or issubclass(kind, Exception)):
+            self.flush()
+        super().__exit__(kind, error, traceback)
+
+
+class Consumer(_Blocking):
+    """`hightide.Consumer` without an event loop; the same options."""
+
+    _name = "consumer"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._async = hightide.consumer.Consumer(*args, **options)
+        super().__init__(self._async)
+
+    def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
+        """Up to `max_poll_records` records of one partition; empty if none came in time."""
+        return self._run(partial(self._async.poll, timeout_ms=timeout_ms, max_records=max_records))
+
+    def __iter__(self) -> Iterator[Record]:
+        while True:
+            yield from self.poll(timeout_ms=1000)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions from here on."""
+        self._run(self._async.assign, list(partitions))
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return self._async.assignment()
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading a partition at `offset`."""
+        self._sync(self._async.seek, topic, partition, offset)
+
+    def seek_to_time(self, timestamp: int) -> None:
+        """Go on at the first record of each partition with a timestamp ≥ `timestamp` (ms)."""
+        self._run(self._async.seek_to_time, timestamp)
+
+    def offsets(self, timestamp: int) -> Mapping[TopicPartition, int]:
+        """For each partition the offset at a time in ms, or `EARLIEST`, `LATEST`."""
+        return self._run(self._async.offsets, timestamp)
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """The offset of the next record of a partition."""
+        return self._async.position(topic, partition)
+
+    def lag(self, topic: str, partition: int) -> int | None:
+        """How many committed records lie before this consumer."""
+        return self._async.lag(topic, partition)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out no records of these partitions until `resume`."""
+        self._sync(self._async.pause, *partitions)
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Take back a `pause`."""
+        self._sync(self._async.resume, *partitions)
+
+    def _sync(self, function: Callable[..., None], *args: Any) -> None:
+        trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
+
+
+class Admin(_Blocking):
+    """`hightide.Admin` without an event loop; the same methods."""
+
+    _name = "admin client"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._async = hightide.admin.Admin(*args, **options)
+        super().__init__(self._async)
+
+    def create_topic(self, topic: str, **options: Any) -> m.TopicResult:
+        """Create a topic; it can be used when this returns."""
+        return self._run(partial(self._async.create_topic, topic, **options))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        self._run(self._async.delete_topic, topic)
+
+    def create_partitions(self, topic: str, count: int) -> None:
+        """Give a topic `count` partitions in all."""
+        self._run(self._async.create_partitions, topic, count)
+
+    def list_topics(self) -> list[m.TopicMetadata]:
+        """Every topic with its partitions."""
+        return self._run(self._async.list_topics)
+
+    def describe_topic(self, topic: str) -> m.TopicMetadata:
+        """One topic with its partitions."""
+        return self._run(self._async.describe_topic, topic)
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Move log starts up (-1 = the high watermark); the log starts then."""
+        return self._run(self._async.delete_records, offsets)
+
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+        return self._run(self._async.offsets, list(partitions), timestamp)
+
+    def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+        """Every key of a `topic` or a `broker` (by id) with its value."""
+        return self._run(self._async.describe_configs, kind, name)
+
+    def alter_topic_configs(
+        self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set keys of a topic, or take them back to their defaults."""
+        self._run(partial(self._async.alter_topic_configs, topic, set_=set_, unset=unset))
+
+    def describe_cluster(self) -> m.DescribeClusterResponse:
+        """The brokers, fenced ones too, and the active controller."""
+        return self._run(self._async.describe_cluster)
+
+    def describe_log_dirs(
+        self, topics: Sequence[str] | None = None
+    ) -> list[m.DescribeLogDirsResponse]:
+        """Each broker's replicas with offsets and sizes."""
+        return self._run(self._async.describe_log_dirs, topics)

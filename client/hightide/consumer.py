@@ -1,0 +1,292 @@
+"""The consumer: committed records of assigned partitions, in offset order, prefetched.
+
+Reads only what is below the high watermark. One task fetches from each broker, ahead of the caller and
+within bounded memory; `poll` and iteration hand out what has arrived. `fetcher.py` is the background.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from hightide import messages as m
+from hightide.background import open_background
+from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.columns import Record, to_records
+from hightide.errors import CorruptBatch, HightideError, UsageError
+from hightide.fetcher import Fetcher
+from hightide.ports import Network, Random
+from hightide.subscription import RESETS, FetchedBatch, Subscription, TopicPartition
+
+Partitions = Iterable[tuple[str, int]]
+
+
+class Consumer:
+    """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+
+    Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`. Give
+    `topics` to read all their partitions, or `partitions` as pairs (topic, partition).
+
+    Raises `UsageError` for options that cannot work together.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Partitions = (),
+        auto_offset_reset: str = "latest",
+        max_poll_records: int = 500,
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: float = 500,
+        fetch_max_bytes: int = 50 << 20,
+        max_partition_fetch_bytes: int = 1 << 20,
+        prefetch_bytes: int = 16 << 20,
+        check_crcs: bool = True,
+        request_timeout_ms: float = 30_000,
+        default_api_timeout_ms: float = 60_000,
+        metadata_max_age_ms: float = 300_000,
+        client_id: str = "hightide-consumer",
+        network: Network | None = None,
+        random: Random | None = None,
+        on_retry: Callable[[HightideError], None] | None = None,
+    ) -> None:
+        if auto_offset_reset not in RESETS:
+            raise UsageError(
+                f"auto_offset_reset is {auto_offset_reset!r}, expected one of {', '.join(RESETS)}"
+            )
+        self._bootstrap = bootstrap
+        self._topics = list(topics)
+        self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
+        if self._topics and self._partitions:
+            raise UsageError("give topics or partitions, not both")
+        self._reset = auto_offset_reset
+        self._max_poll_records = max_poll_records
+        self._fetch_min_bytes = fetch_min_bytes
+        self._fetch_max_wait_ms = fetch_max_wait_ms
+        self._fetch_max_bytes = fetch_max_bytes
+        self._partition_bytes = max_partition_fetch_bytes
+        self._prefetch_bytes = prefetch_bytes
+        self._check_crcs = check_crcs
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._api_timeout_s = default_api_timeout_ms / 1000
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._client_id = client_id
+        self._network = network
+        self._random = random
+        self._on_retry = on_retry
+        self._subscription = Subscription()
+        self._ready: deque[Record] = deque()
+        self._ready_of: TopicPartition | None = None
+        self._ready_end = -1
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._stack = AsyncExitStack()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._running())
+        try:
+            await self.assign(self._partitions or await self._all_partitions())
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+        self._cluster = self._fetcher = None
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with (
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                random=self._random,
+                client_id=self._client_id,
+                request_timeout_s=self._request_timeout_s,
+                metadata_max_age_s=self._metadata_max_age_s,
+            ) as cluster,
+            open_background() as nursery,
+        ):
+            self._cluster = cluster
+            self._fetcher = Fetcher(
+                self._subscription,
+                cluster,
+                nursery,
+                min_bytes=self._fetch_min_bytes,
+                max_wait_ms=int(self._fetch_max_wait_ms),
+                max_bytes=self._fetch_max_bytes,
+                partition_bytes=self._partition_bytes,
+                prefetch_bytes=self._prefetch_bytes,
+                check_crcs=self._check_crcs,
+                request_timeout_s=self._request_timeout_s,
+                reset=self._reset,
+                on_retry=self._on_retry,
+            )
+            nursery.start_soon(self._fetcher.run)
+            yield
+
+    def _open(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._fetcher is None:
+            raise closed("consumer")
+        return self._cluster, self._fetcher
+
+    async def _all_partitions(self) -> list[TopicPartition]:
+        cluster, _ = self._open()
+        found = []
+        for topic in self._topics:
+            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
+            found += [TopicPartition(topic, p.partition) for p in known.partitions]
+        return found
+
+    # -- what is read ----------------------------------------------------------------------------
+
+    async def assign(self, partitions: Partitions) -> None:
+        """Read exactly these partitions from here on."""
+        cluster, fetcher = self._open()
+        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        for topic in dict.fromkeys(where.topic for where in wanted):
+            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
+            for where in wanted:
+                if where.topic == topic and not 0 <= where.partition < len(known.partitions):
+                    raise UsageError(
+                        f"{where} does not exist, {topic!r} has {len(known.partitions)} partitions"
+                    )
+        self._subscription.assign(wanted)
+        if self._ready_of not in wanted:
+            self._drop_ready()
+        fetcher.wake()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return [found.where for found in self._subscription.all()]
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """The offset of the next record of a partition; None while it is being looked up."""
+        return self._subscription.get(TopicPartition(topic, partition)).position
+
+    def lag(self, topic: str, partition: int) -> int | None:
+        """How many committed records lie before this consumer; None while that is not known."""
+        return self._subscription.get(TopicPartition(topic, partition)).lag
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading a partition at `offset`."""
+        _, fetcher = self._open()
+        where = TopicPartition(topic, partition)
+        self._subscription.get(where).seek(offset)
+        if self._ready_of == where:
+            self._drop_ready()
+        fetcher.wake()
+
+    async def seek_to_time(self, timestamp: int) -> None:
+        """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
+        offsets = await self.offsets(timestamp)
+        ends = await self.offsets(m.LATEST)
+        for where, offset in offsets.items():
+            self.seek(where.topic, where.partition, offset if offset >= 0 else ends[where])
+
+    async def offsets(self, timestamp: int) -> Mapping[TopicPartition, int]:
+        """For each partition the offset at a time in ms, or `EARLIEST`, `LATEST`; -1: none."""
+        _, fetcher = self._open()
+        found = {}
+        for where in self.assignment():
+            found[where] = await fetcher.look_up(where, timestamp, timeout_s=self._api_timeout_s)
+        return found
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out no records of these partitions until `resume`; they are not fetched either."""
+        for topic, number in partitions:
+            self._subscription.get(TopicPartition(topic, number)).paused = True
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Take back a `pause`."""
+        _, fetcher = self._open()
+        for topic, number in partitions:
+            self._subscription.get(TopicPartition(topic, number)).paused = False
+        fetcher.wake()
+
+    def _drop_ready(self) -> None:
+        self._ready.clear()
+        self._ready_of = None
+
+    # -- records ---------------------------------------------------------------------------------
+
+    async def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
+        """Up to `max_poll_records` records of one partition; empty if none came in time.
+
+        Raises `ApiError` (OFFSET_OUT_OF_RANGE without a reset policy, a topic that is gone),
+        `CorruptBatch`, or what else makes reading on impossible; the next call tries again.
+        """
+        limit = self._max_poll_records if max_records is None else max_records
+        if not self._ready:
+            with trio.move_on_after(timeout_ms / 1000):
+                await self._wait_for_batch()
+        taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        self._note_position(taken)
+        await trio.lowlevel.checkpoint()
+        return taken
+
+    def _note_position(self, taken: list[Record]) -> None:
+        if taken and self._ready_of is not None:
+            found = self._subscription.get(self._ready_of)
+            found.position = taken[-1].offset + 1 if self._ready else self._ready_end
+
+    async def _wait_for_batch(self) -> None:
+        """Until decoded records are ready; raises what stands in the way."""
+        _, fetcher = self._open()
+        while not self._ready:
+            fetcher.raise_failure()
+            found = self._subscription.next_with_data()
+            if found is None:
+                await fetcher.wait_for_data()
+                continue
+            self._decode(found.where, found.take())
+            fetcher.wake()
+
+    def _decode(self, where: TopicPartition, batch: FetchedBatch) -> None:
+        found = self._subscription.get(where)
+        header, data = batch
+        assert found.position is not None, f"{where} has data and no position"
+        records: list[Record] = []
+        if not header.is_control:
+            try:
+                records = to_records(data, header, where.topic, where.partition)
+            except CorruptBatch:
+                # Never skip what could not be read: the caller may seek past it.
+                found.seek(found.position)
+                raise
+        if header.base_offset < found.position:
+            records = [record for record in records if record.offset >= found.position]
+        if not records:
+            found.position = max(found.position, header.next_offset)
+            return
+        self._ready.extend(records)
+        self._ready_of = where
+        self._ready_end = header.next_offset
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        if not self._ready:
+            await self._wait_for_batch()
+        record = self._ready.popleft()
+        if self._ready_of is not None:
+            found = self._subscription.find(self._ready_of)
+            if found is not None:
+                found.position = record.offset + 1 if self._ready else self._ready_end
+        return record

@@ -1,0 +1,319 @@
+"""The consumer's background: finds starting offsets and fetches ahead, one task for each broker.
+
+Each task asks its broker for all partitions it leads that have room, in one fetch that the broker parks
+until there is data. What is fetched and not handed out is bounded by `prefetch_bytes`. Failures that
+only the caller can judge are kept for the next `poll`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from hightide import messages as m
+from hightide.background import Nudge
+from hightide.cluster import Cluster
+from hightide.errors import (
+    ApiError,
+    BrokerUnreachable,
+    CorruptBatch,
+    ErrorCode,
+    HightideError,
+    RemoteProtocolError,
+    RequestTimedOut,
+    error_code,
+)
+from hightide.records import check_crc, iter_batches
+from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+
+_RETRIABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
+
+
+class Fetcher:
+    """Fetches what a subscription wants, until its nursery is cancelled."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        *,
+        min_bytes: int,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_bytes: int,
+        prefetch_bytes: int,
+        check_crcs: bool,
+        request_timeout_s: float,
+        reset: str,
+        on_retry: Callable[[HightideError], None] | None,
+    ) -> None:
+        self._subscription = subscription
+        self._cluster = cluster
+        self._nursery = nursery
+        self._min_bytes = min_bytes
+        self._max_wait_ms = max_wait_ms
+        self._max_bytes = max_bytes
+        self._partition_bytes = partition_bytes
+        self._prefetch_bytes = prefetch_bytes
+        self._check_crcs = check_crcs
+        self._request_timeout_s = request_timeout_s
+        self._reset = reset
+        self._on_retry = on_retry
+        self._tasks: dict[int, None] = {}
+        self._wake = Nudge()
+        self._data = trio.Event()
+        self._failure: HightideError | None = None
+
+    def wake(self) -> None:
+        """There is news: room, a seek, another assignment."""
+        self._wake.set()
+
+    async def wait_for_data(self) -> None:
+        """Until something arrived or failed."""
+        await self._data.wait()
+        self._data = trio.Event()
+
+    def raise_failure(self) -> None:
+        """Raise what stands in the way, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self.wake()
+            raise failure
+
+    def _fail(self, error: HightideError) -> None:
+        self._failure = error
+        self._data.set()
+
+    def _tell(self, error: HightideError) -> None:
+        if self._on_retry is not None:
+            self._on_retry(error)
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find offsets and leaders, start a task for each broker; until cancelled."""
+        failures = 0
+        while True:
+            if self._failure is None and not await self._look_after():
+                failures += 1
+                await trio.sleep(self._cluster.backoff_s(failures))
+                continue
+            failures = 0
+            await self._wake.sleep_until(self._cluster.next_refresh_at)
+
+    async def _look_after(self) -> bool:
+        """One round; False if something is missing and has to be tried again."""
+        assignments = self._subscription.all()
+        leaderless = [a for a in assignments if self._leader_of(a.where) is None]
+        if leaderless or (self._cluster.is_stale and assignments):
+            topics = list(dict.fromkeys(a.where.topic for a in assignments))
+            try:
+                answer = await self._cluster.refresh(topics)
+            except HightideError as error:
+                self._tell(error)
+                return False
+            if self._topic_is_gone(answer):
+                return True
+        for assignment in assignments:
+            leader = self._leader_of(assignment.where)
+            if leader is None:
+                return False
+            if assignment.position is None and not await self._find_start(assignment):
+                return self._failure is not None
+            if leader.leader not in self._tasks:
+                self._tasks[leader.leader] = None
+                self._nursery.start_soon(self._fetch_from, leader.leader)
+        return True
+
+    def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
+        for topic in answer.topics:
+            if topic.error is not None:
+                code = error_code(topic.error)
+                if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
+                    self._fail(ApiError(code, topic.message))
+                    return True
+        return False
+
+    def _leader_of(self, where: TopicPartition) -> m.PartitionMetadata | None:
+        return self._cluster.leader(where.topic, where.partition)
+
+    async def _find_start(self, assignment: Assignment) -> bool:
+        """Set the position of a partition by the reset policy; False if that failed."""
+        if self._reset == "none":
+            self._fail(
+                ApiError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{assignment.where} has no position and auto_offset_reset is 'none'",
+                    knob="auto_offset_reset, seek()",
+                )
+            )
+            return False
+        timestamp = m.EARLIEST if self._reset == "earliest" else m.LATEST
+        try:
+            offset = await self.look_up(
+                assignment.where, timestamp, timeout_s=self._request_timeout_s
+            )
+        except HightideError as error:
+            self._tell(error)
+            return False
+        if assignment.position is None:
+            assignment.seek(offset)
+            self._wake.set()
+        return True
+
+    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
+        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
+        request = m.ListOffsetsRequest(
+            partitions=[
+                m.ListOffsetsPartition(
+                    topic=where.topic, partition=where.partition, timestamp=timestamp
+                )
+            ]
+        )
+
+        def check(response: m.ListOffsetsResponse) -> ApiError | None:
+            result = response.partitions[0]
+            return ApiError(error_code(result.error), result.message) if result.error else None
+
+        response = await self._cluster.call_leader(
+            where.topic, where.partition, request, timeout_s=timeout_s, check=check
+        )
+        offset: int = response.partitions[0].offset
+        return offset
+
+    # -- fetching --------------------------------------------------------------------------------
+
+    async def _fetch_from(self, broker: int) -> None:
+        """Fetch what this broker leads, until cancelled."""
+        while True:
+            due, next_at = self._due(broker)
+            if not due:
+                await self._wake.sleep_until(next_at)
+                continue
+            for assignment in due:
+                assignment.fetching = True
+            try:
+                await self._fetch(broker, due)
+            except (ApiError, *_RETRIABLE) as error:
+                self._tell(error)
+                for assignment in due:
+                    self._cluster.lost_leader(assignment.where.topic, assignment.where.partition)
+                    self._back_off(assignment)
+                self._wake.set()
+            finally:
+                for assignment in due:
+                    assignment.fetching = False
+
+    def _due(self, broker: int) -> tuple[list[Assignment], float]:
+        """What to ask this broker for now, and when to look again."""
+        now = trio.current_time()
+        next_at = now + 3600
+        due: list[Assignment] = []
+        if self._subscription.fetched_bytes() >= self._prefetch_bytes:
+            return due, next_at
+        for assignment in self._subscription.all():
+            leader = self._leader_of(assignment.where)
+            if (
+                leader is None
+                or leader.leader != broker
+                or assignment.position is None
+                or assignment.paused
+                or assignment.fetching
+                or assignment.fetched_bytes >= self._partition_bytes
+            ):
+                continue
+            if assignment.backoff_until > now:
+                next_at = min(next_at, assignment.backoff_until)
+            else:
+                due.append(assignment)
+        return due, next_at
+
+    def _back_off(self, assignment: Assignment) -> None:
+        assignment.backoff_until = trio.current_time() + self._cluster.backoff_s(1)
+
+    async def _fetch(self, broker: int, due: list[Assignment]) -> None:
+        asked = {a.where: a.fetch_offset for a in due}
+        partitions = []
+        for where, offset in asked.items():
+            leader = self._leader_of(where)
+            partitions.append(
+                m.FetchPartition(
+                    topic=where.topic,
+                    partition=where.partition,
+                    fetch_offset=offset,
+                    topic_id=self._cluster.topics[where.topic].topic_id
+                    if where.topic in self._cluster.topics
+                    else "",
+                    current_leader_epoch=leader.leader_epoch if leader else -1,
+                    max_bytes=self._partition_bytes,
+                )
+            )
+        room = max(self._prefetch_bytes - self._subscription.fetched_bytes(), self._partition_bytes)
+        request = m.FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=min(self._max_bytes, room),
+            partitions=partitions,
+        )
+        connection = await self._cluster.connection_to(broker)
+        response, attachments = await connection.call(
+            request, timeout_s=self._request_timeout_s + self._max_wait_ms / 1000
+        )
+        for result in response.partitions:
+            where = TopicPartition(result.topic, result.partition)
+            assignment = self._subscription.find(where)
+            if assignment is None or asked.get(where) != assignment.fetch_offset:
+                continue
+            self._take(assignment, result, attachments, connection.address)
+
+    def _take(
+        self,
+        assignment: Assignment,
+        result: m.FetchResult,
+        attachments: list[memoryview],
+        address: str,
+    ) -> None:
+        if result.error is not None:
+            self._take_error(assignment, result, address)
+            return
+        assignment.high_watermark = result.high_watermark
+        assignment.log_start = result.log_start_offset
+        if not 0 <= result.records < len(attachments):
+            return
+        try:
+            for header, data in iter_batches(attachments[result.records]):
+                if header.next_offset <= assignment.fetch_offset:
+                    continue
+                if self._check_crcs:
+                    check_crc(data, header)
+                assignment.add(FetchedBatch(header, data))
+        except CorruptBatch as error:
+            self._back_off(assignment)
+            self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"))
+        self._data.set()
+
+    def _take_error(self, assignment: Assignment, result: m.FetchResult, address: str) -> None:
+        """What a refusal means for a partition (CO2)."""
+        code = error_code(result.error or "")
+        error = ApiError(code, result.message, broker=address)
+        self._tell(error)
+        where = assignment.where
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._reset == "none":
+                error.knob = "auto_offset_reset, seek()"
+                self._back_off(assignment)
+                self._fail(error)
+            else:
+                assignment.position = None
+                assignment.fetched.clear()
+                assignment.fetched_bytes = 0
+        elif error.retriable:
+            if error.refresh:
+                self._cluster.lost_leader(where.topic, where.partition, result.current_leader)
+            self._back_off(assignment)
+        else:
+            self._back_off(assignment)
+            self._fail(error)
+        self._wake.set()

@@ -1,0 +1,260 @@
+"""The producer: `send` buffers a record, `sender.py` delivers it, a `Delivery` tells how.
+
+What this room is: options, choosing a partition, waiting for memory, and not leaving before every
+record has its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from hightide import messages as m
+from hightide.accumulator import RECORD_OVERHEAD, Accumulator, header_bytes
+from hightide.background import open_background
+from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.columns import Headers
+from hightide.delivery import Delivery, wait_done
+from hightide.errors import HightideError, RecordTooLarge, RequestTimedOut, UsageError
+from hightide.partitioner import StickyPartitioner, partition_for_key
+from hightide.ports import Network, Random, SystemClock, WallClock
+from hightide.records import CODECS, TIMESTAMP_MAX
+from hightide.sender import Sender
+
+_ACKS = {"all": -1, -1: -1, "-1": -1, 1: 1, "1": 1, 0: 0, "0": 0}
+
+
+class Producer:
+    """Sends records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+
+    Use it as `async with Producer(…) as producer`: leaving the block sends what is buffered and waits
+    for every acknowledgement; the first error that nobody awaited is raised there.
+
+    Raises `UsageError` for options that cannot work together.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        acks: str | int = "all",
+        enable_idempotence: bool | None = None,
+        batch_size: int = 16_384,
+        linger_ms: float = 5,
+        max_request_size: int = 1 << 20,
+        buffer_memory: int = 32 << 20,
+        max_block_ms: float = 60_000,
+        delivery_timeout_ms: float = 120_000,
+        request_timeout_ms: float = 30_000,
+        retry_backoff_ms: float = 100,
+        max_in_flight: int = 5,
+        compression: str = "none",
+        metadata_max_age_ms: float = 300_000,
+        client_id: str = "hightide-producer",
+        network: Network | None = None,
+        random: Random | None = None,
+        clock: WallClock | None = None,
+        on_retry: Callable[[HightideError], None] | None = None,
+    ) -> None:
+        if acks not in _ACKS:
+            raise UsageError(f"acks is {acks!r}, expected 0, 1 or 'all'")
+        if compression not in CODECS:
+            raise UsageError(f"compression is {compression!r}, expected one of {', '.join(CODECS)}")
+        self._acks = _ACKS[acks]
+        if enable_idempotence and (self._acks != m.ACKS_ALL or max_in_flight > 5):
+            raise UsageError("enable_idempotence needs acks='all' and max_in_flight up to 5")
+        wanted = self._acks == m.ACKS_ALL and max_in_flight <= 5
+        self._idempotent = wanted if enable_idempotence is None else enable_idempotence
+        if delivery_timeout_ms < linger_ms + request_timeout_ms:
+            delivery_timeout_ms = linger_ms + request_timeout_ms
+        self._accumulator = Accumulator(
+            batch_size=batch_size,
+            linger_s=linger_ms / 1000,
+            buffer_memory=buffer_memory,
+            delivery_timeout_s=delivery_timeout_ms / 1000,
+            max_in_flight=max_in_flight,
+            codec=compression,
+        )
+        self._bootstrap = bootstrap
+        self._buffer_memory = buffer_memory
+        self._batch_size = batch_size
+        self._max_request_size = max_request_size
+        self._max_block_s = max_block_ms / 1000
+        self._delivery_timeout_s = delivery_timeout_ms / 1000
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._backoff_s = retry_backoff_ms / 1000
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._client_id = client_id
+        self._network = network
+        self._random = random
+        self._clock = clock or SystemClock()
+        self._on_retry = on_retry
+        self._sticky: dict[str, StickyPartitioner] = {}
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._stack = AsyncExitStack()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._running())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sender = self._sender
+        try:
+            if kind is None or issubclass(kind, Exception):
+                await self.flush()
+        finally:
+            await self._stack.aclose()
+            self._cluster = self._sender = None
+        if kind is None and sender is not None:
+            for batch in sender.failed:
+                if not batch.error_was_seen and batch.error is not None:
+                    raise batch.error
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with (
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                random=self._random,
+                client_id=self._client_id,
+                request_timeout_s=self._request_timeout_s,
+                metadata_max_age_s=self._metadata_max_age_s,
+            ) as cluster,
+            open_background() as nursery,
+        ):
+            self._cluster = cluster
+            self._sender = Sender(
+                self._accumulator,
+                cluster,
+                nursery,
+                acks=self._acks,
+                idempotent=self._idempotent,
+                max_request_size=self._max_request_size,
+                delivery_timeout_s=self._delivery_timeout_s,
+                request_timeout_s=self._request_timeout_s,
+                backoff_s=self._backoff_s,
+                on_retry=self._on_retry,
+            )
+            nursery.start_soon(self._sender.keep_house)
+            yield
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Delivery:
+        """Buffer a record; returns when it is buffered, which waits only while memory is full.
+
+        `timestamp` is ms since 1970, by default now. Await the delivery for the offset. Raises
+        `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
+        after max_block_ms without metadata or memory.
+        """
+        sender = self._sender
+        if sender is None:
+            raise closed("producer")
+        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        listed: Headers = tuple(headers)
+        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if listed:
+            size += header_bytes(listed)
+        if size > self._max_request_size or size > self._buffer_memory:
+            raise RecordTooLarge(
+                f"record of {size} bytes, max_request_size is {self._max_request_size} "
+                f"and buffer_memory is {self._buffer_memory}"
+            )
+        if size > self._accumulator.free_bytes:
+            await self._wait_for_room(sender, size)
+        if partition is None:
+            partition = (
+                self._sticky_partition(topic, size)
+                if key is None
+                else partition_for_key(key, count)
+            )
+        elif not 0 <= partition < count:
+            raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+        if timestamp is None:
+            timestamp = self._clock.now_ms()
+        elif not 0 <= timestamp <= TIMESTAMP_MAX:
+            raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+        batch, news = self._accumulator.append(
+            topic, partition, key, value, timestamp, listed, size, trio.current_time()
+        )
+        if news:
+            sender.wake()
+            await trio.lowlevel.checkpoint()
+        return Delivery(batch, len(batch.values) - 1)
+
+    def _sticky_partition(self, topic: str, size: int) -> int:
+        """Stay while the open batch has room for the record, then move on (PT3)."""
+        assert self._cluster is not None
+        sticky = self._sticky[topic]
+        available = self._cluster.available(topic)
+        current = sticky.current(available)
+        if len(available) > 1 and not self._accumulator.has_room_in_batch(topic, current, size):
+            sticky.switch(available)
+            current = sticky.current(available)
+        return current
+
+    async def _learn_topic(self, sender: Sender, topic: str) -> int:
+        """How many partitions a topic has."""
+        assert self._cluster is not None
+        found = await self._cluster.topic(topic, timeout_s=self._max_block_s, auto_create=True)
+        self._sticky.setdefault(topic, StickyPartitioner(self._cluster.random))
+        sender.partition_counts[topic] = len(found.partitions)
+        return len(found.partitions)
+
+    async def _wait_for_room(self, sender: Sender, size: int) -> None:
+        accumulator = self._accumulator
+        started = trio.current_time()
+        accumulator.starved += 1
+        sender.wake()
+        try:
+            with trio.move_on_after(self._max_block_s):
+                while accumulator.free_bytes < size:
+                    await sender.room.wait()
+                return
+        finally:
+            accumulator.starved -= 1
+        raise RequestTimedOut(
+            f"no room for {size} bytes in buffer_memory={self._buffer_memory} "
+            f"within max_block_ms={self._max_block_s * 1000:.0f}",
+            elapsed_s=trio.current_time() - started,
+            knob="buffer_memory, max_block_ms",
+        )
+
+    async def flush(self) -> None:
+        """Send everything that is buffered now and wait until each record has its outcome."""
+        if self._sender is None:
+            raise closed("producer")
+        self._accumulator.flushing += 1
+        self._sender.wake()
+        try:
+            waiting = self._accumulator.unfinished()
+            while waiting:
+                batch = waiting.pop()
+                if not batch.is_done:
+                    await wait_done(batch)
+                waiting += [part for part in batch.parts if not part.is_done]
+        finally:
+            self._accumulator.flushing -= 1
+        await trio.lowlevel.checkpoint()

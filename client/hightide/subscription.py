@@ -1,0 +1,126 @@
+"""What a consumer reads and how far it is: positions, pauses, what has been fetched. Pure.
+
+A partition's `position` is the offset of the next record that the caller gets; `fetch_offset` is where
+the next fetch begins, further on when batches wait in `fetched`. A fetch's answer counts only if the
+fetch offset is still the one it was asked for: after a seek it is dropped (KAFKA-FACTS CO4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hightide.errors import UsageError
+from hightide.records import BatchHeader
+
+RESETS = ("earliest", "latest", "none")
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class FetchedBatch(NamedTuple):
+    """A batch that waits to be handed out: its bytes, checked, not decoded."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+@dataclass(slots=True)
+class Assignment:
+    """One partition that is read."""
+
+    where: TopicPartition
+    position: int | None = None
+    """None: to be found by the reset policy."""
+    fetch_offset: int = -1
+    high_watermark: int = -1
+    log_start: int = -1
+    paused: bool = False
+    fetching: bool = False
+    backoff_until: float = 0.0
+    fetched: deque[FetchedBatch] = field(default_factory=deque)
+    fetched_bytes: int = 0
+
+    @property
+    def lag(self) -> int | None:
+        """Committed records not handed out yet; None while that is not known."""
+        if self.position is None or self.high_watermark < 0:
+            return None
+        return max(self.high_watermark - self.position, 0)
+
+    def seek(self, offset: int) -> None:
+        """Go on at `offset`; what was fetched from elsewhere is dropped."""
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {self.where}, expected 0 or more")
+        self.position = self.fetch_offset = offset
+        self.fetched.clear()
+        self.fetched_bytes = 0
+
+    def add(self, batch: FetchedBatch) -> None:
+        """A batch arrived at the fetch offset."""
+        self.fetched.append(batch)
+        self.fetched_bytes += len(batch.data)
+        self.fetch_offset = batch.header.next_offset
+
+    def take(self) -> FetchedBatch:
+        """The next batch to hand out; the position moves behind it when it is `consumed`."""
+        batch = self.fetched.popleft()
+        self.fetched_bytes -= len(batch.data)
+        return batch
+
+
+class Subscription:
+    """Every partition of a consumer, served in turn so that none starves."""
+
+    def __init__(self) -> None:
+        self._assignments: dict[TopicPartition, Assignment] = {}
+        self._turn: deque[TopicPartition] = deque()
+
+    def __len__(self) -> int:
+        return len(self._assignments)
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Read exactly these; positions of those that stay are kept."""
+        wanted = dict.fromkeys(partitions)
+        self._assignments = {
+            where: self._assignments.get(where) or Assignment(where) for where in wanted
+        }
+        self._turn = deque(self._assignments)
+
+    def all(self) -> list[Assignment]:
+        """Every assignment, in order."""
+        return list(self._assignments.values())
+
+    def get(self, where: TopicPartition) -> Assignment:
+        """One assignment; raises `UsageError` if the partition is not assigned."""
+        found = self._assignments.get(where)
+        if found is None:
+            raise UsageError(f"{where} is not assigned to this consumer")
+        return found
+
+    def find(self, where: TopicPartition) -> Assignment | None:
+        """One assignment, None if it is gone."""
+        return self._assignments.get(where)
+
+    def next_with_data(self) -> Assignment | None:
+        """An assignment that has fetched batches and is not paused; they take turns."""
+        for _ in range(len(self._turn)):
+            where = self._turn[0]
+            self._turn.rotate(-1)
+            found = self._assignments[where]
+            if found.fetched and not found.paused:
+                return found
+        return None
+
+    def fetched_bytes(self) -> int:
+        """Bytes that wait to be handed out."""
+        return sum(found.fetched_bytes for found in self._assignments.values())
