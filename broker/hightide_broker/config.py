@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+
+from hightide.errors import Refused
+from hightide_broker.core.topic_config import TOPIC_KEYS
 
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
 
@@ -32,7 +36,8 @@ class Key:
     topic_key: str = ""
     is_text: bool = False
     is_float: bool = False
-    low: int = -1
+    low: int = 0
+    high: int = (1 << 63) - 1
 
 
 _KEYS = (
@@ -42,7 +47,7 @@ _KEYS = (
     ),
     Key("log.dirs", ".hightide/broker-1", "the data directory", is_text=True),
     Key("listen.host", "127.0.0.1", "the address to listen on", is_text=True),
-    Key("listen.port", "19092", "the port to listen on, 0 = any free one", low=0),
+    Key("listen.port", "19092", "the port to listen on, 0 = any free one", low=0, high=65535),
     Key("advertised.host", "", "the host told to clients; empty: listen.host", is_text=True),
     Key("broker.rack", "", "where this broker stands", is_text=True),
     Key("num.partitions", "1", "partitions of a topic that does not say", low=1),
@@ -89,6 +94,7 @@ _KEYS = (
         "how long records stay, -1 = for ever",
         "ms",
         topic_key="retention.ms",
+        low=-1,
     ),
     Key(
         "log.retention.bytes",
@@ -96,6 +102,7 @@ _KEYS = (
         "bytes a partition keeps, -1 = no limit",
         "bytes",
         topic_key="retention.bytes",
+        low=-1,
     ),
     Key(
         "log.cleanup.policy",
@@ -104,7 +111,13 @@ _KEYS = (
         is_text=True,
         topic_key="cleanup.policy",
     ),
-    Key("log.retention.check.interval.ms", "5m", "how often retention and compaction look", "ms"),
+    Key(
+        "log.retention.check.interval.ms",
+        "5m",
+        "how often retention and compaction look",
+        "ms",
+        low=1,
+    ),
     Key(
         "log.segment.delete.delay.ms",
         "1m",
@@ -127,10 +140,18 @@ _KEYS = (
         topic_key="min.cleanable.dirty.ratio",
     ),
     Key(
-        "log.flush.offset.checkpoint.interval.ms", "1m", "how often recovery points are kept", "ms"
+        "log.flush.offset.checkpoint.interval.ms",
+        "1m",
+        "how often recovery points are kept",
+        "ms",
+        low=1,
     ),
     Key(
-        "replica.high.watermark.checkpoint.interval.ms", "5s", "how often watermarks are kept", "ms"
+        "replica.high.watermark.checkpoint.interval.ms",
+        "5s",
+        "how often watermarks are kept",
+        "ms",
+        low=1,
     ),
     Key(
         "message.max.bytes",
@@ -146,9 +167,17 @@ _KEYS = (
         low=1,
         topic_key="min.insync.replicas",
     ),
-    Key("message.inflated.max.bytes", "64MiB", "what one compressed batch may inflate to", "bytes"),
-    Key("producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", "ms"),
-    Key("fetch.max.bytes", "55MiB", "the largest answer to a fetch", "bytes"),
+    Key(
+        "message.inflated.max.bytes",
+        "64MiB",
+        "what one compressed batch may inflate to",
+        "bytes",
+        low=1,
+    ),
+    Key(
+        "producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", "ms", low=1
+    ),
+    Key("fetch.max.bytes", "55MiB", "the largest answer to a fetch", "bytes", low=1),
     Key(
         "socket.request.max.bytes",
         "100MiB",
@@ -180,10 +209,9 @@ def parse_quantity(key: Key, text: str) -> int:
     digits = stripped.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
     unit = stripped[len(stripped.rstrip("abcdefghijklmnopqrstuvwxyz")) :]
     units = _UNITS.get(key.unit, {"": 1})
-    try:
+    number: int | None = None
+    with suppress(ValueError):
         number = int(digits.replace("_", ""))
-    except ValueError:
-        number = None  # type: ignore[assignment]
     if number is None or unit not in units:
         kinds = ", ".join(name for name in units if name)
         expected = f"a whole number, units {kinds}" if kinds else "a whole number"
@@ -191,6 +219,8 @@ def parse_quantity(key: Key, text: str) -> int:
     value = number * units[unit] if number >= 0 else number
     if value < key.low:
         raise ConfigError(f"{key.name} is {text!r}, expected {key.low} or more")
+    if value > key.high:
+        raise ConfigError(f"{key.name} is {text!r}, expected {key.high} or less")
     return value
 
 
@@ -253,8 +283,15 @@ def _check(key: Key, value: str) -> None:
             float(value)
         except ValueError as error:
             raise ConfigError(f"{key.name} is {value!r}, expected a number") from error
-    elif not key.is_text and not key.choices:
-        parse_quantity(key, value)
+    plain = value
+    if not (key.is_text or key.is_float or key.choices):
+        plain = str(parse_quantity(key, value))
+    if key.topic_key:
+        try:
+            TOPIC_KEYS[key.topic_key].check(plain)
+        except Refused as refusal:
+            expected = refusal.message.rpartition("expected ")[2]
+            raise ConfigError(f"{key.name} is {value!r}, expected {expected}") from refusal
 
 
 def read_toml(text: str) -> dict[str, str]:

@@ -104,4 +104,5 @@ def encode_change(change: Change) -> bytes:
 
 def decode_change(value: bytes) -> AnyChange:
     """The change in a record value; raises `msgspec.MsgspecError` if it is none."""
-    return _decoder.decode(value)
+    change: AnyChange = _decoder.decode(value)
+    return change

@@ -26,13 +26,21 @@ from hightide_broker.core.changes import (
     SetConfig,
     UnfenceBroker,
 )
-from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
+from hightide_broker.core.image import (
+    NO_LEADER,
+    BrokerState,
+    ClusterImage,
+    PartitionState,
+    TopicState,
+)
 from hightide_broker.core.topic_config import TOPIC_KEYS, check_topic_configs, unknown_key
 
 PRODUCER_ID_BLOCK = 1000
+METADATA_TOPIC = "__cluster_metadata"
+"""Its directory is the metadata log's."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic; bounds what one small request can create."""
-_TOPIC_NAME = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Decision(NamedTuple):
@@ -88,17 +96,7 @@ class Controller:
 
     def broker_heartbeat(self, request: m.BrokerHeartbeatRequest) -> Decision:
         """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
-        state = self._image.brokers.get(request.broker)
-        if state is None:
-            raise Refused(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker} is not registered"
-            )
-        if state.epoch != request.broker_epoch:
-            raise Refused(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {request.broker} sent epoch {request.broker_epoch}, "
-                f"its registration has {state.epoch}",
-            )
+        state = self._check_broker(request.broker, request.broker_epoch)
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
         fenced = state.fenced
@@ -113,6 +111,18 @@ class Controller:
             caught_up=caught_up, fenced=fenced, should_shut_down=request.want_shut_down
         )
         return Decision(changes, reply)
+
+    def _check_broker(self, broker: int, broker_epoch: int) -> BrokerState:
+        """The registration a broker speaks for; raises `Refused` if it is none or an older one."""
+        state = self._image.brokers.get(broker)
+        if state is None:
+            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker} is not registered")
+        if state.epoch != broker_epoch:
+            raise Refused(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {broker} sent epoch {broker_epoch}, its registration has {state.epoch}",
+            )
+        return state
 
     def _fence(self, broker: int, epoch: int) -> list[AnyChange]:
         return [*self._leaderless(broker), FenceBroker(broker=broker, broker_epoch=epoch)]
@@ -173,7 +183,11 @@ class Controller:
         changes: list[AnyChange] = []
         results: list[m.TopicResult] = []
         taken = set(self._image.topics)
+        names = [topic.topic for topic in request.topics]
         for topic in request.topics:
+            if names.count(topic.topic) > 1:
+                results.append(_named_twice(topic.topic))
+                continue
             try:
                 check_topic_name(topic.topic, taken)
                 check_topic_configs(topic.configs)
@@ -204,6 +218,11 @@ class Controller:
 
     def _assignment(self, topic: m.NewTopic, shift: Callable[[int], int]) -> list[tuple[int, ...]]:
         if topic.assignment is not None:
+            if (topic.partitions, topic.replication_factor) != (-1, -1):
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {topic.topic!r}: an assignment excludes partitions and factor",
+                )
             return self._check_assignment(topic.assignment)
         count = self._default_partitions if topic.partitions == -1 else topic.partitions
         check_partition_count(count)
@@ -282,10 +301,14 @@ class Controller:
         """Give topics more partitions; keyed records move to other partitions from then on."""
         changes: list[AnyChange] = []
         results = []
+        names = [more.topic for more in request.topics]
         for more in request.topics:
             topic = self._image.topics.get(more.topic)
             if topic is None:
                 results.append(_unknown_topic(more.topic))
+                continue
+            if names.count(more.topic) > 1:
+                results.append(_named_twice(more.topic))
                 continue
             have = len(topic.partitions)
             try:
@@ -358,6 +381,7 @@ class Controller:
 
     def allocate_producer_ids(self, request: m.AllocateProducerIdsRequest) -> Decision:
         """Hand a broker a block of producer ids; none is ever handed out twice (ID10)."""
+        self._check_broker(request.broker, request.broker_epoch)
         first = self._image.next_producer_id
         return Decision(
             [AllocateProducerIds(next_id=first + PRODUCER_ID_BLOCK)],
@@ -370,11 +394,13 @@ def check_topic_name(name: str, taken: set[str]) -> None:
 
     `.` and `_` clash with each other, because names become parts of metric names, where they merge.
     """
-    if not _TOPIC_NAME.match(name) or name in (".", ".."):
+    if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
         raise Refused(
             ErrorCode.INVALID_TOPIC,
             f"topic name {name[:260]!r}: 1 to 249 of a-z A-Z 0-9 . _ - and neither '.' nor '..'",
         )
+    if name == METADATA_TOPIC:
+        raise Refused(ErrorCode.INVALID_TOPIC, f"topic name {name!r} is the cluster's own")
     if name in taken:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
     merged = name.replace(".", "_")
@@ -400,4 +426,12 @@ def _unknown_topic(name: str) -> m.TopicResult:
         topic=name,
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         message=f"topic {name!r} does not exist",
+    )
+
+
+def _named_twice(name: str) -> m.TopicResult:
+    return m.TopicResult(
+        topic=name,
+        error=ErrorCode.INVALID_REQUEST,
+        message=f"topic {name!r} is named more than once in the request",
     )

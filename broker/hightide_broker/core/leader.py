@@ -9,7 +9,7 @@ Source: KAFKA Partition.maybeIncrementLeaderHW; KAFKA-FACTS HW1-HW6.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hightide.errors import ErrorCode, Refused
 
@@ -31,6 +31,8 @@ class Leader:
     log_end: int
     synced_end: int
     high_watermark: int
+    remote_log_ends: dict[int, int] = field(default_factory=dict)
+    """The log ends of other replicas, from their fetches in this epoch only."""
 
     @property
     def effective_min_isr(self) -> int:
@@ -62,7 +64,9 @@ class Leader:
         """Recompute the high watermark; it only rises."""
         if len(self.isr) >= self.effective_min_isr:
             own = self.synced_end if self.synced_counts else self.log_end
-            self.high_watermark = max(self.high_watermark, own)
+            # A member that has not fetched in this epoch holds the watermark where it is (HW5).
+            others = [self.remote_log_ends.get(b, -1) for b in self.isr if b != self.broker]
+            self.high_watermark = max(self.high_watermark, min([own, *others]))
         self.check_invariants()
         return self.high_watermark
 

@@ -103,7 +103,7 @@ class Producers:
         if header.producer_id == NO_PRODUCER_ID or header.is_control:
             return
         known = self._by_id.get(header.producer_id)
-        if known is None or header.producer_epoch > known.epoch:
+        if known is None or header.producer_epoch != known.epoch:
             known = self._by_id[header.producer_id] = Producer(header.producer_epoch)
         known.batches.append(
             KnownBatch(

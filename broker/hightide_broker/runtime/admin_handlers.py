@@ -27,6 +27,7 @@ class Metadata(Protocol):
 
     image: ClusterImage
     cluster_id: str
+    broker_epoch: int
 
     async def change(self, request: m.Message) -> m.Message:
         """Have the controller decide; returns once this broker has applied it. Raises `Refused`."""
@@ -190,7 +191,9 @@ class AdminHandlers:
         return self._refill_producer_ids
 
     async def _refill_producer_ids(self) -> Reply:
-        request = m.AllocateProducerIdsRequest(broker=self._broker, broker_epoch=-1)
+        request = m.AllocateProducerIdsRequest(
+            broker=self._broker, broker_epoch=self._metadata.broker_epoch
+        )
         reply = await self._metadata.change(request)
         assert isinstance(reply, m.AllocateProducerIdsResponse)
         # Two of these may have run at once: keep whichever block is not used up.

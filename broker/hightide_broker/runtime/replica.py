@@ -200,9 +200,10 @@ class Replica:
             )
         except DiskError as error:
             raise self._storage_refusal(error) from error
-        self.producers.update(stored, now_ms=now_ms)
         if log.segment_count != segments_before:
+            # Before this batch is taken in: the snapshot says what lies below it, and no more.
             self._on_roll(log, stored)
+        self.producers.update(stored, now_ms=now_ms)
         self.needs_sync = self.needs_sync or self.config.synced
         self.committed.advance(leader.on_append(log.log_end))
         return Appended(stored.base_offset, stored.next_offset, append_time)
