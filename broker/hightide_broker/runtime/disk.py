@@ -228,11 +228,11 @@ class RealDisk:
             _sync_directory(os.path.dirname(path) or ".")
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
-        _sync([(file.path, _duplicate(file)) for file in files], directories)
+        _sync(_duplicates(files), directories)
 
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         # Duplicated here, on the loop: in the thread the cache might close them meanwhile.
-        duplicates = [(file.path, _duplicate(file)) for file in files]
+        duplicates = _duplicates(files)
         await trio.to_thread.run_sync(_sync, duplicates, directories)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
@@ -258,10 +258,19 @@ class RealDisk:
         return RealLock(descriptor)
 
 
-def _duplicate(file: DiskFile) -> int:
-    descriptor = file.duplicate_descriptor()
-    assert descriptor is not None, f"{file.path} is no file of the real disk"
-    return descriptor
+def _duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:
+    """Path and a descriptor of its own for each file; none is left open if one fails."""
+    found: list[tuple[str, int]] = []
+    try:
+        for file in files:
+            descriptor = file.duplicate_descriptor()
+            assert descriptor is not None, f"{file.path} is no file of the real disk"
+            found.append((file.path, descriptor))
+    except BaseException:
+        for _, descriptor in found:
+            os.close(descriptor)
+        raise
+    return found
 
 
 def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:

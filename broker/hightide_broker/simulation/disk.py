@@ -114,6 +114,12 @@ class SimDisk:
         if self.used_bytes() + size > self.capacity:
             raise DiskError(path, "write", "No space left on device", full=True)
 
+    def _require_directory(self, path: str, operation: str) -> None:
+        """Raise unless the directory of `path` was made."""
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self._directories:
+            raise DiskError(path, operation, "No such file or directory")
+
     def used_bytes(self) -> int:
         """Bytes of all files."""
         return sum(len(inode.data) for inode in self._files.values())
@@ -151,6 +157,7 @@ class SimDisk:
         if inode is None:
             if not create:
                 raise DiskError(path, "open", "No such file or directory")
+            self._require_directory(path, "open")
             inode = self._files[path] = _Inode()
         return SimFile(self, path, inode)
 
@@ -158,6 +165,7 @@ class SimDisk:
         return path in self._files or path in self._directories
 
     def list(self, path: str) -> list[str]:
+        self._require_directory(f"{path}/", "list")
         prefix = f"{path}/"
         below = [name for name in (*self._files, *self._directories) if name.startswith(prefix)]
         return sorted({name[len(prefix) :].split("/", 1)[0] for name in below})
@@ -172,8 +180,9 @@ class SimDisk:
             for table in (self._files, self._durable):
                 for path in [p for p in table if p.startswith(f"{old}/")]:
                     table[new + path[len(old) :]] = table.pop(path)
-            del self._directories[old]
-            self._directories[new] = None
+            for name in [d for d in self._directories if d == old or d.startswith(f"{old}/")]:
+                del self._directories[name]
+                self._directories[new + name[len(old) :]] = None
             return
         if old not in self._files:
             raise DiskError(old, "rename", "No such file or directory")
@@ -197,6 +206,7 @@ class SimDisk:
 
     def replace(self, path: str, data: bytes) -> None:
         self.fail_if_told(path, "replace")
+        self._require_directory(path, "replace")
         before = len(self._files[path].data) if path in self._files else 0
         self.take_room(path, len(data) - before)
         inode = _Inode()
@@ -212,6 +222,7 @@ class SimDisk:
             file.inode.synced = bytes(file.inode.data)
         for directory in directories:
             self.fail_if_told(directory, "sync")
+            self._require_directory(f"{directory}/", "sync")
             self._sync_directory(directory)
         self.sync_count += 1
 
@@ -241,6 +252,7 @@ class SimDisk:
         return self.capacity - self.used_bytes()
 
     def lock(self, path: str) -> SimLock:
+        self._require_directory(path, "lock")
         if path in self._locks:
             raise LockHeld(path, "lock", "it is in use")
         self._locks.add(path)

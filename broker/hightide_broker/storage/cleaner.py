@@ -113,6 +113,7 @@ def clean_segments(
         disk.remove(path)
         target = disk.open(path, create=True)
         changed = False
+        end_offset = _end_of(segment)
         for header, _, batch in segment.batches():
             kept = _clean_batch(
                 header,
@@ -120,7 +121,8 @@ def clean_segments(
                 newest,
                 now_ms=now_ms,
                 delete_retention_ms=delete_retention_ms,
-                keep_empty=header.base_offset in last_batches,
+                # The last batch stays so that the segment still ends where the next begins.
+                keep_empty=header.base_offset in last_batches or header.next_offset == end_offset,
             )
             changed = changed or kept is not batch
             if kept is not None:
@@ -133,6 +135,14 @@ def clean_segments(
         target.close()
         segment.close()
     return cleaned
+
+
+def _end_of(segment: Segment) -> int:
+    """The offset after a segment's last batch."""
+    end = segment.base_offset
+    for header, _ in segment.headers():
+        end = header.next_offset
+    return end
 
 
 def _clean_batch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
 
 UNDEFINED = (-1, -1)
@@ -48,8 +48,13 @@ class EpochCache:
         Nothing happens if the newest entry is this epoch and starts no later. Otherwise entries
         with an epoch or a start at or above the new one's are dropped from the tail first.
         """
+        before = list(self._entries)
         if self.insert(epoch, start_offset):
-            self.write()
+            try:
+                self.write()
+            except DiskError:
+                self._entries = before
+                raise
 
     def insert(self, epoch: int, start_offset: int) -> bool:
         """`assign` without the file, for recovery scans; whether anything changed."""

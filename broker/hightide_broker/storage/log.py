@@ -4,8 +4,9 @@ What this room is: append, read, find, truncate, roll and delete, in terms of of
 data, metadata and groups. What it is not: it knows no watermark, no role, no producers; it never
 awaits (syncing is described by a `SyncJob` that the runtime carries out).
 
-Invariants: log_start ≤ synced_end ≤ log_end; segments are contiguous in order of base offset and the
-last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset.
+Invariants: log_start ≤ log_end, synced_end ≤ log_end; each segment ends where the next begins and the
+last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset. A cut is durable
+before anything that relies on it is.
 Source: KAFKA UnifiedLog, LocalLog; DESIGN §4.
 """
 
@@ -49,6 +50,8 @@ class SyncJob(NamedTuple):
     files: list[DiskFile]
     directories: list[str]
     end: int
+    cuts: int
+    """How often the log had been cut when the job was made."""
 
 
 class SegmentInfo(NamedTuple):
@@ -75,6 +78,7 @@ class Log:
         self._disk = disk
         self._segments = loaded.segments
         self._directory_dirty = True
+        self._cuts = 0
 
     @classmethod
     def create(cls, disk: Disk, directory: str, *, topic_id: str, config: LogConfig) -> Log:
@@ -83,6 +87,7 @@ class Log:
         write_partition_metadata(disk, directory, topic_id)
         epochs = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
         segment = Segment(disk, directory, 0, config=config)
+        disk.sync_now([segment.file], [directory, directory.rpartition("/")[0] or "."])
         return cls(disk, directory, config, LoadedLog([segment], epochs, 0, 0, Recovery()))
 
     @classmethod
@@ -201,16 +206,16 @@ class Log:
         if header.leader_epoch >= 0 and header.leader_epoch > self.epochs.latest_epoch:
             self.epochs.assign(header.leader_epoch, header.base_offset)
         if self._segments[-1].must_roll(header, now_ms=now_ms):
-            self.roll(max(self.log_end, header.base_offset))
+            self.roll()
         self._segments[-1].append(batch, header, now_ms=now_ms)
         self.log_end = header.next_offset
 
-    def roll(self, base_offset: int | None = None) -> int:
-        """Close the active segment and begin a new one; its base offset.
+    def roll(self) -> int:
+        """Close the active segment and begin a new one at the log end; its base offset.
 
         Nothing happens if the active segment is empty and begins there already.
         """
-        base = self.log_end if base_offset is None else base_offset
+        base = self.log_end
         active = self._segments[-1]
         if active.base_offset == base:
             assert active.size == 0, f"{self!r}: roll at {base}, where a segment with data begins"
@@ -237,10 +242,15 @@ class Log:
         directories = [self.directory] if self._directory_dirty else []
         self._directory_dirty = False
         files = [segment.file for segment in self._segments[first:]]
-        return SyncJob(files, directories, self.log_end)
+        return SyncJob(files, directories, self.log_end, self._cuts)
 
     def finish_sync(self, job: SyncJob) -> int:
-        """Take a finished job into account; the new synced end."""
+        """Take a finished job into account; the new synced end.
+
+        Not if the log was cut meanwhile: what lies there now is not what was synced.
+        """
+        if job.cuts != self._cuts:
+            return self.synced_end
         self.synced_end = max(self.synced_end, min(job.end, self.log_end))
         return self.synced_end
 
@@ -326,11 +336,19 @@ class Log:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> int:
-        """Cut the log at the start of the batch that contains `offset`; the new log end.
+    def end_after_cut(self, offset: int) -> int:
+        """Where the log would end after `truncate_to(offset)`: before the batch that contains it."""
+        if offset >= self.log_end:
+            return self.log_end
+        if offset < self._segments[0].base_offset:
+            return offset
+        return self._segments[self._segment_number(offset)].end_before_cut(offset)
 
-        The caller has lowered the recovery point checkpoint to `offset` first: what is appended
-        after the cut must not be taken for durable. Source: KAFKA TR1, with TR5's correction.
+    def truncate_to(self, offset: int) -> int:
+        """Cut the log at the start of the batch that contains `offset`; the new log end, durable.
+
+        The caller has lowered the recovery point checkpoint to `end_after_cut(offset)` first: what is
+        appended after the cut must not be taken for durable. Source: KAFKA TR1, TR5.
         """
         if offset >= self.log_end:
             if self.epochs.truncate_from_end(self.log_end):
@@ -340,31 +358,31 @@ class Log:
             self.truncate_fully(offset)
             return self.log_end
         number = self._segment_number(offset)
-        for segment in self._segments[number + 1 :]:
-            self._drop(segment)
-        del self._segments[number + 1 :]
+        self._cuts += 1
+        while len(self._segments) > number + 1:
+            # The newest first: a crash in between leaves a log without a hole.
+            self._drop(self._segments.pop())
         active = self._segments[-1]
-        found = active.locate(offset)
-        self.log_end = found[0].base_offset if found and found[0].base_offset < offset else offset
         active.truncate_to(offset)
-        self._after_cut()
-        return self.log_end
-
-    def truncate_fully(self, offset: int) -> None:
-        """Drop everything and begin anew, empty, at `offset`."""
-        for segment in self._segments:
-            self._drop(segment)
-        self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
-        self._directory_dirty = True
-        self.log_start = self.log_end = self.synced_end = offset
-        self.epochs.clear()
-        self.epochs.write()
-
-    def _after_cut(self) -> None:
+        self._disk.sync_now([active.file], [self.directory])
+        self.log_end = active.end_offset
         self.log_start = min(self.log_start, self.log_end)
         self.synced_end = min(self.synced_end, self.log_end)
         if self.epochs.truncate_from_end(self.log_end):
             self.epochs.write()
+        return self.log_end
+
+    def truncate_fully(self, offset: int) -> None:
+        """Drop everything and begin anew, empty, at `offset`; durable."""
+        self._cuts += 1
+        while self._segments:
+            self._drop(self._segments.pop())
+            self._disk.sync_now([], [self.directory])
+        self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
+        self._disk.sync_now([self._segments[0].file], [self.directory])
+        self.log_start = self.log_end = self.synced_end = offset
+        self.epochs.clear()
+        self.epochs.write()
 
     def advance_log_start(self, offset: int) -> bool:
         """Records below `offset` are gone for readers; whether that is news."""
@@ -396,8 +414,7 @@ class Log:
         """Swap the segment at `base` for the cleaned file, whose name ends in `.cleaned`.
 
         A crash leaves either the old one or the new one: the rename to `.swap` is the moment of
-        change, and opening the log completes it. A segment of which nothing remains is dropped,
-        unless it is the first one.
+        change, and opening the log completes it.
         """
         number = self._segment_number(base)
         old = self._segments[number]
@@ -408,18 +425,11 @@ class Log:
         self._disk.sync_now([], [self.directory])
         self._drop(old)
         self._disk.rename(swap, old.path)
-        new = self._reopen(base)
-        if new.size == 0 and number > 0:
-            self._drop(new)
-            del self._segments[number]
-        else:
-            self._segments[number] = new
+        self._segments[number] = self._reopen(base)
 
     def _reopen(self, base: int) -> Segment:
         segment = Segment(self._disk, self.directory, base, config=self.config)
-        for header, position in segment.headers():
-            segment.note(header, position)
-        segment.flush_indexes(final=True)
+        rebuild_indexes(segment)
         return segment
 
     def _forget_indexes(self, segment: Segment) -> None:

@@ -1,12 +1,14 @@
 """Opening a log: which files count, what is scanned after an unclean stop, and what may be cut.
 
 After a clean stop everything is trusted. After an unclean one the log is scanned from its recovery
-point; what lies below was made durable before it was called so. The scan ends at the first batch that
-fails its checks:
+point; what lies below was made durable before it was called so. Segments are contiguous: each one ends
+where the next begins (compaction keeps the last batch of a segment, if only empty), so a sealed segment
+whose tail was lost is noticed. The scan ends at the first batch that fails its checks:
 
 * nothing whole follows: a torn tail, cut off;
-* whole batches follow, and the gap holds a block of zeros up to a page's end: bytes that were never
-  synced were lost in a power cut, out of order. Cut off, but what was cut is kept beside the segment;
+* whole batches follow, and the gap holds a block of zeros up to a page's end, or a sealed segment ends
+  too early: bytes that were never synced were lost in a power cut, out of order. Cut off, but what was
+  cut is kept beside the segment;
 * whole batches follow otherwise: stored data was damaged. Nothing is cut: `LogDamaged`, and the
   replica stays offline until somebody decides.
 
@@ -18,9 +20,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hightide.errors import CorruptBatch
-from hightide.records import HEADER_BYTES, check_crc, parse_header
+from hightide.records import CRC_FROM, HEADER_BYTES, check_crc, crc32c, parse_header
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.segment import (
@@ -31,6 +34,8 @@ from hightide_broker.storage.segment import (
 )
 
 PAGE_BYTES = 4096
+LEADING_ZEROS_MAX = 12
+"""A batch may begin with so many zeros: small offset, small length."""
 RESYNC_BYTES_MAX = 64 << 20
 """How far behind a damaged batch the scan looks for a whole one."""
 _SEGMENT_FILE = re.compile(r"^(\d{20})\.(log|index|timeindex|snapshot)$")
@@ -119,15 +124,16 @@ def _load(
     if clean and not rebuild_epochs:
         for segment in segments:
             _load_trusted(segment, recovery)
+        _check_contiguous(segments)
     else:
         from_offset = 0 if rebuild_epochs else recovery_point
         segments = _scan(disk, directory, segments, cache, from_offset, recovery)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
-    log_end = _end_of(segments[-1]) if segments else log_start
-    if log_end < recovery_point:
+    log_end = segments[-1].end_offset if segments else log_start
+    if log_end < recovery_point or (clean and recovery_point and log_end > recovery_point):
         path = segments[-1].path if segments else directory
         size = segments[-1].size if segments else 0
-        why = f"the log ends at offset {log_end}, but was durable up to {recovery_point}"
+        why = f"the log ends at offset {log_end}, its recovery point says {recovery_point}"
         raise LogDamaged(path, size, why)
     if not segments or log_end < log_start:
         for segment in segments:
@@ -155,7 +161,6 @@ def _finish_interrupted(disk: Disk, directory: str, recovery: Recovery) -> None:
             for suffix in ("index", "timeindex"):
                 disk.remove(f"{directory}/{stem}.{suffix}")
             disk.rename(f"{directory}/{name}", f"{directory}/{final}")
-            recovery.rebuilt.append(final)
     disk.sync_now([], [directory])
 
 
@@ -170,42 +175,64 @@ def _base_offsets(disk: Disk, directory: str, recovery: Recovery) -> list[int]:
     return bases
 
 
-def _end_of(segment: Segment) -> int:
-    """The offset after a segment's last batch."""
-    entry = segment.offsets.last
-    end = segment.base_offset
-    for header, _ in segment.headers(entry[1] if entry else 0):
-        end = header.next_offset
-    return end
+def _check_contiguous(segments: list[Segment]) -> None:
+    """Raise `SegmentDamage` where a trusted segment does not end where the next one begins."""
+    for segment, following in pairwise(segments):
+        if segment.end_offset != following.base_offset:
+            why = f"ends at offset {segment.end_offset}, the next begins at {following.base_offset}"
+            raise SegmentDamage(segment.path, segment.size, why)
 
 
 def _load_trusted(segment: Segment, recovery: Recovery) -> None:
     """Open a segment whose bytes are trusted; a damaged or missing index is rebuilt."""
-    try:
-        sound = _indexes_are_sound(segment)
-    except SegmentDamage:
-        sound = False
-    if not sound:
+    if not _has_sound_indexes(segment):
         recovery.rebuilt.append(file_name(segment.base_offset, "log"))
         rebuild_indexes(segment)
         return
     if segment.size:
-        segment.first_timestamp = segment.header_at(0).max_timestamp
-    last_time = segment.times.last
+        _note_first_timestamp(segment)
+    last = segment.offsets.last
+    segment._unindexed_bytes = segment.size - (last[1] if last else 0)
+    _learn(segment, until=segment.size)
+
+
+def _note_first_timestamp(segment: Segment) -> None:
+    first = segment.header_at(0).max_timestamp
+    segment.first_timestamp = first if first >= 0 else None
+
+
+def _learn(segment: Segment, *, until: int) -> None:
+    """Find the largest timestamp and the end offset of a segment's first `until` bytes.
+
+    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has checked
+    those entries against their batches.
+    """
+    last_time, last = segment.times.last, segment.offsets.last
+    start = 0
     if last_time is not None:
         segment.max_timestamp = last_time[0]
         segment.max_timestamp_offset = segment.base_offset + last_time[1]
-    last = segment.offsets.last
-    segment._unindexed_bytes = segment.size - (last[1] if last else 0)
-    if segment.size and last_time is None:
-        _learn_timestamps(segment)
-
-
-def _learn_timestamps(segment: Segment) -> None:
-    for header, _ in segment.headers():
+        found = segment.locate(segment.max_timestamp_offset)
+        start = found[1] if found else 0
+    if last is not None and last_time is not None:
+        start = min(start, last[1])
+    elif last_time is None:
+        start = 0
+    for header, at in segment.headers(start):
+        if at >= until:
+            break
+        segment.end_offset = header.next_offset
         if header.max_timestamp > segment.max_timestamp:
             segment.max_timestamp = header.max_timestamp
             segment.max_timestamp_offset = header.last_offset
+
+
+def _has_sound_indexes(segment: Segment) -> bool:
+    """`_indexes_are_sound`; an entry that leads to no batch is not sound."""
+    try:
+        return _indexes_are_sound(segment)
+    except SegmentDamage:
+        return False
 
 
 def _indexes_are_sound(segment: Segment) -> bool:
@@ -213,23 +240,34 @@ def _indexes_are_sound(segment: Segment) -> bool:
     for index in (segment.offsets, segment.times):
         if not index.exists or not index.has_whole_entries():
             return False
-        entries = index.entries()
-        for before, after in zip(entries, entries[1:], strict=False):
+        for before, after in pairwise(index.entries()):
             if before[0] >= after[0] or before[1] > after[1]:
                 return False
     last = segment.offsets.last
-    if last is None:
+    if last is not None:
+        if last[1] >= segment.size:
+            return False
+        if segment.header_at(last[1]).last_offset != segment.base_offset + last[0]:
+            return False
+    last_time = segment.times.last
+    if last_time is None:
         return True
-    if last[1] >= segment.size:
-        return False
-    return segment.header_at(last[1]).last_offset == segment.base_offset + last[0]
+    found = segment.locate(segment.base_offset + last_time[1])
+    return (
+        found is not None
+        and found[0].max_timestamp == last_time[0]
+        and found[0].last_offset == segment.base_offset + last_time[1]
+    )
 
 
 def rebuild_indexes(segment: Segment) -> None:
     """Index a segment anew from its batches' headers; raises `SegmentDamage`."""
     segment.reset_indexes()
+    end_offset = segment.base_offset
     for header, position in segment.headers():
         segment.note(header, position)
+        end_offset = header.next_offset
+    segment.end_offset = end_offset
     segment.flush_indexes(final=True)
 
 
@@ -245,15 +283,20 @@ def _scan(
     first = max((i for i, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
     for segment in segments[:first]:
         _load_trusted(segment, recovery)
+    _check_contiguous(segments[: first + 1])
     for number in range(first, len(segments)):
-        segment = segments[number]
+        segment, later = segments[number], segments[number + 1 :]
         try:
             _scan_segment(segment, epochs, recovery_point, recovery)
         except SegmentDamage as damage:
-            later = segments[number + 1 :]
             _cut_or_refuse(disk, segment, damage, later, recovery)
-            for rest in later:
-                _set_aside(disk, rest, recovery)
+            return segments[: number + 1]
+        if later and segment.end_offset != later[0].base_offset:
+            recovery.cut.append(
+                f"{segment.path} ends at offset {segment.end_offset}, the next segment begins at "
+                f"{later[0].base_offset}: what lay between was never synced"
+            )
+            _set_aside(disk, directory, later, recovery)
             return segments[: number + 1]
     return segments
 
@@ -265,16 +308,17 @@ def _scan_segment(
     position = _trusted_until(segment, recovery_point, recovery)
     for header, at, _ in segment.batches(position):
         segment.note(header, at)
+        segment.end_offset = header.next_offset
         recovery.scanned_bytes += header.size
         if header.leader_epoch > epochs.latest_epoch:
             epochs.insert(header.leader_epoch, header.base_offset)
-    segment.flush_indexes()
+    segment.flush_indexes(final=True)
 
 
 def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) -> int:
     """The position of the batch at the recovery point, keeping the index entries before it."""
     try:
-        sound = _indexes_are_sound(segment) and recovery_point > segment.base_offset
+        sound = _has_sound_indexes(segment) and recovery_point > segment.base_offset
         found = segment.locate(recovery_point) if sound else None
     except SegmentDamage:
         sound, found = False, None
@@ -287,17 +331,13 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
     segment.offsets.truncate_below(max(recovery_point - segment.base_offset, 0))
     kept = [e for e in segment.times.entries() if segment.base_offset + e[1] < recovery_point]
     segment.times.truncate(len(kept))
+    if not _has_sound_indexes(segment):
+        segment.reset_indexes()
+        return 0
+    _learn(segment, until=position)
+    if segment.size:
+        _note_first_timestamp(segment)
     last = segment.offsets.last
-    for header, at in segment.headers(last[1] if last else 0):
-        if at >= position:
-            break
-        if header.max_timestamp > segment.max_timestamp:
-            segment.max_timestamp = header.max_timestamp
-            segment.max_timestamp_offset = header.last_offset
-    if kept and kept[-1][0] > segment.max_timestamp:
-        segment.max_timestamp = kept[-1][0]
-        segment.max_timestamp_offset = segment.base_offset + kept[-1][1]
-    segment.first_timestamp = segment.header_at(0).max_timestamp if segment.size else None
     segment._unindexed_bytes = position - (last[1] if last else 0)
     return position
 
@@ -306,31 +346,41 @@ def _cut_or_refuse(
     disk: Disk, segment: Segment, damage: SegmentDamage, later: list[Segment], recovery: Recovery
 ) -> None:
     """Cut a torn or never synced tail; raise `LogDamaged` for damage in the middle."""
-    next_batch = next_whole_batch(segment, damage.position + 1)
+    next_batch = next_whole_batch(
+        segment, damage.position + 1, at_least=max(segment.end_offset, segment.base_offset)
+    )
     follows = next_batch is not None or any(rest.size for rest in later)
     until = next_batch if next_batch is not None else segment.size
-    if follows and not _has_hole(segment.file, damage.position, until):
+    at_end = next_batch is None
+    lost = _has_hole(segment.file, damage.position, until, at_end=at_end)
+    lost = lost or (at_end and _is_short(segment, damage.position))
+    if damage.is_whole or (follows and not lost):
         raise LogDamaged(damage.path, damage.position, damage.why)
+    _set_aside(disk, segment.path.rpartition("/")[0], later, recovery)
     cut = segment.size - damage.position
     note = f"cut {cut} bytes from byte {damage.position} of {damage.path} ({damage.why})"
-    if follows:
+    if next_batch is not None:
         aside = f"{segment.path}.{damage.position}.cut"
         disk.replace(aside, segment.file.read(damage.position, cut))
         note += f", kept in {aside} because whole batches lie behind bytes that were never synced"
     segment.file.truncate(damage.position)
     segment.size = damage.position
-    segment.flush_indexes()
+    segment.flush_indexes(final=True)
     disk.sync_now([segment.file])
     recovery.cut.append(note)
 
 
-def next_whole_batch(segment: Segment, position: int) -> int | None:
-    """Where the first whole, right batch at or behind `position` begins; None if there is none."""
+def next_whole_batch(segment: Segment, position: int, *, at_least: int = 0) -> int | None:
+    """Where the first whole batch at or behind `position` begins, of offset `at_least` or more.
+
+    None if there is none. A batch inside a record's value does not count: nobody stamped it.
+    """
     end = min(segment.size, position + RESYNC_BYTES_MAX)
     for candidate in _magic_positions(segment.file, position, end):
         try:
             header = parse_header(segment.file.read(candidate, HEADER_BYTES))
-            if header.base_offset < segment.base_offset or candidate + header.size > segment.size:
+            first = max(segment.base_offset, at_least)
+            if header.base_offset < first or candidate + header.size > segment.size:
                 continue
             check_crc(segment.file.read(candidate, header.size), header)
         except CorruptBatch:
@@ -350,30 +400,45 @@ def _magic_positions(file: DiskFile, position: int, end: int) -> Iterator[int]:
         position += 1 << 20
 
 
-def _has_hole(file: DiskFile, start: int, end: int) -> bool:
+def _is_short(segment: Segment, position: int) -> bool:
+    """Whether the file ends before the batch at `position` does."""
+    rest = segment.file.read(position, segment.size - position)
+    try:
+        header = parse_header(rest)
+    except CorruptBatch:
+        return len(rest) < HEADER_BYTES
+    # With the right checksum over what is there, it is the length that is damaged.
+    return header.size > len(rest) and crc32c(memoryview(rest)[CRC_FROM:]) != header.crc
+
+
+def _has_hole(file: DiskFile, start: int, end: int, *, at_end: bool) -> bool:
     """Whether [start, end) holds zeros up to the end of a page: a page that never reached the disk.
 
     From `start` on 8 zeros are enough, which no batch but the log's first begins with; behind it only
-    whole pages count.
+    whole pages count. `end` may lie a little before the page's end: a batch begins with zeros itself.
     """
     position = start
-    while (upto := (position // PAGE_BYTES + 1) * PAGE_BYTES) <= end:
+    while (upto := (position // PAGE_BYTES + 1) * PAGE_BYTES) <= end + LEADING_ZEROS_MAX:
         if upto - position >= 8 and not file.read(position, upto - position).strip(b"\0"):
             return True
         position = upto
-    return False
+    return at_end and position < end and not file.read(position, end - position).strip(b"\0")
 
 
-def _set_aside(disk: Disk, segment: Segment, recovery: Recovery) -> None:
-    """Take a segment behind a cut out of the log, keeping its bytes."""
-    segment.close()
-    segment.offsets.clear()
-    segment.times.clear()
-    if segment.size:
-        disk.rename(segment.path, f"{segment.path}.cut")
-        recovery.cut.append(f"set {segment.path} aside as {segment.path}.cut: it lies behind a cut")
-    else:
-        disk.remove(segment.path)
+def _set_aside(disk: Disk, directory: str, segments: list[Segment], recovery: Recovery) -> None:
+    """Take segments behind a cut out of the log, the last one first, keeping their bytes."""
+    for segment in reversed(segments):
+        segment.close()
+        segment.offsets.clear()
+        segment.times.clear()
+        if segment.size:
+            disk.rename(segment.path, f"{segment.path}.cut")
+            recovery.cut.append(
+                f"set {segment.path} aside as {segment.path}.cut: it lies behind a cut"
+            )
+        else:
+            disk.remove(segment.path)
+        disk.sync_now([], [directory])
 
 
 def _remove(disk: Disk, segment: Segment, recovery: Recovery) -> None:

@@ -3,9 +3,11 @@
 What this room is: appending, finding, reading and checking bytes inside one file. What it is not: it
 does not know the other segments, epochs or watermarks (`log.py` does).
 
-Invariants: batches lie one after the other, offsets rise and start at or above `base_offset`; an
-index entry names the last offset of a batch and where that batch begins; `size` is the end of the
-last whole batch. Every read checks what it is about to serve: header, CRC, place.
+Invariants: batches lie one after the other, offsets rise and start at or above `base_offset`, epochs
+do not fall; an index entry names the last offset of a batch and where that batch begins; `size` is the
+end of the last whole batch. Every read checks what it is about to serve: header, CRC, place. The CRC
+covers neither base offset nor epoch, so a gap in the offsets, which compaction leaves, is believed only
+if what follows agrees with it.
 Source: KAFKA LogSegment, OffsetIndex, TimeIndex.
 """
 
@@ -20,6 +22,7 @@ from hightide.columns import offsets_of, open_batch, timestamps_of
 from hightide.errors import CorruptBatch
 from hightide.records import (
     HEADER_BYTES,
+    NO_LEADER_EPOCH,
     BatchHeader,
     Buffer,
     check_crc,
@@ -70,13 +73,17 @@ class TimestampOffset(NamedTuple):
 
 
 class SegmentDamage(Exception):
-    """A batch in a segment failed its checks."""
+    """A batch in a segment failed its checks.
 
-    def __init__(self, path: str, position: int, why: str) -> None:
+    `is_whole`: its bytes are there and right, its offset or epoch is not what it must be.
+    """
+
+    def __init__(self, path: str, position: int, why: str, *, is_whole: bool = False) -> None:
         super().__init__(f"{path} is damaged at byte {position}: {why}")
         self.path = path
         self.position = position
         self.why = why
+        self.is_whole = is_whole
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -103,6 +110,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.first_timestamp: int | None = None
         self.created_ms: int | None = None
+        self.end_offset = base_offset
+        """The offset after the last batch; `recovery.py` sets it for files that are there."""
         self._unindexed_bytes = 0
         self._hints: OrderedDict[int, int] = OrderedDict()
 
@@ -134,6 +143,7 @@ class Segment:
             self.created_ms = now_ms
         self.note(header, position)
         self.size = position + len(batch)
+        self.end_offset = header.next_offset
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch that lies at `position` into account: indexes and largest timestamp."""
@@ -165,18 +175,54 @@ class Segment:
     def locate(self, offset: int) -> tuple[BatchHeader, int] | None:
         """The first batch whose last offset is ≥ `offset`, with its position; None if there is none.
 
-        Raises `SegmentDamage` if a header on the way cannot be one.
+        Raises `SegmentDamage` if a header on the way cannot be what it says.
         """
         position = self._hints.get(offset, -1)
+        expected = offset if position >= 0 else self.base_offset
         if position < 0:
-            entry = self.offsets.floor(offset - self.base_offset)
-            position = entry[1] if entry else 0
-        while position < self.size:
-            header = self.header_at(position)
+            position = self._indexed_position(offset)
+        start = position
+        for header, at in self.headers(position, expected=expected):
             if header.last_offset >= offset:
-                return header, position
-            position += header.size
+                if header.base_offset > offset and start < at:
+                    self._check_walk(start, at)
+                self._confirm_gap(header, at, offset)
+                return header, at
         return None
+
+    def _indexed_position(self, offset: int) -> int:
+        """Where the index says to begin the search; 0 if its entry is not what it claims to be."""
+        entry = self.offsets.floor(offset - self.base_offset)
+        if entry is None or entry[1] + HEADER_BYTES > self.size:
+            return 0
+        try:
+            header = parse_header(self.file.read(entry[1], HEADER_BYTES))
+        except CorruptBatch:
+            return 0
+        return entry[1] if header.last_offset == self.base_offset + entry[0] else 0
+
+    def _check_walk(self, start: int, end: int) -> None:
+        """Batches that were passed over claim not to hold an offset: is that what was stored?"""
+        for header, at in self.headers(start):
+            if at >= end:
+                return
+            try:
+                check_crc(self.file.read(at, header.size), header)
+            except CorruptBatch as error:
+                raise SegmentDamage(self.path, at, str(error)) from error
+
+    def _confirm_gap(self, header: BatchHeader, position: int, expected: int) -> None:
+        """Raise `SegmentDamage` if a batch above `expected` is not confirmed by what follows it."""
+        if header.base_offset <= expected:
+            return
+        following = position + header.size
+        if following < self.size:
+            agrees = self.header_at(following).base_offset >= header.next_offset
+        else:
+            agrees = header.next_offset == self.end_offset
+        if not agrees:
+            why = f"offset {header.base_offset} where {expected} is expected"
+            raise SegmentDamage(self.path, position, why, is_whole=True)
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that begins at `position`; raises `SegmentDamage`."""
@@ -184,7 +230,12 @@ class Segment:
             header = parse_header(self.file.read(position, HEADER_BYTES))
         except CorruptBatch as error:
             raise SegmentDamage(self.path, position, str(error)) from error
-        if header.base_offset < self.base_offset or position + header.size > self.size:
+        last = header.last_offset - self.base_offset
+        if (
+            header.base_offset < self.base_offset
+            or last > RELATIVE_OFFSET_MAX
+            or position + header.size > self.size
+        ):
             raise SegmentDamage(
                 self.path,
                 position,
@@ -211,27 +262,30 @@ class Segment:
             return None
         buffer = memoryview(_scratch)[:size] if size <= SCAN_BYTES else memoryview(bytearray(size))
         got = self.file.read_into(buffer, position)
-        end, next_offset = self._check_run(buffer[:got], position, limit_offset)
+        end, next_offset = self._check_run(buffer[:got], position, offset, limit_offset)
         if end == 0:
             return None
         self._remember(next_offset, position + end)
         return FileSlice(self.file, position, end, next_offset)
 
-    def _check_run(self, buffer: memoryview, position: int, limit_offset: int) -> tuple[int, int]:
+    def _check_run(
+        self, buffer: memoryview, position: int, offset: int, limit_offset: int
+    ) -> tuple[int, int]:
         """How many bytes of `buffer` are whole, good batches below the limit, and what follows."""
-        end, next_offset = 0, -1
+        end, next_offset = 0, offset
         try:
             for header, batch in iter_batches(buffer):
+                check_crc(batch, header)
+                if end and header.base_offset < next_offset:
+                    raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
+                self._confirm_gap(header, position + end, next_offset)
                 if header.next_offset > limit_offset:
                     break
-                if header.base_offset < next_offset:
-                    raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
-                check_crc(batch, header)
                 end += header.size
                 next_offset = header.next_offset
-        except CorruptBatch as error:
+        except (CorruptBatch, SegmentDamage) as error:
             if end == 0:
-                raise SegmentDamage(self.path, position + end, str(error)) from error
+                raise SegmentDamage(self.path, position, str(error)) from error
         return end, next_offset
 
     def _remember(self, offset: int, position: int) -> None:
@@ -244,20 +298,23 @@ class Segment:
 
         Raises `SegmentDamage` at the first one that is not whole and right.
         """
-        expected = self.base_offset
+        order = _Order(self.base_offset)
         while position < self.size:
             chunk = memoryview(self.file.read(position, SCAN_BYTES))
             consumed = 0
             try:
                 for header, batch in iter_batches(chunk):
-                    expected = _check_next(header, batch, expected)
+                    order.check(header, batch)
                     yield header, position + consumed, batch
                     consumed += header.size
                 if consumed == 0:
                     header, batch = self._large_batch(chunk, position)
-                    expected = _check_next(header, batch, expected)
+                    order.check(header, batch)
                     yield header, position, batch
                     consumed = header.size
+            except _OutOfOrder as error:
+                at = position + consumed
+                raise SegmentDamage(self.path, at, str(error), is_whole=True) from error
             except CorruptBatch as error:
                 raise SegmentDamage(self.path, position + consumed, str(error)) from error
             position += consumed
@@ -269,10 +326,17 @@ class Segment:
             raise CorruptBatch(f"batch of {header.size} bytes ends behind the file")
         return header, memoryview(self.file.read(position, header.size))
 
-    def headers(self, position: int = 0) -> Iterator[tuple[BatchHeader, int]]:
-        """Every batch's header from `position`, without its payload."""
+    def headers(
+        self, position: int = 0, *, expected: int | None = None
+    ) -> Iterator[tuple[BatchHeader, int]]:
+        """Every batch's header from `position`, without its payload; offsets must rise."""
+        next_offset = self.base_offset if expected is None else expected
         while position < self.size:
             header = self.header_at(position)
+            if header.base_offset < next_offset:
+                why = f"offset {header.base_offset} where {next_offset} or more is expected"
+                raise SegmentDamage(self.path, position, why, is_whole=True)
+            next_offset = header.next_offset
             yield header, position
             position += header.size
 
@@ -302,11 +366,27 @@ class Segment:
         if found is None:
             return
         position = found[1]
+        self.end_offset = self._end_before(position)
         self.file.truncate(position)
         self.size = position
         self._hints.clear()
+        self._unindexed_bytes = 0
         self.offsets.truncate_below(max(found[0].base_offset - self.base_offset, 0))
         self._rebuild_times(found[0].base_offset)
+
+    def end_before_cut(self, offset: int) -> int:
+        """Where the log would end after `truncate_to(offset)`."""
+        found = self.locate(offset)
+        return self.end_offset if found is None else self._end_before(found[1])
+
+    def _end_before(self, position: int) -> int:
+        """The offset after the batch that ends at `position`."""
+        end = self.base_offset
+        for header, at in self.headers():
+            if at >= position:
+                break
+            end = header.next_offset
+        return end
 
     def _rebuild_times(self, end_offset: int) -> None:
         """Forget timestamps of records at or above `end_offset`."""
@@ -338,9 +418,27 @@ class Segment:
         self.file.close()
 
 
-def _check_next(header: BatchHeader, batch: memoryview, expected: int) -> int:
-    """Raise `CorruptBatch` unless a batch is whole and at or above `expected`; the offset after it."""
-    check_crc(batch, header)
-    if header.base_offset < expected:
-        raise CorruptBatch(f"offset {header.base_offset} where {expected} or more is expected")
-    return header.next_offset
+class _OutOfOrder(CorruptBatch):
+    """A whole batch whose offset or epoch cannot follow what lies before it."""
+
+
+class _Order:
+    """What the next batch of a segment must be: whole, further on, of no older epoch."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._next_offset = base_offset
+        self._epoch = NO_LEADER_EPOCH
+
+    def check(self, header: BatchHeader, batch: memoryview) -> None:
+        """Raise `CorruptBatch` unless the batch may come next."""
+        check_crc(batch, header)
+        if header.base_offset < self._next_offset:
+            raise _OutOfOrder(
+                f"offset {header.base_offset} where {self._next_offset} or more is expected"
+            )
+        if header.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            raise _OutOfOrder(f"offset {header.last_offset} is too far from {self._base_offset}")
+        if header.leader_epoch < self._epoch:
+            raise _OutOfOrder(f"leader epoch {header.leader_epoch} after {self._epoch}")
+        self._next_offset, self._epoch = header.next_offset, header.leader_epoch

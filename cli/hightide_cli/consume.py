@@ -1,0 +1,194 @@
+"""`hightide consume`: committed records of topics, printed as they come."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.options import bootstrap_option, run, timeout_option
+from hightide_cli.times import parse_time
+
+if TYPE_CHECKING:
+    from hightide import Consumer, Record
+
+_TOKEN = re.compile(r"%(.)|\\([nrt0\\])")
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+
+@click.command(
+    epilog="Examples: hightide consume orders --from start -e · "
+    "hightide consume orders -f '%t-%p @%o %k=%v\\n' -c 10 · hightide consume orders --from @2013-06-01"
+)
+@click.argument("topics", nargs=-1, required=True)
+@click.option("-p", "--partitions", help="Only these, as 0,1,2.")
+@click.option(
+    "--from",
+    "start",
+    default="end",
+    show_default=True,
+    metavar="start|end|N|-N|@TIME",
+    help="Where to begin: an offset, N before the end, or a time.",
+)
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end as it is now.")
+@click.option("-c", "--count", type=int, help="Stop after so many records.")
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    help="%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, %S and %K "
+    "lengths, %e leader epoch, %% percent; \\n \\t \\0.",
+)
+@click.option("-J", "--json-lines", is_flag=True, help="One JSON object a line, without loss.")
+@bootstrap_option
+@timeout_option
+def consume(topics: tuple[str, ...], **flags: Any) -> None:
+    """Print committed records of TOPICS."""
+    if flags["json_lines"] and flags["format_"]:
+        raise click.UsageError("give -f or -J, not both")
+    if flags["count"] is not None and flags["count"] < 1:
+        raise click.UsageError(f"-c {flags['count']}, expected 1 or more")
+    parse_start(flags["start"])
+    run(_consume, topics, flags)
+
+
+def parse_start(text: str) -> tuple[str, int]:
+    """("start" | "end" | "offset" | "back" | "time", number)."""
+    if text in ("start", "end"):
+        return text, 0
+    if text.startswith("@"):
+        return "time", parse_time(text[1:])
+    if re.fullmatch(r"\d+", text):
+        return "offset", int(text)
+    if re.fullmatch(r"-\d+", text):
+        return "back", int(text[1:])
+    raise click.UsageError(f"--from {text!r}, expected start, end, N, -N or @TIME")
+
+
+async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
+    from hightide import Consumer
+
+    write = _writer(flags)
+    timeout_ms = flags["timeout_s"] * 1000
+    async with Consumer(
+        flags["bootstrap"],
+        topics=topics,
+        auto_offset_reset="latest" if flags["start"] == "end" else "earliest",
+        default_api_timeout_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+    ) as consumer:
+        await _choose_partitions(consumer, flags["partitions"])
+        ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
+        left = flags["count"] or sys.maxsize
+        out = sys.stdout.buffer
+        while left > 0 and not _at_end(consumer, ends):
+            for record in await consumer.poll(timeout_ms=100, max_records=min(left, 10_000)):
+                if ends is None or record.offset < ends[(record.topic, record.partition)]:
+                    out.write(write(record))
+                    left -= 1
+            out.flush()
+
+
+async def _choose_partitions(consumer: Consumer, wanted: str | None) -> None:
+    if wanted is None:
+        return
+    if not re.fullmatch(r"\d+(,\d+)*", wanted):
+        raise click.UsageError(f"-p {wanted!r}, expected numbers with commas")
+    numbers = [int(number) for number in wanted.split(",")]
+    topics = dict.fromkeys(where.topic for where in consumer.assignment())
+    await consumer.assign([(topic, number) for topic in topics for number in numbers])
+
+
+async def _go_to_start(
+    consumer: Consumer, start: str, stop_at_end: bool
+) -> dict[tuple[str, int], int] | None:
+    """Seek where the user wants to begin; the ends as of now, if they matter."""
+    from hightide.messages import EARLIEST, LATEST
+
+    kind, number = parse_start(start)
+    ends: dict[tuple[str, int], int] | None = None
+    if stop_at_end or kind == "back":
+        found = await consumer.offsets(LATEST)
+        ends = {tuple(where): offset for where, offset in found.items()}  # type: ignore[misc]
+    if kind == "time":
+        await consumer.seek_to_time(number)
+    elif kind == "offset":
+        for topic, partition in consumer.assignment():
+            consumer.seek(topic, partition, number)
+    elif kind == "back":
+        firsts = await consumer.offsets(EARLIEST)
+        assert ends is not None
+        for where in consumer.assignment():
+            consumer.seek(*where, max(ends[where] - number, firsts[where]))
+    return ends if stop_at_end else None
+
+
+def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int] | None) -> bool:
+    if ends is None:
+        return False
+    return all(
+        ends[where] == 0 or (consumer.position(*where) or 0) >= ends[where]
+        for where in consumer.assignment()
+    )
+
+
+def _writer(flags: dict[str, Any]) -> Callable[[Record], bytes]:
+    """How a record is printed."""
+    if flags["json_lines"]:
+        from hightide_cli.envelope import encode_record
+
+        return lambda record: f"{encode_record(record)}\n".encode()
+    if flags["format_"] is None:
+        return lambda record: (record.value or b"") + b"\n"
+    return _formatter(flags["format_"])
+
+
+def _formatter(text: str) -> Callable[[Record], bytes]:
+    """A printer for a format with kcat's tokens; raises a usage error for an unknown one."""
+    pieces: list[bytes | str] = []
+    position = 0
+    for match in _TOKEN.finditer(text):
+        pieces.append(text[position : match.start()].encode())
+        token, escape = match.groups()
+        if escape is not None:
+            pieces.append(_ESCAPES[escape])
+        elif token == "%":
+            pieces.append(b"%")
+        elif token in _FIELDS:
+            pieces.append(token)
+        else:
+            raise click.UsageError(
+                f"format token %{token}, expected one of %{' %'.join(_FIELDS)} %%"
+            )
+        position = match.end()
+    pieces.append(text[position:].encode())
+    return lambda record: b"".join(
+        piece if isinstance(piece, bytes) else _FIELDS[piece](record) for piece in pieces
+    )
+
+
+def _text(value: object) -> bytes:
+    return str(value).encode()
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+
+
+_FIELDS: dict[str, Callable[[Any], bytes]] = {
+    "v": lambda record: record.value or b"",
+    "s": lambda record: record.value or b"",
+    "k": lambda record: record.key or b"",
+    "S": lambda record: _text(-1 if record.value is None else len(record.value)),
+    "K": lambda record: _text(-1 if record.key is None else len(record.key)),
+    "t": lambda record: _text(record.topic),
+    "p": lambda record: _text(record.partition),
+    "o": lambda record: _text(record.offset),
+    "T": lambda record: _text(record.timestamp),
+    "e": lambda record: _text(record.leader_epoch),
+    "h": _headers,
+}

@@ -1,0 +1,62 @@
+"""What went wrong as a message and an exit code. Our own bugs keep their traceback."""
+
+from __future__ import annotations
+
+from hightide.errors import (
+    ApiError,
+    BrokerUnreachable,
+    CorruptBatch,
+    DeliveryTimeout,
+    ErrorCode,
+    HightideError,
+    RequestTimedOut,
+    UsageError,
+)
+
+OK, REFUSED, USAGE, UNREACHABLE, NOT_FOUND, CONFLICT, UNHEALTHY, CORRUPT, DENIED = range(9)
+
+_BY_CODE = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: CONFLICT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: NOT_FOUND,
+    ErrorCode.REQUEST_TIMED_OUT: UNREACHABLE,
+    ErrorCode.LEADER_NOT_AVAILABLE: UNREACHABLE,
+    ErrorCode.BROKER_NOT_AVAILABLE: UNREACHABLE,
+    ErrorCode.CORRUPT_MESSAGE: CORRUPT,
+    ErrorCode.INVALID_CONFIG: USAGE,
+}
+
+
+def explain(error: BaseException) -> tuple[str | None, int]:
+    """The message for the user and the exit code; None for what is a bug of ours."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return explain(error.exceptions[0])
+    if isinstance(error, ApiError):
+        return str(error), _BY_CODE.get(error.code, REFUSED)
+    if isinstance(error, BrokerUnreachable | RequestTimedOut | DeliveryTimeout):
+        return str(error), UNREACHABLE
+    if isinstance(error, CorruptBatch):
+        return str(error), CORRUPT
+    if isinstance(error, UsageError):
+        return str(error), USAGE
+    if isinstance(error, HightideError):
+        return str(error), REFUSED
+    return _explain_broker(error)
+
+
+def _explain_broker(error: BaseException) -> tuple[str | None, int]:
+    from hightide_broker.config import ConfigError
+    from hightide_broker.ports import DiskError, LockHeld, NodeMustStop
+    from hightide_broker.storage.directory import WrongDirectory
+    from hightide_broker.storage.quorum_state import QuorumStateDamaged
+    from hightide_broker.storage.recovery import LogDamaged
+
+    if isinstance(error, ConfigError):
+        return str(error), USAGE
+    if isinstance(error, LockHeld | WrongDirectory):
+        return str(error), CONFLICT
+    if isinstance(error, LogDamaged | QuorumStateDamaged):
+        return str(error), CORRUPT
+    if isinstance(error, DiskError | NodeMustStop | OSError):
+        return str(error), REFUSED
+    return None, REFUSED

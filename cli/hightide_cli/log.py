@@ -1,0 +1,210 @@
+"""`hightide log dump` and `verify`: what is in segment files, read without a broker and without writing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from hightide.columns import to_records
+from hightide.records import BatchHeader
+from hightide_cli.envelope import encode_bytes
+from hightide_cli.failures import CORRUPT, NOT_FOUND
+from hightide_cli.options import say
+
+if TYPE_CHECKING:
+    from hightide_broker.storage.segment import Segment
+
+METADATA = "__cluster_metadata"
+
+
+@click.group()
+def log() -> None:
+    """Look into segment files: dump, verify."""
+
+
+@log.command(epilog="Example: hightide log dump .hightide/broker-1/orders-0 --records")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--records", is_flag=True, help="Every record too.")
+@click.option("-J", "--json-lines", is_flag=True, help="One JSON object a batch.")
+def dump(path: Path, records: bool, json_lines: bool) -> None:
+    """Print the batches of a segment file, or of every segment in a directory; indexes too."""
+    damaged = False
+    for file in files_of(path, (".log", ".index", ".timeindex") if path.is_file() else (".log",)):
+        if file.suffix != ".log":
+            _dump_index(file, json_lines)
+            continue
+        if not json_lines:
+            click.echo(f"Dumping {file}")
+            click.echo(f"Log starting offset: {int(file.stem)}")
+        for row in batch_rows(file, with_records=records):
+            damaged = damaged or not row["valid"]
+            click.echo(json.dumps(row, ensure_ascii=False) if json_lines else _line(row))
+    if damaged:
+        raise click.exceptions.Exit(CORRUPT)
+
+
+@log.command(epilog="Example: hightide log verify .hightide/broker-1")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+def verify(path: Path) -> None:
+    """Check every batch of every segment below PATH; exit 7 and name file and position if one is bad."""
+    from hightide_broker.storage.recovery import damage_in
+
+    count, bad = 0, 0
+    for file in files_of(path, (".log",)):
+        count += 1
+        segment = open_segment(file)
+        for damage in damage_in(segment):
+            bad += 1
+            click.echo(f"{damage.path}: byte {damage.position}: {damage.why}")
+        for name, why in _index_damage(segment):
+            say(f"{name}: {why}; the broker rebuilds it when it opens the log")
+    say(f"{count} segments checked, {bad} damaged places")
+    if bad:
+        raise click.exceptions.Exit(CORRUPT)
+
+
+def files_of(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Segment files at or below a path, in order; exits with 4 if there is none."""
+    found = [path] if path.is_file() else sorted(path.rglob("*"))
+    files = [f for f in found if f.suffix in suffixes and f.stem.isdigit() and len(f.stem) == 20]
+    if not files:
+        say(f"no segment files at {path}")
+        raise click.exceptions.Exit(NOT_FOUND)
+    return files
+
+
+def open_segment(file: Path) -> Segment:
+    """A segment to read from."""
+    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.storage.segment import LogConfig, Segment
+
+    return Segment(RealDisk(), str(file.parent), int(file.stem), config=LogConfig())
+
+
+def batch_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]:
+    """Each batch of a segment as fields; a damaged place as a row with `valid` false."""
+    from hightide_broker.storage.recovery import next_whole_batch
+    from hightide_broker.storage.segment import SegmentDamage
+
+    segment = open_segment(file)
+    topic, _, partition = file.parent.name.rpartition("-")
+    position: int | None = 0
+    while position is not None and position < segment.size:
+        try:
+            for header, at, data in segment.batches(position):
+                row = _header_fields(header, at)
+                if with_records:
+                    number = int(partition) if partition.isdigit() else 0
+                    row["records"] = list(_record_rows(header, data, topic, number))
+                yield row
+            return
+        except SegmentDamage as damage:
+            yield {"position": damage.position, "valid": False, "error": damage.why}
+            position = next_whole_batch(segment, damage.position + 1)
+
+
+def _header_fields(header: BatchHeader, position: int) -> dict[str, Any]:
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.record_count,
+        "base_sequence": header.base_sequence,
+        "last_sequence": header.last_sequence,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "leader_epoch": header.leader_epoch,
+        "is_control": header.is_control,
+        "delete_horizon": header.delete_horizon,
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "position": position,
+        "size": header.size,
+        "magic": header.magic,
+        "codec": header.codec,
+        "crc": header.crc,
+        "valid": True,
+    }
+
+
+def _record_rows(
+    header: BatchHeader, data: memoryview, topic: str, partition: int
+) -> Iterator[dict[str, Any]]:
+    for record in to_records(data, header, topic, partition):
+        value: Any = encode_bytes(record.value)
+        if topic == METADATA and record.value is not None:
+            value = msgspec.msgpack.decode(record.value)
+        yield {
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": encode_bytes(record.key),
+            "value": value,
+            "key_size": -1 if record.key is None else len(record.key),
+            "value_size": -1 if record.value is None else len(record.value),
+            "headers": [[name, encode_bytes(text)] for name, text in record.headers],
+        }
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A batch, and its records below it, as Kafka's tool prints them."""
+    if not row["valid"]:
+        return f"position: {row['position']} isvalid: false error: {row['error']}"
+    lines = [
+        f"baseOffset: {row['base_offset']} lastOffset: {row['last_offset']} count: {row['count']} "
+        f"baseSequence: {row['base_sequence']} lastSequence: {row['last_sequence']} "
+        f"producerId: {row['producer_id']} producerEpoch: {row['producer_epoch']} "
+        f"partitionLeaderEpoch: {row['leader_epoch']} isTransactional: false "
+        f"isControl: {str(row['is_control']).lower()} deleteHorizonMs: {row['delete_horizon']} "
+        f"position: {row['position']} {row['timestamp_type']}: {row['max_timestamp']} "
+        f"size: {row['size']} magic: {row['magic']} compresscodec: {row['codec']} "
+        f"crc: {row['crc']} isvalid: true"
+    ]
+    for number, record in enumerate(row.get("records", [])):
+        sequence = -1 if row["base_sequence"] < 0 else row["base_sequence"] + number
+        names = ",".join(name for name, _ in record["headers"])
+        payload = record["value"]
+        shown = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+        lines.append(
+            f"| offset: {record['offset']} {row['timestamp_type']}: {record['timestamp']} "
+            f"keySize: {record['key_size']} valueSize: {record['value_size']} sequence: {sequence} "
+            f"headerKeys: [{names}] key: {record['key']} payload: {shown}"
+        )
+    return "\n".join(lines)
+
+
+def _dump_index(file: Path, json_lines: bool) -> None:
+    """The entries of an index file."""
+    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.storage.index import offset_index, time_index
+
+    base = int(file.stem)
+    if file.suffix == ".index":
+        entries = offset_index(RealDisk(), str(file)).entries()
+        rows = [{"offset": base + relative, "position": at} for relative, at in entries]
+    else:
+        entries = time_index(RealDisk(), str(file)).entries()
+        rows = [{"timestamp": timestamp, "offset": base + rel} for timestamp, rel in entries]
+    for row in rows:
+        text = " ".join(f"{name}: {value}" for name, value in row.items())
+        click.echo(json.dumps(row) if json_lines else text)
+
+
+def _index_damage(segment: Segment) -> Iterator[tuple[str, str]]:
+    """Indexes whose entries do not rise, or do not fit the segment."""
+    for index, limit in ((segment.offsets, segment.size), (segment.times, None)):
+        if not index.exists:
+            continue
+        if not index.has_whole_entries():
+            yield index.path, "its size is not a whole number of entries"
+            continue
+        entries = index.entries()
+        pairs = zip(entries, entries[1:], strict=False)
+        if any(one[0] >= two[0] or one[1] > two[1] for one, two in pairs):
+            yield index.path, "its entries do not rise"
+        elif limit is not None and entries and entries[-1][1] >= limit:
+            yield index.path, "its last entry lies behind the segment"

@@ -1,0 +1,104 @@
+"""The door of the command line: which command lives where. Nothing heavy is imported before it is used.
+
+`hightide --help` answers without importing trio, rich or the library; each command's module is
+imported when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "up": ("cluster", "up", "start a cluster on this machine"),
+    "ps": ("cluster", "ps", "list the brokers of a data directory"),
+    "logs": ("cluster", "logs", "print a broker's log"),
+    "down": ("cluster", "down", "stop a cluster"),
+    "server": ("server", "server", "run one broker in the foreground"),
+    "storage": ("server", "storage", "format and describe data directories"),
+    "topics": ("topics", "topics", "create, list, describe, alter and delete topics"),
+    "configs": ("topics", "configs", "describe and alter configurations"),
+    "produce": ("produce", "produce", "write lines or JSON to a topic"),
+    "consume": ("consume", "consume", "read records from topics"),
+    "log": ("log", "log", "look into segment files: dump, verify"),
+    "bench": ("bench", "bench", "measure this machine: produce, consume, e2e"),
+    "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
+    "demo": ("demo", "demo", "real flights through a real broker into Spark, checked"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"hightide_cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in COMMANDS])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "HIGHTIDE"},
+    epilog="Examples: hightide up --detach --topic orders:3 · echo hello | hightide produce orders · "
+    "hightide consume orders --from start -e · hightide demo",
+)
+@click.version_option(package_name="hightide", prog_name="hightide")
+def cli() -> None:
+    """A small, real, replicated log: brokers, topics, records, and Spark reading them.
+
+    Exit codes: 0 ok, 1 refused by the cluster, 2 usage, 3 unreachable or timed out, 4 not found,
+    5 conflict, 6 unhealthy, 7 corruption found, 8 denied.
+    """
+
+
+def main() -> None:
+    """The entry point: run a command, turn what went wrong into a message and an exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output is gone, as with `| head`: nothing is wrong.
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        from hightide_cli.failures import explain
+
+        message, code = explain(error)
+        if message is None:
+            raise
+        click.echo(f"hightide: {message}", err=True)
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Options that every command shares, and how results are printed: table, json, ndjson or quiet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
+
+bootstrap_option = click.option(
+    "-b",
+    "--bootstrap",
+    default=DEFAULT_BOOTSTRAP,
+    envvar="HIGHTIDE_BOOTSTRAP",
+    show_default=True,
+    metavar="HOST:PORT[,…]",
+    help="Brokers to ask first.",
+)
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up after so long.",
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "ndjson", "quiet"]),
+    default="table",
+    show_default=True,
+    help="How to print the result.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Really do it.")
+
+
+def client_options(command: F) -> F:
+    """-b, -o and --timeout."""
+    return bootstrap_option(output_option(timeout_option(command)))
+
+
+def run(function: Callable[..., Any], *args: Any) -> Any:
+    """Run an async function to its end; one exception leaves as itself, not as a group."""
+    import trio
+
+    try:
+        return trio.run(function, *args)
+    except BaseExceptionGroup as group:
+        raise _only(group) from group
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found
+
+
+def say(message: str) -> None:
+    """Tell the user something that is not the result."""
+    click.echo(message, err=True)
+
+
+def show(
+    rows: Sequence[Mapping[str, Any]], output: str, *, columns: Sequence[str], key: str
+) -> None:
+    """Print rows: as a table of `columns`, as JSON with every field, or only each row's `key`."""
+    if output == "json":
+        click.echo(json.dumps(list(rows), indent=2))
+    elif output == "ndjson":
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif output == "quiet":
+        for row in rows:
+            click.echo(row[key])
+    else:
+        print_table([[_cell(row.get(name)) for name in columns] for row in rows], columns)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
+    """An aligned table without lines; never cut off when it does not go to a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.upper().replace("_", " "), overflow="fold", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 10_000
+    Console(width=width, highlight=False, markup=False).print(table, crop=False)
+
+
+def show_one(fields: Mapping[str, Any], output: str) -> None:
+    """Print one object: a line for each field, or JSON."""
+    if output == "json":
+        click.echo(json.dumps(fields, indent=2))
+    elif output == "ndjson":
+        click.echo(json.dumps(fields))
+    else:
+        for name, value in fields.items():
+            click.echo(f"{name}: {_cell(value)}")

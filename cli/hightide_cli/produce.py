@@ -1,0 +1,132 @@
+"""`hightide produce`: lines of stdin or files become records."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from hightide_cli.options import bootstrap_option, output_option, run, say, timeout_option
+
+
+@click.command(
+    epilog="Examples: echo hello | hightide produce orders · hightide produce orders -K , keyed.csv · "
+    "hightide consume a -J --from start -e | hightide produce b -J"
+)
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-K", "key_separator", metavar="SEP", help="Lines are KEY SEP VALUE.")
+@click.option("-k", "--key", help="One key for all records.")
+@click.option("-p", "--partition", type=int, help="One partition for all records.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header.")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@click.option(
+    "-J", "--json-lines", is_flag=True, help="Lines are records as `consume -J` writes them."
+)
+@click.option(
+    "--keep-partition", is_flag=True, help="With -J: to the partition that the line names."
+)
+@click.option("--null-empty", "-Z", is_flag=True, help="An empty value is a null.")
+@bootstrap_option
+@output_option
+@timeout_option
+def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
+    """Write lines to TOPIC; returns when every record is acknowledged."""
+    for pair in flags["headers"]:
+        if "=" not in pair:
+            raise click.UsageError(f"-H {pair!r}, expected name=value")
+    started = time.monotonic()
+    count = run(_produce, topic, files, flags)
+    seconds = round(time.monotonic() - started, 3)
+    if flags["output"] in ("json", "ndjson"):
+        click.echo(json.dumps({"records": count, "acks": flags["acks"], "seconds": seconds}))
+    elif flags["output"] == "table":
+        say(f"{count} records in {seconds:.2f} s, acks={flags['acks']}")
+
+
+async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -> int:
+    from hightide import Producer
+
+    timeout_ms = flags["timeout_s"] * 1000
+    told = _TellOnce()
+    async with Producer(
+        flags["bootstrap"],
+        acks=flags["acks"],
+        compression=flags["compression"],
+        delivery_timeout_ms=timeout_ms,
+        request_timeout_ms=min(timeout_ms, 30_000),
+        max_block_ms=timeout_ms,
+        linger_ms=0 if sys.stdin.isatty() and not files else 5,
+        batch_size=128 << 10,
+        on_retry=told,
+    ) as producer:
+        count = 0
+        for line in _lines(files):
+            await producer.send(topic, **_record(line, flags))
+            count += 1
+    return count
+
+
+class _TellOnce:
+    """Says why something is being tried again, once for each reason."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        reason = str(getattr(error, "message", error))
+        if reason not in self._told:
+            self._told.add(reason)
+            say(f"retrying: {error}")
+
+
+def _lines(files: tuple[Path, ...]) -> Iterator[bytes]:
+    """Lines without their ends, of the files or of stdin."""
+    if not files:
+        yield from _lines_of(sys.stdin.buffer)
+    for path in files:
+        with path.open("rb") as file:
+            yield from _lines_of(file)
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    for line in file:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _record(line: bytes, flags: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `send` for a line."""
+    if flags["json_lines"]:
+        from hightide_cli.envelope import decode_line
+
+        record = decode_line(line)
+        if not flags["keep_partition"]:
+            record["partition"] = flags["partition"]
+        return record
+    key: bytes | None = flags["key"].encode() if flags["key"] is not None else None
+    value: bytes | None = line
+    separator = flags["key_separator"]
+    if separator is not None:
+        head, found, tail = line.partition(separator.encode())
+        if not found:
+            raise click.UsageError(f"no key separator {separator!r} in line {line[:80]!r}")
+        key, value = head, tail
+    if flags["null_empty"] and not value:
+        value = None
+    headers = tuple(
+        (name, text.encode())
+        for name, _, text in (pair.partition("=") for pair in flags["headers"])
+    )
+    return {"key": key, "value": value, "partition": flags["partition"], "headers": headers}

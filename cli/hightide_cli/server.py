@@ -1,0 +1,180 @@
+"""`hightide server start` runs one broker in the foreground; `hightide storage` prepares its directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hightide_cli.options import output_option, run, say, show_one
+
+if TYPE_CHECKING:
+    from hightide_broker.config import BrokerConfig
+
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with the broker's keys.",
+)
+set_option = click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key over file and environment; may be repeated.",
+)
+
+
+def load_config(config_file: Path | None, assignments: tuple[str, ...]) -> BrokerConfig:
+    """File, then environment, then --set; raises `ConfigError`."""
+    from hightide_broker.config import (
+        make_config,
+        read_assignments,
+        read_environment,
+        read_toml,
+    )
+
+    file = read_toml(config_file.read_text()) if config_file else {}
+    return make_config(file, read_environment(os.environ), read_assignments(assignments))
+
+
+@click.group()
+def server() -> None:
+    """Run one broker in the foreground."""
+
+
+@server.command(epilog="Example: hightide server start -c broker.toml --set listen.port=19093")
+@config_option
+@set_option
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Written once it serves.")
+@click.option("--check-config", is_flag=True, help="Only check the configuration.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def start(
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    ready_file: Path | None,
+    check_config: bool,
+    verbose: bool,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; a second signal stops at once, without a clean shutdown."""
+    if not __debug__:
+        raise click.UsageError("hightide does not run under python -O: its asserts are its guards")
+    config = load_config(config_file, assignments)
+    if check_config:
+        say("the configuration is fine")
+        return
+    set_up_logging(verbose=verbose)
+    run(_serve, config, ready_file)
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """One event a line, to stderr."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
+    import trio
+
+    from hightide.ports import SystemClock, system_random
+    from hightide.tcp import listen
+    from hightide_broker.node import open_node
+    from hightide_broker.runtime.disk import RealDisk, raise_open_files_limit
+
+    raise_open_files_limit()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with open_node(
+            config,
+            disk=RealDisk(),
+            clock=SystemClock(),
+            random=system_random(),
+            listen=listen,
+        ) as node:
+            if ready_file is not None:
+                facts = {
+                    "pid": os.getpid(),
+                    "node": node.id,
+                    "host": config.advertised_host,
+                    "port": node.port,
+                    "cluster_id": node.cluster_id,
+                }
+                _write_whole(ready_file, json.dumps(facts))
+            await anext(signals)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whoever reads the file sees all of it or nothing."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+@click.group()
+def storage() -> None:
+    """Format and describe data directories."""
+
+
+@storage.command(name="id")
+def new_id() -> None:
+    """Print a fresh cluster id."""
+    from hightide.ports import system_random
+    from hightide_broker.runtime.controller import random_id
+
+    click.echo(random_id(system_random()))
+
+
+@storage.command(
+    name="format", epilog="Example: hightide storage format --cluster-id $(hightide storage id)"
+)
+@config_option
+@set_option
+@click.option("--cluster-id", required=True, help="As printed by `hightide storage id`.")
+def format_(config_file: Path | None, assignments: tuple[str, ...], cluster_id: str) -> None:
+    """Make a data directory this node's; fine if it is already, refused if it is another's."""
+    from hightide.ports import system_random
+    from hightide_broker.node import prepare_directory
+    from hightide_broker.runtime.disk import RealDisk
+
+    config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
+    meta = prepare_directory(config, RealDisk(), system_random())
+    say(f"{config.text('log.dirs')} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
+
+
+@storage.command()
+@config_option
+@set_option
+@output_option
+def info(config_file: Path | None, assignments: tuple[str, ...], output: str) -> None:
+    """Whose a data directory is."""
+    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.storage.directory import CLEAN_SHUTDOWN, read_meta
+
+    config = load_config(config_file, assignments)
+    directory, disk = config.text("log.dirs"), RealDisk()
+    meta = read_meta(disk, directory)
+    if meta is None:
+        say(f"{directory} is not formatted")
+        raise click.exceptions.Exit(4)
+    show_one(
+        {
+            "directory": directory,
+            "cluster_id": meta.cluster_id,
+            "node_id": meta.node_id,
+            "directory_id": meta.directory_id,
+            "clean_shutdown": disk.exists(f"{directory}/{CLEAN_SHUTDOWN}"),
+        },
+        output,
+    )

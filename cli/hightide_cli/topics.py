@@ -1,0 +1,351 @@
+"""`hightide topics` and `hightide configs`: what exists, and how it is set."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.failures import USAGE
+from hightide_cli.options import (
+    bootstrap_option,
+    client_options,
+    run,
+    say,
+    show,
+    timeout_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from hightide import Admin
+    from hightide.messages import ReplicaInfo, TopicMetadata
+
+
+def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
+    """`k=v` flags as a dict."""
+    parsed = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"{flag} {pair!r}, expected key=value")
+        parsed[name] = value
+    return parsed
+
+
+def admin(bootstrap: str, timeout_s: float) -> Admin:
+    """An admin client for a command."""
+    from hightide import Admin
+
+    return Admin(bootstrap, timeout_ms=timeout_s * 1000)
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@topics.command(name="list", epilog="Example: hightide topics list -o quiet")
+@click.option("--internal", is_flag=True, help="Those whose names begin with __ too.")
+@client_options
+def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None:
+    """List topics."""
+
+    async def work() -> list[TopicMetadata]:
+        async with admin(bootstrap, timeout_s) as client:
+            return await client.list_topics()
+
+    rows = [
+        {
+            "topic": topic.topic,
+            "topic_id": topic.topic_id,
+            "partitions": len(topic.partitions),
+            "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        }
+        for topic in run(work)
+        if internal or not topic.internal
+    ]
+    show(rows, output, columns=["topic", "partitions", "replication_factor"], key="topic")
+
+
+@topics.command(epilog="Example: hightide topics create orders -p 3 --config retention.ms=3600000")
+@click.argument("topic")
+@click.option("-p", "--partitions", type=int, default=-1, help="[default: num.partitions]")
+@click.option(
+    "-r", "--replicas", type=int, default=-1, help="[default: default.replication.factor]"
+)
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="Fine if the topic is there.")
+@client_options
+def create(
+    topic: str,
+    partitions: int,
+    replicas: int,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    bootstrap: str,
+    output: str,
+    timeout_s: float,
+) -> None:
+    """Create a topic; it can be used when this returns."""
+    from hightide import ApiError, ErrorCode
+
+    async def work() -> Any:
+        async with admin(bootstrap, timeout_s) as client:
+            return await client.create_topic(
+                topic,
+                partitions=partitions,
+                replication_factor=replicas,
+                configs=parse_pairs(configs, "--config"),
+            )
+
+    try:
+        result = run(work)
+    except ApiError as error:
+        if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            say(f"topic {topic} exists")
+            return
+        raise
+    fields = {
+        "topic": topic,
+        "topic_id": result.topic_id,
+        "partitions": result.partitions,
+        "replication_factor": result.replication_factor,
+    }
+    if output == "table":
+        say(f"created topic {topic} with {result.partitions} partitions")
+    else:
+        show([fields], output, columns=list(fields), key="topic")
+
+
+@topics.command(epilog="Example: hightide topics describe orders")
+@click.argument("topic", required=False)
+@client_options
+def describe(topic: str | None, bootstrap: str, output: str, timeout_s: float) -> None:
+    """Describe one topic or all: leaders, replicas, in-sync replicas, offsets."""
+    rows = run(_describe, topic, bootstrap, timeout_s)
+    if output == "table":
+        for row in rows:
+            _print_as_kafka(row)
+    else:
+        show(rows, output, columns=["topic"], key="topic")
+
+
+async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list[dict[str, Any]]:
+    async with admin(bootstrap, timeout_s) as client:
+        if topic is None:
+            found = [t for t in await client.list_topics() if not t.internal]
+        else:
+            found = [await client.describe_topic(topic)]
+        replicas: dict[tuple[str, int, int], ReplicaInfo] = {}
+        for directory in await client.describe_log_dirs([t.topic for t in found]):
+            for info in directory.replicas:
+                replicas[(info.topic, info.partition, directory.broker)] = info
+        rows = []
+        for known in found:
+            entries = await client.describe_configs("topic", known.topic)
+            configs = {entry.name: entry.value for entry in entries if not entry.default}
+            rows.append(_topic_row(known, configs, replicas))
+        return rows
+
+
+def _topic_row(
+    topic: TopicMetadata,
+    configs: dict[str, str],
+    replicas: dict[tuple[str, int, int], ReplicaInfo],
+) -> dict[str, Any]:
+    partitions = []
+    for partition in topic.partitions:
+        info = replicas.get((topic.topic, partition.partition, partition.leader))
+        row = {
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+            "elr": partition.elr,
+            "high_watermark": info.high_watermark if info else None,
+            "log_end_offset": info.log_end_offset if info else None,
+        }
+        if info is not None and info.error:
+            row["error"] = info.error
+        partitions.append(row)
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "configs": configs,
+        "partitions": partitions,
+    }
+
+
+def _print_as_kafka(row: dict[str, Any]) -> None:
+    """Kafka's two describe lines."""
+    partitions = row["partitions"]
+    factor = len(partitions[0]["replicas"]) if partitions else 0
+    configs = ",".join(f"{name}={value}" for name, value in row["configs"].items())
+    click.echo(
+        f"Topic: {row['topic']}\tTopicId: {row['topic_id']}\tPartitionCount: {len(partitions)}\t"
+        f"ReplicationFactor: {factor}\tConfigs: {configs}"
+    )
+    for partition in partitions:
+        leader = partition["leader"] if partition["leader"] >= 0 else "none"
+        line = (
+            f"\tTopic: {row['topic']}\tPartition: {partition['partition']}\tLeader: {leader}\t"
+            f"Replicas: {_ids(partition['replicas'])}\tIsr: {_ids(partition['isr'])}\t"
+            f"Elr: {_ids(partition['elr'])}\tHighWatermark: {partition['high_watermark']}\t"
+            f"LogEndOffset: {partition['log_end_offset']}"
+        )
+        click.echo(f"{line}\tOffline: {partition['error']}" if "error" in partition else line)
+
+
+def _ids(brokers: list[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+@topics.command(epilog="Example: hightide topics alter orders -p 6 --config retention.ms=-1")
+@click.argument("topic")
+@click.option("-p", "--partitions", type=int, help="As many in all.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a key.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
+@bootstrap_option
+@timeout_option
+def alter(
+    topic: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    unset: tuple[str, ...],
+    bootstrap: str,
+    timeout_s: float,
+) -> None:
+    """Give a topic more partitions, or set its configuration."""
+    if partitions is None and not configs and not unset:
+        raise click.UsageError("nothing to alter: give -p, --config or --unset")
+
+    async def work() -> None:
+        async with admin(bootstrap, timeout_s) as client:
+            if partitions is not None:
+                await client.create_partitions(topic, partitions)
+            if configs or unset:
+                await client.alter_topic_configs(
+                    topic, set_=parse_pairs(configs, "--config"), unset=unset
+                )
+
+    run(work)
+    say(f"altered topic {topic}")
+
+
+@topics.command(epilog="Example: hightide topics delete orders --yes")
+@click.argument("topic")
+@click.option("--if-exists", is_flag=True, help="Fine if there is none.")
+@yes_option
+@bootstrap_option
+@timeout_option
+def delete(topic: str, if_exists: bool, yes: bool, bootstrap: str, timeout_s: float) -> None:
+    """Delete a topic and its records."""
+    from hightide import ApiError, ErrorCode
+
+    if not yes:
+        say(f"this deletes topic {topic} and all its records: add --yes")
+        raise click.exceptions.Exit(USAGE)
+
+    async def work() -> None:
+        async with admin(bootstrap, timeout_s) as client:
+            await client.delete_topic(topic)
+
+    try:
+        run(work)
+    except ApiError as error:
+        if not (if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise
+    say(f"deleted topic {topic}")
+
+
+@topics.command(epilog="Example: hightide topics offsets orders --at 2013-06-01T00:00:00Z")
+@click.argument("topic")
+@click.option("--at", help="A time (ISO or ms) instead of earliest and latest.")
+@client_options
+def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: float) -> None:
+    """Each partition's first and next offset, or the offset at a time."""
+    from hightide.messages import EARLIEST, LATEST
+    from hightide_cli.times import parse_time
+
+    async def work() -> list[dict[str, Any]]:
+        async with admin(bootstrap, timeout_s) as client:
+            known = await client.describe_topic(topic)
+            where = [(topic, p.partition) for p in known.partitions]
+            if at is not None:
+                found = await client.offsets(where, parse_time(at))
+                return [
+                    {"topic": t, "partition": p, "offset": r.offset, "timestamp": r.timestamp}
+                    for (t, p), r in found.items()
+                ]
+            first, last = await client.offsets(where, EARLIEST), await client.offsets(where, LATEST)
+            return [
+                {
+                    "topic": t,
+                    "partition": p,
+                    "earliest": first[(t, p)].offset,
+                    "latest": last[(t, p)].offset,
+                }
+                for t, p in where
+            ]
+
+    rows = run(work)
+    show(rows, output, columns=list(rows[0]), key="partition")
+
+
+@click.group()
+def configs() -> None:
+    """Describe and alter configurations."""
+
+
+@configs.command(name="describe", epilog="Example: hightide configs describe topic orders")
+@click.argument("kind", type=click.Choice(["topic", "broker"]))
+@click.argument("name")
+@click.option("--all", "everything", is_flag=True, help="Defaults too.")
+@client_options
+def describe_configs(
+    kind: str, name: str, everything: bool, bootstrap: str, output: str, timeout_s: float
+) -> None:
+    """The keys of a topic or a broker that are set, or all of them."""
+
+    async def work() -> Any:
+        async with admin(bootstrap, timeout_s) as client:
+            return await client.describe_configs(kind, name)
+
+    rows = [
+        {"name": e.name, "value": e.value, "default": e.default, "doc": e.doc}
+        for e in run(work)
+        if everything or not e.default
+    ]
+    show(rows, output, columns=["name", "value", "default", "doc"], key="name")
+
+
+@configs.command(
+    name="alter", epilog="Example: hightide configs alter topic orders --set flush=replicated"
+)
+@click.argument("kind", type=click.Choice(["topic"]))
+@click.argument("name")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a key.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
+@bootstrap_option
+@timeout_option
+def alter_configs(
+    kind: str,
+    name: str,
+    set_: tuple[str, ...],
+    unset: tuple[str, ...],
+    bootstrap: str,
+    timeout_s: float,
+) -> None:
+    """Set the configuration of a topic."""
+    if not set_ and not unset:
+        raise click.UsageError("nothing to alter: give --set or --unset")
+
+    async def work() -> None:
+        async with admin(bootstrap, timeout_s) as client:
+            await client.alter_topic_configs(name, set_=parse_pairs(set_, "--set"), unset=unset)
+
+    run(work)
+    say(f"altered {kind} {name}: {json.dumps(parse_pairs(set_, '--set'))}")

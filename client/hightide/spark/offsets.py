@@ -1,0 +1,97 @@
+"""A stream's position as JSON in Spark's checkpoint, and the arithmetic on it. Pure.
+
+    {"v": 1, "topics": {"flights": {"id": "…", "partitions": {"0": [1500, 2], "1": [1300, 2]}}}}
+
+For each partition the *next* offset and the leader epoch it was seen in; for each topic its id, so that
+a topic that was deleted and made again is noticed. Spark compares positions as text: topics are sorted
+by name and partitions by number, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hightide.errors import HightideError
+
+VERSION = 1
+Json = dict[str, Any]
+
+
+class DataLoss(HightideError):
+    """Records that a query should have read are gone; says which range and why."""
+
+
+class Place(NamedTuple):
+    """How far one partition is."""
+
+    offset: int
+    leader_epoch: int
+
+
+class Position(NamedTuple):
+    """How far a query is: places by (topic, partition), ids by topic."""
+
+    places: Mapping[tuple[str, int], Place]
+    topic_ids: Mapping[str, str]
+
+    def to_json(self) -> Json:
+        """The form that Spark keeps."""
+        topics: Json = {}
+        for (topic, partition), place in sorted(self.places.items()):
+            entry = topics.setdefault(topic, {"id": self.topic_ids[topic], "partitions": {}})
+            entry["partitions"][str(partition)] = [place.offset, place.leader_epoch]
+        return {"v": VERSION, "topics": topics}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Position:
+        """What `to_json` gave; raises `DataLoss` for what it cannot have given."""
+        if data.get("v") != VERSION:
+            raise DataLoss(f"checkpoint offsets have version {data.get('v')}, expected {VERSION}")
+        places: dict[tuple[str, int], Place] = {}
+        ids: dict[str, str] = {}
+        for topic, entry in data["topics"].items():
+            ids[topic] = entry["id"]
+            for partition, (offset, epoch) in entry["partitions"].items():
+                places[(topic, int(partition))] = Place(offset, epoch)
+        return cls(places, ids)
+
+
+def advanced(start: Position, end: Position) -> bool:
+    """Whether there is anything between two positions, or a partition is new."""
+    for where, place in end.places.items():
+        before = start.places.get(where)
+        if before is None or place.offset > before.offset:
+            return True
+    return False
+
+
+def no_further_back(start: Position, end: Position) -> Position:
+    """`end`, but nowhere before `start`: an end that fell is not a reason to go back."""
+    places = dict(end.places)
+    for where, before in start.places.items():
+        place = places.get(where)
+        if place is not None and place.offset < before.offset:
+            places[where] = before
+    return Position(places, end.topic_ids)
+
+
+def prorate(
+    start: Position, end: Position, limit: int, first: Mapping[tuple[str, int], int]
+) -> Position:
+    """`end`, cut to about `limit` records in all, each partition by its share of the backlog.
+
+    At least one record of every partition that has any. `first` is where new partitions begin.
+    """
+    begins = {
+        w: start.places[w].offset if w in start.places else first.get(w, 0) for w in end.places
+    }
+    backlog = {where: place.offset - begins[where] for where, place in end.places.items()}
+    total = sum(count for count in backlog.values() if count > 0)
+    if total <= limit:
+        return end
+    places = {}
+    for where, place in end.places.items():
+        share = max(1, limit * backlog[where] // total) if backlog[where] > 0 else 0
+        places[where] = Place(min(begins[where] + share, place.offset), place.leader_epoch)
+    return Position(places, end.topic_ids)

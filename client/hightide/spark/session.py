@@ -1,0 +1,60 @@
+"""A Spark session with the settings that suit this source, and a Java to run it.
+
+What each setting buys was measured on small micro-batches: Unix sockets between the JVM and Python
+spare a 40 ms stall a task; the file-system checkpoint manager spares some twenty forked processes a
+batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the heap.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hightide.spark import HightideDataSource
+from hightide.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STREAMING = "spark.sql.streaming"
+_EXECUTION = "org.apache.spark.sql.execution.streaming"
+SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    f"{_STREAMING}.checkpointFileManagerClass": (
+        f"{_EXECUTION}.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    f"{_STREAMING}.stateStore.providerClass": f"{_EXECUTION}.state.RocksDBStateStoreProvider",
+    f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""The driver listens on loopback only; a real cluster needs `spark.driver.host` set to its address."""
+
+
+def prepare_environment() -> Java:
+    """Point Spark at this Python and at a Java; raises `NoJava`."""
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return java
+
+
+def make_session(app_name: str, master: str, conf: Mapping[str, Any]) -> SparkSession:
+    """A session; `conf` goes over `SETTINGS`. Raises `NoJava`."""
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**SETTINGS, **conf}.items():
+        builder = builder.config(name, str(value))
+    spark = builder.getOrCreate()
+    # Spark finds the format by itself in an installed package, but not in an editable install.
+    spark.dataSource.register(HightideDataSource)
+    return spark
