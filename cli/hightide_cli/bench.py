@@ -1,0 +1,301 @@
+"""`hightide bench`: what this machine does, as ratios to a floor measured in the same run.
+
+Absolute numbers say more about the machine than about the code, so each figure comes with the same
+bytes pushed through the barest thing that could do the job: a raw loopback socket for the wire, an
+append with fdatasync for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hightide_cli.cluster import BrokerProcess, start_broker, stop_broker, wait_until_serving
+from hightide_cli.options import output_option, run, say, show_one
+
+FLOOR_BYTES = 256 << 20
+CHUNK_BYTES = 1 << 20
+TOPIC = "bench"
+
+
+@click.group()
+def bench() -> None:
+    """Measure this machine. Without -b each command starts a broker of its own, and removes it."""
+
+
+def bench_options(command: Any) -> Any:
+    """What all three measurements share."""
+    options = [
+        click.option("-b", "--bootstrap", help="A running cluster instead of one of its own."),
+        click.option(
+            "-n", "--records", type=click.IntRange(min=1), default=1_000_000, show_default=True
+        ),
+        click.option("--record-size", type=click.IntRange(min=0), default=100, show_default=True),
+        click.option(
+            "--batch-size", type=click.IntRange(min=1), default=256 << 10, show_default=True
+        ),
+        click.option(
+            "--acks", type=click.Choice(["0", "1", "all"]), default="1", show_default=True
+        ),
+        click.option(
+            "--flush",
+            type=click.Choice(["replicated", "synced"]),
+            default="replicated",
+            show_default=True,
+        ),
+        click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True),
+        click.option(
+            "-z", "--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none"
+        ),
+        click.option(
+            "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."
+        ),
+        output_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class OwnBroker:
+    """A broker in a temporary directory for the time of a measurement, or somebody else's."""
+
+    def __init__(self, flags: dict[str, Any]) -> None:
+        self._flags = flags
+        self.address = flags["bootstrap"] or ""
+        self.directory = Path(flags["data"] or tempfile.gettempdir())
+
+    def __enter__(self) -> OwnBroker:
+        if not self.address:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="hightide-bench-", dir=self.directory
+            )
+            self._broker = BrokerProcess(Path(self._temporary.name), 1)
+            self._process = start_broker(self._broker, port=0, assignments=())
+            facts = wait_until_serving(self._broker, self._process)
+            self.address = f"{facts['host']}:{facts['port']}"
+        run(self._make_topic)
+        return self
+
+    async def _make_topic(self) -> None:
+        from hightide import Admin
+
+        async with Admin(self.address) as admin:
+            if any(topic.topic == TOPIC for topic in await admin.list_topics()):
+                await admin.delete_topic(TOPIC)
+            await admin.create_topic(
+                TOPIC,
+                partitions=self._flags["partitions"],
+                configs={"flush": self._flags["flush"], "max.message.bytes": str(16 << 20)},
+            )
+
+    def memory_mb(self) -> float | None:
+        """The broker's resident memory, if it is ours."""
+        if self._flags["bootstrap"]:
+            return None
+        status = Path(f"/proc/{self._process.pid}/status")
+        if not status.exists():
+            return None
+        for line in status.read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return round(int(line.split()[1]) / 1024, 1)
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        if not self._flags["bootstrap"]:
+            stop_broker(self._broker, kill=True)
+            self._process.wait()
+            self._temporary.cleanup()
+
+
+@bench.command(epilog="Example: hightide bench produce --record-size 1024 --flush synced -o json")
+@bench_options
+def produce(**flags: Any) -> None:
+    """One producer process, `send` for each record; the floors are a raw socket and a raw disk."""
+    with OwnBroker(flags) as broker:
+        seconds = run(_produce, broker.address, flags)
+        _report("produce", flags, seconds, broker)
+
+
+@bench.command(epilog="Example: hightide bench consume -n 2000000")
+@bench_options
+def consume(**flags: Any) -> None:
+    """One consumer process, every record as a Python object."""
+    with OwnBroker(flags) as broker:
+        run(_produce, broker.address, flags)
+        seconds = run(_consume, broker.address, flags)
+        _report("consume", flags, seconds, broker)
+
+
+@bench.command(epilog="Example: hightide bench e2e -n 1000 --acks all")
+@bench_options
+def e2e(**flags: Any) -> None:
+    """One record at a time, sent and read back: latency percentiles."""
+    flags["records"] = min(flags["records"], 2000)
+    with OwnBroker(flags) as broker:
+        latencies = sorted(run(_round_trips, broker.address, flags))
+        floor = sorted(_socket_round_trips(min(flags["records"], 1000)))
+    fields = {
+        "bench": "e2e",
+        "records": len(latencies),
+        "acks": flags["acks"],
+        "flush": flags["flush"],
+    }
+    for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
+        fields[name] = round(latencies[int(share * (len(latencies) - 1))] * 1000, 3)
+    fields["floor_socket_p50_ms"] = round(floor[len(floor) // 2] * 1000, 3)
+    fields["ratio_to_socket"] = round(
+        fields["p50_ms"] / max(fields["floor_socket_p50_ms"], 1e-6), 1
+    )
+    show_one(fields, flags["output"])
+
+
+def _report(name: str, flags: dict[str, Any], seconds: float, broker: OwnBroker) -> None:
+    size = flags["records"] * flags["record_size"]
+    rate = size / seconds / 1e6
+    say("measuring the floors")
+    wire, disk = _socket_floor(), _disk_floor(broker.directory)
+    fields = {
+        "bench": name,
+        "records": flags["records"],
+        "record_size": flags["record_size"],
+        "acks": flags["acks"],
+        "flush": flags["flush"],
+        "seconds": round(seconds, 3),
+        "records_per_s": round(flags["records"] / seconds),
+        "mb_per_s": round(rate, 1),
+        "floor_socket_mb_per_s": round(wire, 1),
+        "floor_disk_mb_per_s": round(disk, 1),
+        "ratio_to_socket": round(rate / wire, 4),
+        "ratio_to_disk": round(rate / disk, 4),
+        "broker_memory_mb": broker.memory_mb(),
+    }
+    show_one(fields, flags["output"])
+
+
+async def _produce(address: str, flags: dict[str, Any]) -> float:
+    from hightide import Producer
+
+    value = os.urandom(flags["record_size"])
+    async with Producer(
+        address,
+        acks=flags["acks"],
+        batch_size=flags["batch_size"],
+        max_request_size=max(1 << 20, flags["batch_size"] + (64 << 10)),
+        linger_ms=5,
+        compression=flags["compression"],
+    ) as producer:
+        await (await producer.send(TOPIC, value))
+        started = time.perf_counter()
+        for _ in range(flags["records"]):
+            await producer.send(TOPIC, value)
+        await producer.flush()
+        return time.perf_counter() - started
+
+
+async def _consume(address: str, flags: dict[str, Any]) -> float:
+    from hightide import Consumer
+
+    left = flags["records"]
+    async with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
+        started = time.perf_counter()
+        async for _ in consumer:
+            left -= 1
+            if not left:
+                break
+        return time.perf_counter() - started
+
+
+async def _round_trips(address: str, flags: dict[str, Any]) -> list[float]:
+    from hightide import Consumer, Producer
+
+    value = os.urandom(flags["record_size"])
+    latencies = []
+    async with (
+        Producer(address, acks=flags["acks"], linger_ms=0) as producer,
+        Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer,
+    ):
+        for _ in range(flags["records"]):
+            started = time.perf_counter()
+            await producer.send(TOPIC, value)
+            await anext(consumer)
+            latencies.append(time.perf_counter() - started)
+    return latencies
+
+
+def _with_echo(serve: Callable[[socket.socket], None], work: Callable[[socket.socket], Any]) -> Any:
+    """Run `work` against a thread that serves one loopback connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        with socket.create_connection(listener.getsockname()) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            result = work(client)
+        thread.join()
+    return result
+
+
+def _socket_floor() -> float:
+    """MB/s of a raw loopback socket, one process sending, one thread receiving."""
+
+    def sink(connection: socket.socket) -> None:
+        buffer = bytearray(CHUNK_BYTES)
+        while connection.recv_into(buffer):
+            pass
+
+    def send(client: socket.socket) -> float:
+        chunk = bytes(CHUNK_BYTES)
+        started = time.perf_counter()
+        for _ in range(FLOOR_BYTES // CHUNK_BYTES):
+            client.sendall(chunk)
+        client.shutdown(socket.SHUT_WR)
+        client.recv(1)
+        return FLOOR_BYTES / (time.perf_counter() - started) / 1e6
+
+    return float(_with_echo(sink, send))
+
+
+def _socket_round_trips(count: int) -> list[float]:
+    """Seconds of a one-byte question and answer on a raw loopback socket."""
+
+    def echo(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while data := connection.recv(64):
+            connection.sendall(data)
+
+    def ask(client: socket.socket) -> list[float]:
+        found = []
+        for _ in range(count):
+            started = time.perf_counter()
+            client.sendall(b"?")
+            client.recv(1)
+            found.append(time.perf_counter() - started)
+        return found
+
+    result: list[float] = _with_echo(echo, ask)
+    return result
+
+
+def _disk_floor(directory: Path) -> float:
+    """MB/s of appending 1 MiB at a time, each made durable with fdatasync."""
+    chunk = os.urandom(CHUNK_BYTES)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="hightide-floor-") as file:
+        started = time.perf_counter()
+        for _ in range(FLOOR_BYTES // CHUNK_BYTES // 4):
+            os.write(file.fileno(), chunk)
+            os.fdatasync(file.fileno())
+        return FLOOR_BYTES / 4 / (time.perf_counter() - started) / 1e6

@@ -1,0 +1,166 @@
+"""`hightide doctor`: is this machine fit to run hightide, and if not, what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from hightide_cli.cluster import brokers_of, data_option
+from hightide_cli.failures import UNHEALTHY
+from hightide_cli.options import output_option, show
+
+DISK_FREE_BYTES_MIN = 1 << 30
+OPEN_FILES_MIN = 1024
+SYNC_P50_S_MAX = 0.02
+_SYNCS = 30
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+
+class Finding(NamedTuple):
+    """One check's result; `advice` says what to do when it is not ok."""
+
+    check: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+@click.command(epilog="Example: hightide doctor --port 19092 -o json")
+@data_option
+@click.option(
+    "--port", type=int, default=19092, show_default=True, help="The port a broker would use."
+)
+@output_option
+def doctor(data: Path, port: int, output: str) -> None:
+    """Check Python, Java, packages, port, disk, sync time and data directory; exit 6 if one fails."""
+    findings = list(examine(data, port))
+    show(
+        [finding._asdict() for finding in findings],
+        output,
+        columns=["check", "status", "found", "advice"],
+        key="check",
+    )
+    if any(finding.status == FAIL for finding in findings):
+        raise click.exceptions.Exit(UNHEALTHY)
+
+
+def examine(data: Path, port: int) -> Iterator[Finding]:
+    """Every check, in order."""
+    yield _python()
+    yield _java()
+    yield _spark()
+    yield _port(data, port)
+    yield _open_files()
+    directory = _existing(data)
+    yield _owner(data, directory)
+    yield _space(directory)
+    yield _sync_time(directory)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or its nearest parent that exists."""
+    path = path.resolve()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _python() -> Finding:
+    found = sys.version.split()[0]
+    if sys.version_info < (3, 11):
+        return Finding("python", FAIL, found, "hightide needs Python 3.11 or newer")
+    if not __debug__:
+        return Finding("python", FAIL, f"{found} -O", "run without -O: asserts are guards here")
+    return Finding("python", OK, found)
+
+
+def _java() -> Finding:
+    from hightide.java import NoJava, find_java
+
+    try:
+        return Finding("java", OK, str(find_java()))
+    except NoJava as error:
+        return Finding("java", WARN, "none", f"only Spark needs it: {error}")
+
+
+def _spark() -> Finding:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Finding("spark", OK, f"pyspark {version('pyspark')}, pyarrow {version('pyarrow')}")
+    except PackageNotFoundError as error:
+        return Finding("spark", WARN, f"{error.name} is missing", "pip install 'hightide[spark]'")
+
+
+def _port(data: Path, port: int) -> Finding:
+    for broker in brokers_of(data):
+        if broker.pid() is not None and broker.facts().get("port") == port:
+            return Finding("port", OK, f"{port} is served by broker {broker.node} of {data}")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Finding("port", FAIL, f"{port}: {error.strerror}", "choose another with --port")
+    return Finding("port", OK, f"{port} is free")
+
+
+def _open_files() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{soft}, may be raised to {hard}"
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN:
+        return Finding("open files", WARN, found, f"raise the limit to {OPEN_FILES_MIN} or more")
+    return Finding("open files", OK, found)
+
+
+def _owner(data: Path, directory: Path) -> Finding:
+    if not os.access(directory, os.W_OK):
+        return Finding(
+            "data directory", FAIL, f"{directory} is not writable", "choose another --data"
+        )
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():
+        return Finding(
+            "data directory", WARN, f"{directory} belongs to user {owner}", "run as its owner"
+        )
+    state = "exists" if data.exists() else "will be made"
+    return Finding("data directory", OK, f"{data} {state}")
+
+
+def _space(directory: Path) -> Finding:
+    free = shutil.disk_usage(directory).free
+    found = f"{free / (1 << 30):.1f} GiB free"
+    if free < DISK_FREE_BYTES_MIN:
+        return Finding("disk space", FAIL, found, "free some, or choose another --data")
+    return Finding("disk space", OK, found)
+
+
+def _sync_time(directory: Path) -> Finding:
+    """How long appending 4 KiB and syncing it takes: what a synced acknowledgement costs."""
+    times = sorted(_timed(directory))
+    p50, p99 = times[len(times) // 2], times[-1]
+    found = f"p50 {p50 * 1000:.2f} ms, worst {p99 * 1000:.2f} ms"
+    if p50 > SYNC_P50_S_MAX:
+        return Finding("sync time", WARN, found, "slow disk: flush=replicated, or a faster one")
+    return Finding("sync time", OK, found)
+
+
+def _timed(directory: Path) -> Iterator[float]:
+    clock: Callable[[], float] = time.perf_counter
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="hightide-doctor-") as file:
+        for _ in range(_SYNCS):
+            started = clock()
+            os.write(file.fileno(), bytes(4096))
+            os.fdatasync(file.fileno())
+            yield clock() - started

