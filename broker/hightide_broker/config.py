@@ -1,9 +1,10 @@
 """A node's configuration: Kafka's names and units, validated once, frozen.
 
-Where a value comes from, the first that has it: `--set key=value`, the environment
-(`HIGHTIDE_` + the key in capitals with `_` for `.`), the TOML file, the default here. In TOML the dots
-make tables: `log.segment.bytes = "1GiB"` and `[log.segment] bytes = "1GiB"` are the same. Sizes take
-KiB, MiB, GiB, times take ms, s, m, h, d. An unknown key is an error that names the nearest known one.
+Where a value comes from, the first that has it: `--set key=value`, the environment (`HIGHTIDE_` +
+the key in capitals with `_` for `.`), the TOML file, the default here. In TOML the dots make
+tables: `log.segment.bytes = "1GiB"` and `[log.segment] bytes = "1GiB"` are the same. Sizes take
+KiB, MiB, GiB, times take ms, s, m, h, d. An unknown key is an error that names the nearest known
+one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a node. `unit` is bytes, ms, or empty; `topic_key` the topic key it is a default of."""
+    """One key of a node. `unit` is bytes, ms, or empty; `topic_key` the topic key it is a
+    default of."""
 
     name: str
     default: str

@@ -4,9 +4,9 @@ The composition root: the only place that picks which disk, clock, randomness an
 
 Start, in this order: lock the directory and check whose it is; read (and remove) the clean-shutdown
 marker; open the metadata log in a new epoch; listen; register with the controller, which takes away
-whatever the last incarnation led; open the replicas; ask to be unfenced, which elects; serve. A client
-is answered only when all of that is done. Stop: finish requests, hand leadership back, close the logs,
-write the checkpoints, and last the marker.
+whatever the last incarnation led; open the replicas; ask to be unfenced, which elects; serve. A
+client is answered only when all of that is done. Stop: finish requests, hand leadership back, close
+the logs, write the checkpoints, and last the marker.
 """
 
 from __future__ import annotations

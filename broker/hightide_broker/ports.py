@@ -2,11 +2,11 @@
 
 Reads, appends, truncation and renames are plain calls on the page cache. Only `Disk.sync` and
 `Disk.in_thread` await: whatever can block long goes through them. The small durable files
-(checkpoints, quorum state) are written by `replace`, which blocks for one sync and is meant for rare
-events or for a worker thread.
+(checkpoints, quorum state) are written by `replace`, which blocks for one sync and is meant for
+rare events or for a worker thread.
 
-The file system's failures leave here as `DiskError`, and nowhere else: `full` says that there was no
-room, and then the file is as it was before the call.
+The file system's failures leave here as `DiskError`, and nowhere else: `full` says that there was
+no room, and then the file is as it was before the call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`up`, `ps`, `logs`, `down`: a cluster of broker processes on this machine, kept in one directory.
 
-`<data>/broker-1` is a broker's data, `<data>/logs/broker-1.log` what it says, `<data>/run/broker-1.json`
-where it serves. Whether a broker lives is asked of the lock on its data directory, not of a process id,
-which may be somebody else's by now.
+`<data>/broker-1` is a broker's data, `<data>/logs/broker-1.log` what it says,
+`<data>/run/broker-1.json` where it serves. Whether a broker lives is asked of the lock on its data
+directory, not of a process id, which may be somebody else's by now.
 """
 
 from __future__ import annotations

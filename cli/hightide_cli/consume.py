@@ -21,7 +21,8 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 @click.command(
     epilog="Examples: hightide consume orders --from start -e · "
-    "hightide consume orders -f '%t-%p @%o %k=%v\\n' -c 10 · hightide consume orders --from @2013-06-01"
+    "hightide consume orders -f '%t-%p @%o %k=%v\\n' -c 10 · "
+    "hightide consume orders --from @2013-06-01"
 )
 @click.argument("topics", nargs=-1, required=True)
 @click.option("-p", "--partitions", help="Only these, as 0,1,2.")

@@ -1,8 +1,8 @@
 """`hightide demo`: the whole way on real data - a broker, a replay, a streaming query, and a check.
 
-A cluster starts in a temporary directory, a year of flights is replayed into a topic while a Spark query
-reads it, writes every event to Parquet and keeps daily aggregates. Then everything is compared with a
-direct computation over the source file. Exit 0 means that all of it matched.
+A cluster starts in a temporary directory, a year of flights is replayed into a topic while a Spark
+query reads it, writes every event to Parquet and keeps daily aggregates. Then everything is
+compared with a direct computation over the source file. Exit 0 means that all of it matched.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def _write_events(source: DataFrame, output: Path) -> Any:
 
 
 def _write_aggregate(source: DataFrame, output: Path) -> Any:
-    """Flights, cancellations and delay of each day and carrier; the whole table after each batch."""
+    """Flights, cancellations and delay of each day and carrier; the whole table after each
+    batch."""
     from pyspark.sql import functions as f
 
     event = f.from_json(f.col("value").cast("string"), "carrier string, dep_delay int")

@@ -41,7 +41,8 @@ class Finding(NamedTuple):
 )
 @output_option
 def doctor(data: Path, port: int, output: str) -> None:
-    """Check Python, Java, packages, port, disk, sync time and data directory; exit 6 if one fails."""
+    """Check Python, Java, packages, port, disk, sync time and data directory; exit 6 if one
+    fails."""
     findings = list(examine(data, port))
     show(
         [finding._asdict() for finding in findings],
@@ -76,8 +77,6 @@ def _existing(path: Path) -> Path:
 
 def _python() -> Finding:
     found = sys.version.split()[0]
-    if sys.version_info < (3, 11):
-        return Finding("python", FAIL, found, "hightide needs Python 3.11 or newer")
     if not __debug__:
         return Finding("python", FAIL, f"{found} -O", "run without -O: asserts are guards here")
     return Finding("python", OK, found)

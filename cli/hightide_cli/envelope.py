@@ -1,7 +1,7 @@
 """The JSON line of a record: `consume -J` writes it and `produce -J` reads it back, without loss.
 
-`{"topic","partition","offset","timestamp","key","value","headers"}`; bytes that are UTF-8 text are a
-string, others `{"b64": …}`, a null is null; headers are pairs `[name, value]` in order.
+`{"topic","partition","offset","timestamp","key","value","headers"}`; bytes that are UTF-8 text are
+a string, others `{"b64": …}`, a null is null; headers are pairs `[name, value]` in order.
 """
 
 from __future__ import annotations

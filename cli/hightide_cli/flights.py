@@ -69,7 +69,8 @@ def events(table: pa.Table) -> Iterator[tuple[bytes, bytes, int]]:
 
 
 def daily_delays(table: pa.Table) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """(day since 1970, carrier) → flights, cancelled, minutes of departure delay: computed directly."""
+    """(day since 1970, carrier) → flights, cancelled, minutes of departure delay: computed
+    directly."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,9 +1,11 @@
-"""`hightide log dump` and `verify`: what is in segment files, read without a broker and without writing."""
+"""`hightide log dump` and `verify`: what is in segment files, read without a broker and without
+writing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +53,8 @@ def dump(path: Path, records: bool, json_lines: bool) -> None:
 @log.command(epilog="Example: hightide log verify .hightide/broker-1")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 def verify(path: Path) -> None:
-    """Check every batch of every segment below PATH; exit 7 and name file and position if one is bad."""
+    """Check every batch of every segment below PATH; exit 7 and name file and position if one is
+    bad."""
     from hightide_broker.storage.recovery import damage_in
 
     count, bad = 0, 0
@@ -203,8 +206,7 @@ def _index_damage(segment: Segment) -> Iterator[tuple[str, str]]:
             yield index.path, "its size is not a whole number of entries"
             continue
         entries = index.entries()
-        pairs = zip(entries, entries[1:], strict=False)
-        if any(one[0] >= two[0] or one[1] > two[1] for one, two in pairs):
+        if any(one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(entries)):
             yield index.path, "its entries do not rise"
         elif limit is not None and entries and entries[-1][1] >= limit:
             yield index.path, "its last entry lies behind the segment"

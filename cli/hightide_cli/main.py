@@ -1,4 +1,5 @@
-"""The door of the command line: which command lives where. Nothing heavy is imported before it is used.
+"""The door of the command line: which command lives where. Nothing heavy is imported before it is
+used.
 
 `hightide --help` answers without importing trio, rich or the library; each command's module is
 imported when it is called.
@@ -60,7 +61,8 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "HIGHTIDE"},
-    epilog="Examples: hightide up --detach --topic orders:3 · echo hello | hightide produce orders · "
+    epilog="Examples: hightide up --detach --topic orders:3 · "
+    "echo hello | hightide produce orders · "
     "hightide consume orders --from start -e · hightide demo",
 )
 @click.version_option(package_name="hightide", prog_name="hightide")

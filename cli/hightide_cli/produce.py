@@ -15,7 +15,8 @@ from hightide_cli.options import bootstrap_option, output_option, run, say, time
 
 
 @click.command(
-    epilog="Examples: echo hello | hightide produce orders · hightide produce orders -K , keyed.csv · "
+    epilog="Examples: echo hello | hightide produce orders · "
+    "hightide produce orders -K , keyed.csv · "
     "hightide consume a -J --from start -e | hightide produce b -J"
 )
 @click.argument("topic")

@@ -1,4 +1,5 @@
-"""`hightide server start` runs one broker in the foreground; `hightide storage` prepares its directory."""
+"""`hightide server start` runs one broker in the foreground; `hightide storage` prepares its
+directory."""
 
 from __future__ import annotations
 

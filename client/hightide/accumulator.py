@@ -1,16 +1,18 @@
-"""The producer's memory: records gather into batches by partition, and batches go out in order. Pure.
+"""The producer's memory: records gather into batches by partition, and batches go out in order.
+Pure.
 
 What this room is: batching by size and linger, memory, sequences of idempotence, order under retry,
 expiry. What it is not: it sends nothing and waits for nothing (`producer.py` does).
 
-A partition's queue holds `pending` batches (to be sent, in order) and `in_flight` ones. Legal moves of
-a batch: filling → pending → in flight → done, and in flight → pending when it is to be sent again.
+A partition's queue holds `pending` batches (to be sent, in order) and `in_flight` ones. Legal moves
+of a batch: filling → pending → in flight → done, and in flight → pending when it is to be sent
+again.
 
 Order and idempotence (KIP-98, KIP-360; KAFKA-FACTS PR4-PR6):
 * a batch gets its sequence when it is first sent and keeps it over retries;
 * while a batch waits to be sent again, nothing later is sent before it;
-* a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped and
-  what is pending starts at sequence 0. A sequence is never used for other data.
+* a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped
+  and what is pending starts at sequence 0. A sequence is never used for other data.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from hightide.errors import HightideError
 from hightide.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, encode_batch
 
 RECORD_OVERHEAD = 24
-"""Bytes a record is counted with besides key, value and headers: lengths, timestamp, Python objects."""
+"""Bytes a record is counted with besides key, value and headers: lengths, timestamp, Python
+objects."""
 SEQUENCE_MAX = (1 << 31) - 1
 EPOCH_MAX = (1 << 15) - 1
 
@@ -291,7 +294,8 @@ class Accumulator:
         return all(b is batch or b.created_at >= batch.created_at for b in others)
 
     def refuse_sequence(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
-        """The broker misses a batch before this one, and there is none: number anew and send again."""
+        """The broker misses a batch before this one, and there is none: number anew and send
+        again."""
         queue = self._queues[(batch.topic, batch.partition)]
         queue.gap = True
         self.retry(batch, error, not_before=not_before)

@@ -1,7 +1,7 @@
 """Admin: topics, partitions, configs and descriptions of the cluster, typed.
 
-Every method raises `ApiError` when the cluster refuses, with the first refusal if there are several, and
-`BrokerUnreachable` or `RequestTimedOut` when nobody answers within `timeout_ms`.
+Every method raises `ApiError` when the cluster refuses, with the first refusal if there are
+several, and `BrokerUnreachable` or `RequestTimedOut` when nobody answers within `timeout_ms`.
 """
 
 from __future__ import annotations

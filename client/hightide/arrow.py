@@ -1,8 +1,9 @@
 """Batches to Arrow, by adding up lengths: no Python per record.
 
-pyarrow and numpy come with the `spark` extra and are imported when the first batch is converted; they
-also add up the lengths here, so the columns are opened without the slower sums. The value and key bytes of an uncompressed batch are not copied: Arrow points into the bytes that came off the wire.
-The columns are those of Spark's Kafka source. Pure.
+pyarrow and numpy come with the `spark` extra and are imported when the first batch is converted;
+they also add up the lengths here, so the columns are opened without the slower sums. The value and
+key bytes of an uncompressed batch are not copied: Arrow points into the bytes that came off the
+wire. The columns are those of Spark's Kafka source. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A nursery for a client's own tasks, around the block of code that uses the client; and a nudge.
 
-trio wraps whatever leaves a nursery in an exception group. A user who writes `except ApiError` around a
-block that uses a client means the error itself, so the block's own exception is carried around the
-nursery and raised as it is.
+trio wraps whatever leaves a nursery in an exception group. A user who writes `except ApiError`
+around a block that uses a client means the error itself, so the block's own exception is carried
+around the nursery and raised as it is.
 """
 
 from __future__ import annotations

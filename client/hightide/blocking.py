@@ -1,8 +1,8 @@
 """The same three classes for code that has no event loop: scripts, notebooks, tests.
 
-One daemon thread runs trio for all blocking clients of a process; calls from other threads wait for it.
-Names, options and errors are those of the async classes. A `Producer.send` only queues the record, so
-that a loop of them is not a loop of thread switches.
+One daemon thread runs trio for all blocking clients of a process; calls from other threads wait for
+it. Names, options and errors are those of the async classes. A `Producer.send` only queues the
+record, so that a loop of them is not a loop of thread switches.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Open:
         # Enter and exit in one task: the client's nurseries belong to it.
         try:
             await self._client.__aenter__()
-        except BaseException as error:  # noqa: BLE001 - carried to the caller's thread
+        except BaseException as error:
             self._failure = error
             self._entered.set()
             self._left.set()
@@ -97,7 +97,7 @@ class _Open:
         await self._leave.wait()
         try:
             await self._client.__aexit__(self._leave_kind, None, None)
-        except Exception as error:  # noqa: BLE001 - carried to the caller's thread
+        except Exception as error:
             self._failure = error
         finally:
             self._left.set()

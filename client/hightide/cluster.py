@@ -1,8 +1,8 @@
 """What a client knows of the cluster: brokers, topics, who leads; and the way to each of them.
 
-Holds the connections of one client, refreshes metadata when it is old or was proven wrong, and retries
-what may succeed later, under one deadline. An answer about a partition with an older leader epoch than
-known is ignored; a topic that was made anew starts over (KAFKA-FACTS MD1).
+Holds the connections of one client, refreshes metadata when it is old or was proven wrong, and
+retries what may succeed later, under one deadline. An answer about a partition with an older leader
+epoch than known is ignored; a topic that was made anew starts over (KAFKA-FACTS MD1).
 """
 
 from __future__ import annotations

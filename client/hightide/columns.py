@@ -2,10 +2,10 @@
 
 The payload is `[offset_deltas | nil, timestamp_deltas, key_lengths, keys, value_lengths, values,
 headers | nil]`. Integer columns are little-endian i32 in a `bin` (timestamps i64 where i32 does not
-reach); a length of -1 is a null. `offset_deltas` is nil when they are 0..n-1; compaction writes them.
-`headers` is sparse: nil, or `[record_indexes, header_counts, name_lengths, names, value_lengths,
-values]` for the records that have any, so that nothing in a batch nests and a small payload cannot
-decode into a large one.
+reach); a length of -1 is a null. `offset_deltas` is nil when they are 0..n-1; compaction writes
+them. `headers` is sparse: nil, or `[record_indexes, header_counts, name_lengths, names,
+value_lengths, values]` for the records that have any, so that nothing in a batch nests and a small
+payload cannot decode into a large one.
 
 Encoding and decoding thousands of records is a handful of C calls; there is no Python per record
 here except to make the records a Python caller asked for. Pure. Arrow is `arrow.py`'s.
@@ -94,7 +94,8 @@ def encode_columns(
     base_timestamp: int,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytes:
-    """The payload for these records. `keys` None: all null; `headers` maps a record's index to its."""
+    """The payload for these records. `keys` None: all null; `headers` maps a record's index to
+    its."""
     count = len(values)
     assert len(timestamps) == count, f"{len(timestamps)} timestamps for {count} values"
     key_lengths, key_bytes = _blob(keys) if keys is not None else (_nulls(count), b"")
@@ -145,7 +146,8 @@ def encode_headers(headers: Mapping[int, Headers]) -> bytes:
 def decode_columns(payload: Buffer, count: int, *, check_sums: bool = True) -> Columns:
     """The columns of `count` records, every length and sum checked.
 
-    `check_sums` False leaves key and value lengths for the caller to add up. Raises `CorruptBatch` if they do not add up.
+    `check_sums` False leaves key and value lengths for the caller to add up. Raises `CorruptBatch`
+    if they do not add up.
     """
     view = memoryview(payload)
     try:
@@ -280,7 +282,7 @@ def _nulls(count: int) -> bytes:
 
 
 def _timestamp_deltas(timestamps: Sequence[int], base: int) -> bytes:
-    if timestamps and _I32_MIN <= min(timestamps) - base and max(timestamps) - base <= _I32_MAX:
+    if timestamps and min(timestamps) - base >= _I32_MIN and max(timestamps) - base <= _I32_MAX:
         return array("i", map(base.__rsub__, timestamps)).tobytes()
     return array("q", map(base.__rsub__, timestamps)).tobytes()
 
@@ -359,7 +361,7 @@ def _values_of(lengths: memoryview, blob: memoryview) -> list[bytes | None]:
     if -1 not in items:
         ends = list(accumulate(items))
         return [data[start:end] for start, end in zip(chain((0,), ends), ends, strict=False)]
-    ends = list(accumulate(length if length > 0 else 0 for length in items))
+    ends = list(accumulate(max(0, length) for length in items))
     return [
         None if length < 0 else data[end - length : end]
         for length, end in zip(items, ends, strict=True)

@@ -1,7 +1,8 @@
 """The consumer: committed records of assigned partitions, in offset order, prefetched.
 
-Reads only what is below the high watermark. One task fetches from each broker, ahead of the caller and
-within bounded memory; `poll` and iteration hand out what has arrived. `fetcher.py` is the background.
+Reads only what is below the high watermark. One task fetches from each broker, ahead of the caller
+and within bounded memory; `poll` and iteration hand out what has arrived. `fetcher.py` is the
+background.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Partitions = Iterable[tuple[str, int]]
 class Consumer:
     """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
 
-    Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`. Give
-    `topics` to read all their partitions, or `partitions` as pairs (topic, partition).
+    Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`.
+    Give `topics` to read all their partitions, or `partitions` as pairs (topic, partition).
 
     Raises `UsageError` for options that cannot work together.
     """

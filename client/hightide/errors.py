@@ -132,7 +132,8 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
 
 
 def error_code(name: str) -> ErrorCode:
-    """The code of a name from the wire; a name this client does not know is UNKNOWN_SERVER_ERROR."""
+    """The code of a name from the wire; a name this client does not know is
+    UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(name)
     except ValueError:

@@ -1,8 +1,8 @@
 """The consumer's background: finds starting offsets and fetches ahead, one task for each broker.
 
-Each task asks its broker for all partitions it leads that have room, in one fetch that the broker parks
-until there is data. What is fetched and not handed out is bounded by `prefetch_bytes`. Failures that
-only the caller can judge are kept for the next `poll`.
+Each task asks its broker for all partitions it leads that have room, in one fetch that the broker
+parks until there is data. What is fetched and not handed out is bounded by `prefetch_bytes`.
+Failures that only the caller can judge are kept for the next `poll`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which Java runs Spark: the system's if it is new enough, else the packaged one.
 
-The `spark` extra brings a Java runtime as a wheel. Spark insists on a module that this runtime lacks
-and does without (it speeds up MLlib only), so a wrapper in a directory of its own drops that one flag.
+The `spark` extra brings a Java runtime as a wheel. Spark insists on a module that this runtime
+lacks and does without (it speeds up MLlib only), so a wrapper in a directory of its own drops that
+one flag.
 """
 
 from __future__ import annotations

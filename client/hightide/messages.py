@@ -2,8 +2,8 @@
 
 The evolution rule: unknown keys are ignored, missing ones take the defaults here. A field without a
 default has been there since version 1 and must be sent; each element of a list has at least one, so
-that a small message cannot decode into a large one. Field meanings are Kafka's (KAFKA protocol guide,
-same names); `error` is a name of `errors.ErrorCode` or None. `records` is the position of an
+that a small message cannot decode into a large one. Field meanings are Kafka's (KAFKA protocol
+guide, same names); `error` is a name of `errors.ErrorCode` or None. `records` is the position of an
 attachment, -1 for none. Offsets are records, `_ms` is milliseconds, sizes are bytes. Pure.
 """
 

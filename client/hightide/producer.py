@@ -31,8 +31,8 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 1: 1, "1": 1, 0: 0, "0": 0}
 class Producer:
     """Sends records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
 
-    Use it as `async with Producer(…) as producer`: leaving the block sends what is buffered and waits
-    for every acknowledgement; the first error that nobody awaited is raised there.
+    Use it as `async with Producer(…) as producer`: leaving the block sends what is buffered and
+    waits for every acknowledgement; the first error that nobody awaited is raised there.
 
     Raises `UsageError` for options that cannot work together.
     """

@@ -1,8 +1,8 @@
 """Record batches: the 61-byte header, the checksum, compression, and what the broker stamps.
 
-What this room is: everything about a batch that does not look inside its columns (`columns.py` does).
-A batch is a big-endian header with the fields of Kafka's v2 header in the same places, then the
-payload. The CRC covers `attributes` to the end, so a broker can stamp `base_offset` and
+What this room is: everything about a batch that does not look inside its columns (`columns.py`
+does). A batch is a big-endian header with the fields of Kafka's v2 header in the same places, then
+the payload. The CRC covers `attributes` to the end, so a broker can stamp `base_offset` and
 `leader_epoch` without touching it. Pure: bytes in, bytes out.
 
 Sources: DESIGN of the batch in deploy/ARCHITECTURE.md; Kafka's DefaultRecordBatch for the layout.
@@ -146,7 +146,8 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(f"batch at byte {position} says {header.size} bytes, less than a header")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > OFFSET_MAX:
         raise CorruptBatch(
-            f"batch at byte {position} has offsets {header.base_offset} + {header.last_offset_delta}"
+            f"batch at byte {position} has offsets {header.base_offset} "
+            f"+ {header.last_offset_delta}"
         )
     if not 0 <= header.record_count <= COUNT_MAX:
         raise CorruptBatch(f"batch at byte {position} counts {header.record_count} records")
@@ -154,11 +155,13 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def check_crc(batch: Buffer, header: BatchHeader) -> None:
-    """Raise `CorruptBatch` unless `batch` is exactly `header.size` bytes with the right checksum."""
+    """Raise `CorruptBatch` unless `batch` is exactly `header.size` bytes with the right
+    checksum."""
     view = memoryview(batch)
     if len(view) != header.size:
         raise CorruptBatch(
-            f"batch at offset {header.base_offset} has {len(view)} bytes, its header says {header.size}"
+            f"batch at offset {header.base_offset} has {len(view)} bytes, "
+            f"its header says {header.size}"
         )
     found = crc32c(view[CRC_FROM:])
     if found != header.crc:
@@ -199,7 +202,8 @@ def encode_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """A whole batch around the columns in `payload`, which are compressed here if `codec` says so."""
+    """A whole batch around the columns in `payload`, which are compressed here if `codec` says
+    so."""
     body = compress(payload, codec)
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body

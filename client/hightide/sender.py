@@ -1,8 +1,8 @@
 """The producer's background: who is sent what when, and what an answer means.
 
-A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that task,
-so that batches leave in the order of their sequences, and their answers are awaited beside it. A
-housekeeping task finds leaders, starts those tasks, and expires what waited too long.
+A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that
+task, so that batches leave in the order of their sequences, and their answers are awaited beside
+it. A housekeeping task finds leaders, starts those tasks, and expires what waited too long.
 """
 
 from __future__ import annotations

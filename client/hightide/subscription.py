@@ -1,8 +1,8 @@
 """What a consumer reads and how far it is: positions, pauses, what has been fetched. Pure.
 
-A partition's `position` is the offset of the next record that the caller gets; `fetch_offset` is where
-the next fetch begins, further on when batches wait in `fetched`. A fetch's answer counts only if the
-fetch offset is still the one it was asked for: after a seek it is dropped (KAFKA-FACTS CO4).
+A partition's `position` is the offset of the next record that the caller gets; `fetch_offset` is
+where the next fetch begins, further on when batches wait in `fetched`. A fetch's answer counts only
+if the fetch offset is still the one it was asked for: after a seek it is dropped (KAFKA-FACTS CO4).
 """
 
 from __future__ import annotations

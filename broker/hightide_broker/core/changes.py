@@ -1,8 +1,8 @@
 """The replicated facts: what a record of `__cluster_metadata` says. Pure.
 
-A change is a frozen Struct, tagged with its type on the wire and in the log, one msgpack map a record.
-Handlers of the controller return changes; only `ClusterImage.replay` applies them. A field may be
-added with a default; nothing is ever renamed or removed, because logs keep what was written.
+A change is a frozen Struct, tagged with its type on the wire and in the log, one msgpack map a
+record. Handlers of the controller return changes; only `ClusterImage.replay` applies them. A field
+may be added with a default; nothing is ever renamed or removed, because logs keep what was written.
 Source: Kafka's metadata records (RegisterBrokerRecord and its kin), KAFKA-FACTS TP5.
 """
 

@@ -1,8 +1,9 @@
-"""The controller: a request becomes (changes, reply), or a refusal. It changes nothing itself. Pure.
+"""The controller: a request becomes (changes, reply), or a refusal. It changes nothing itself.
+Pure.
 
 Every handler reads the image of what has been committed and returns the changes to append to the
-metadata log together with the reply that may be sent once they are committed. Replicas are placed in
-stripes, leaders are chosen in the order of the assignment, fencing a broker moves what it led.
+metadata log together with the reply that may be sent once they are committed. Replicas are placed
+in stripes, leaders are chosen in the order of the assignment, fencing a broker moves what it led.
 Sources: KAFKA-FACTS §2.9, §2.10, §2.12; KIP-631, KIP-841.
 """
 

@@ -1,8 +1,8 @@
 """The cluster image: the fold of all changes. Brokers and controllers hold one each. Pure.
 
-Only `replay` changes it, on the live path and when a log is reloaded alike, so two images at the same
-offset are equal. Everything here is a dict in insertion order: the order of iteration is part of
-the state.
+Only `replay` changes it, on the live path and when a log is reloaded alike, so two images at the
+same offset are equal. Everything here is a dict in insertion order: the order of iteration is part
+of the state.
 """
 
 from __future__ import annotations

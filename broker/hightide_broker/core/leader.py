@@ -1,9 +1,9 @@
 """A partition's leader: who is in sync, how far everybody is, and so what is committed. Pure.
 
-The high watermark is the smallest log end over the in-sync replicas; this leader's own counts only up
-to what it has synced when the topic says `flush=synced`. It never falls, and it does not advance while
-fewer than min.insync.replicas are in sync (KIP-966). Log ends are *next* offsets.
-Source: KAFKA Partition.maybeIncrementLeaderHW; KAFKA-FACTS HW1-HW6.
+The high watermark is the smallest log end over the in-sync replicas; this leader's own counts only
+up to what it has synced when the topic says `flush=synced`. It never falls, and it does not advance
+while fewer than min.insync.replicas are in sync (KIP-966). Log ends are *next* offsets. Source:
+KAFKA Partition.maybeIncrementLeaderHW; KAFKA-FACTS HW1-HW6.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Leader:
         return self.high_watermark
 
     def knows_its_watermark(self) -> bool:
-        """Whether consumers may be told the end: the watermark reached this epoch's start (KIP-207)."""
+        """Whether consumers may be told the end: the watermark reached this epoch's start
+        (KIP-207)."""
         return self.high_watermark >= self.epoch_start
 
     def check_invariants(self) -> None:

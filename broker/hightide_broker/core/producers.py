@@ -1,9 +1,11 @@
-"""The idempotence window of one partition: is this batch new, known, or out of order (KIP-98, KIP-360)?
+"""The idempotence window of one partition: is this batch new, known, or out of order (KIP-98,
+KIP-360)?
 
-For each producer id: its epoch and its last five batches. `check` decides for a client's batch on the
-leader; `update` takes a stored batch in, also blindly on replicas and in recovery. State follows the
-log: it is updated in the same stretch as the append, and rebuilt from a snapshot and the batches after
-it when the log is cut. Snapshots are in Kafka's binary form and hold the last batch only. Pure.
+For each producer id: its epoch and its last five batches. `check` decides for a client's batch on
+the leader; `update` takes a stored batch in, also blindly on replicas and in recovery. State
+follows the log: it is updated in the same stretch as the append, and rebuilt from a snapshot and
+the batches after it when the log is cut. Snapshots are in Kafka's binary form and hold the last
+batch only. Pure.
 """
 
 from __future__ import annotations

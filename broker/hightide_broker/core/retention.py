@@ -33,7 +33,8 @@ def deletable(
 ) -> int:
     """How many of the oldest segments may be deleted. -1 as a limit: no limit.
 
-    The active segment, the last one, goes only by age and only if it holds data; the log rolls first.
+    The active segment, the last one, goes only by age and only if it holds data; the log rolls
+    first.
     """
     total = sum(segment.size for segment in segments)
     count = 0

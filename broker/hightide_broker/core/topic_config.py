@@ -1,6 +1,7 @@
 """The configuration keys of a topic: Kafka's names and units, hightide's `flush` beside them. Pure.
 
-A topic's value is what is set on it, else the broker's default for new topics, else the default here.
+A topic's value is what is set on it, else the broker's default for new topics, else the default
+here.
 """
 
 from __future__ import annotations

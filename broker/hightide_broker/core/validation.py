@@ -1,8 +1,9 @@
-"""What a producer's batch must be before a leader stores it, so that no stored batch breaks a reader.
+"""What a producer's batch must be before a leader stores it, so that no stored batch breaks a
+reader.
 
-Header, size, checksum, counts, and columns that add up (inside compression too, with a bound on what it
-inflates to), then the topic's own rules. The whole batch is refused if one record fails. Pure.
-Source: KAFKA LogValidator; KAFKA-FACTS AP2-AP4.
+Header, size, checksum, counts, and columns that add up (inside compression too, with a bound on
+what it inflates to), then the topic's own rules. The whole batch is refused if one record fails.
+Pure. Source: KAFKA LogValidator; KAFKA-FACTS AP2-AP4.
 """
 
 from __future__ import annotations

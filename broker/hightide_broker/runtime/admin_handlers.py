@@ -1,7 +1,7 @@
 """Requests about the cluster: metadata, topics, configs, producer ids, descriptions.
 
-What changes the cluster goes to the controller, and is answered only after this broker has applied it:
-a topic that was created can be used at once.
+What changes the cluster goes to the controller, and is answered only after this broker has applied
+it: a topic that was created can be used at once.
 """
 
 from __future__ import annotations

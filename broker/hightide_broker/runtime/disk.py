@@ -1,8 +1,8 @@
 """The real disk: the only file that names `os`, file descriptors and worker threads.
 
-Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with many
-segments stays below its limit; a sync works on a duplicate, which the cache cannot close under it.
-Every `OSError` becomes a `DiskError` here.
+Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with
+many segments stays below its limit; a sync works on a duplicate, which the cache cannot close under
+it. Every `OSError` becomes a `DiskError` here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class _Open:
 
 
 class _Descriptors:
-    """Open descriptors by file, bounded; worker threads use it too, hence the lock and the counts."""
+    """Open descriptors by file, bounded; worker threads use it too, hence the lock and the
+    counts."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -214,8 +214,8 @@ class RecordHandlers:
             if epoch < 0 or part.fetch_offset < log_start:
                 raise Refused(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{replica.name}: offset {part.fetch_offset} of epoch {part.last_fetched_epoch}, "
-                    f"the log holds {log_start} to {log_end}",
+                    f"{replica.name}: offset {part.fetch_offset} of epoch "
+                    f"{part.last_fetched_epoch}, the log holds {log_start} to {log_end}",
                 )
             if epoch < part.last_fetched_epoch or end < part.fetch_offset:
                 return m.FetchResult(

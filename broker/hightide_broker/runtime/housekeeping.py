@@ -1,7 +1,7 @@
 """What a broker does on a timer: checkpoints, retention, compaction, forgetting silent producers.
 
-Each chore is a loop of its own in the node's nursery; a chore that fails on a disk takes the replica it
-worked on offline and goes on with the others.
+Each chore is a loop of its own in the node's nursery; a chore that fails on a disk takes the
+replica it worked on offline and goes on with the others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""One partition on this broker: its log, its producers, its leader, and who waits for the watermark.
+"""One partition on this broker: its log, its producers, its leader, and who waits for the
+watermark.
 
-The one rule that everything here serves: decide and change in one stretch, without an `await` between.
-`append` checks idempotence, writes, moves the log end and, where nothing has to be synced first, the
-watermark; whoever waits is woken by the `Watermark`s. A failed disk takes this replica offline, and
-nothing is acknowledged after that; a full disk refuses one append and changes nothing.
+The one rule that everything here serves: decide and change in one stretch, without an `await`
+between. `append` checks idempotence, writes, moves the log end and, where nothing has to be synced
+first, the watermark; whoever waits is woken by the `Watermark`s. A failed disk takes this replica
+offline, and nothing is acknowledged after that; a full disk refuses one append and changes nothing.
 """
 
 from __future__ import annotations

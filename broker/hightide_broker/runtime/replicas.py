@@ -1,8 +1,9 @@
-"""All replicas of this broker: made, opened, led and removed as the metadata says; and their checkpoints.
+"""All replicas of this broker: made, opened, led and removed as the metadata says; and their
+checkpoints.
 
-`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders (BM2). The
-opening and making of logs runs in worker threads. Checkpoints are Kafka's text files, one of each kind
-for the whole data directory.
+`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders (BM2).
+The opening and making of logs runs in worker threads. Checkpoints are Kafka's text files, one of
+each kind for the whole data directory.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Replicas:
         return len(self._by_name)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; one that is no checkpoint counts as empty, which is always safe for these."""
+        """A checkpoint; one that is no checkpoint counts as empty, which is always safe for
+        these."""
         try:
             return read_offsets(self._disk, f"{self.directory}/{name}")
         except MalformedCheckpoint as error:
@@ -109,7 +111,8 @@ class Replicas:
     # -- following the metadata ------------------------------------------------------------------
 
     async def load(self, image: ClusterImage) -> None:
-        """Open every replica the image assigns to this broker; directories of others are set aside."""
+        """Open every replica the image assigns to this broker; directories of others are set
+        aside."""
         wanted: dict[str, TopicState] = {}
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
@@ -283,7 +286,8 @@ class Replicas:
         self._high_watermarks = marks
 
     async def checkpoint_recovery_points(self) -> None:
-        """Keep what is durable, and the log starts; indexes are written so that they need no rebuild."""
+        """Keep what is durable, and the log starts; indexes are written so that they need no
+        rebuild."""
         points: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
         for replica in self:

@@ -1,8 +1,8 @@
 """The listener: frames in, handlers begun in order of arrival, answers out as they complete.
 
 One connection's failure never reaches another: its bytes are judged at this door, its errors end at
-its own edge, and everything it may take has a limit - connections, bytes being received, requests at
-work, time to send a request, time to take an answer, time to say nothing.
+its own edge, and everything it may take has a limit - connections, bytes being received, requests
+at work, time to send a request, time to take an answer, time to say nothing.
 
 Requests of one connection are begun in its reader's task, so that their order is the order of their
 effects; those that have to wait (acks=all, an empty fetch) finish in a task of their own.
@@ -287,8 +287,7 @@ class _Connection:
         parts: list[Buffer | _OpenSlice] = []
         try:
             # Before any await: from here on the segment may go, the descriptor stays.
-            for attachment in reply.attachments:
-                parts.append(self._open(attachment))  # noqa: PERF401
+            parts.extend(map(self._open, reply.attachments))
             sizes = [part.size if isinstance(part, _OpenSlice) else len(part) for part in parts]
             payload = wire.encode_response(reply.body, request_id=request_id)
             await self._send([wire.frame_head(payload, sizes)], parts)

@@ -1,8 +1,9 @@
 """Group commit: one sync covers everything that was appended to a log meanwhile.
 
-Each dirty replica has at most one sync under way; what arrives during it is covered by the next one.
-Different replicas sync in parallel, in worker threads. A failed sync takes the replica offline: the
-kernel may have dropped the pages, so nothing of it may be trusted or acknowledged (fsyncgate).
+Each dirty replica has at most one sync under way; what arrives during it is covered by the next
+one. Different replicas sync in parallel, in worker threads. A failed sync takes the replica
+offline: the kernel may have dropped the pages, so nothing of it may be trusted or acknowledged
+(fsyncgate).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A disk in memory that can crash, tear, fill up and fail: the other implementation of `ports.Disk`.
+"""A disk in memory that can crash, tear, fill up and fail: the other implementation of
+`ports.Disk`.
 
 Every file keeps its bytes as the process sees them and the prefix that has been synced; every
 directory the names that are durable. `crash` makes the durable state the only one, and decides by
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trio
+import trio.lowlevel
 
 from hightide.ports import Random
 from hightide.records import Buffer
@@ -245,7 +247,7 @@ class SimDisk:
         self.sync_now([], directories)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         return function()
 
     def free_bytes(self, path: str) -> int:

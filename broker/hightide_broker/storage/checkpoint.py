@@ -1,14 +1,16 @@
-"""Kafka's small text files, byte for byte: offset checkpoints, epoch checkpoints, partition metadata.
+"""Kafka's small text files, byte for byte: offset checkpoints, epoch checkpoints, partition
+metadata.
 
-The generic form is a version line `0`, a line with the number of entries, then one entry a line with
-fields separated by one space. An empty file, or one with only a version line, has no entries. What
-does not fit this form raises `MalformedCheckpoint`; the callers decide what may be rebuilt.
+The generic form is a version line `0`, a line with the number of entries, then one entry a line
+with fields separated by one space. An empty file, or one with only a version line, has no entries.
+What does not fit this form raises `MalformedCheckpoint`; the callers decide what may be rebuilt.
 Source: Kafka's CheckpointFile. Files are replaced atomically by the Disk port.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from hightide_broker.ports import Disk
 
@@ -75,7 +77,7 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     entries = [
         (int(epoch), int(start)) for epoch, start in parse_entries(path, disk.read_file(path), 2)
     ]
-    for before, after in zip(entries, entries[1:], strict=False):
+    for before, after in pairwise(entries):
         if before[0] >= after[0] or before[1] >= after[1]:
             raise MalformedCheckpoint(f"{path}: epochs {before} and {after} do not both rise")
     return entries

@@ -1,9 +1,9 @@
 """Log compaction: of each key only the newest record stays; tombstones go after a while.
 
-Two passes over the closed segments below the high watermark: learn the newest offset of every key in
-the part that has not been cleaned yet, then rewrite each segment without the records that a newer one
-replaces. Offsets never change. A rewritten segment is complete beside the old one before it takes its
-place (`Log.replace_segment`). A worker thread's work, except for that last step.
+Two passes over the closed segments below the high watermark: learn the newest offset of every key
+in the part that has not been cleaned yet, then rewrite each segment without the records that a
+newer one replaces. Offsets never change. A rewritten segment is complete beside the old one before
+it takes its place (`Log.replace_segment`). A worker thread's work, except for that last step.
 Source: KAFKA LogCleaner; KIP-534 for the delete horizon.
 """
 
@@ -89,9 +89,8 @@ def learn_newest(log: Log, plan: CleaningPlan) -> tuple[dict[bytes, int], int]:
         if header.is_control:
             continue
         columns = open_batch(batch, header)
-        for key, offset in zip(keys_of(columns), offsets_of(columns, header), strict=True):
-            if key is not None:
-                newest[key] = offset
+        pairs = zip(keys_of(columns), offsets_of(columns, header), strict=True)
+        newest.update({key: offset for key, offset in pairs if key is not None})
     return newest, plan.until
 
 
@@ -105,7 +104,8 @@ def clean_segments(
     delete_retention_ms: int,
     last_batches: set[int],
 ) -> list[CleanedSegment]:
-    """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for producers."""
+    """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for
+    producers."""
     cleaned = []
     for base in plan.bases:
         segment = Segment(disk, log.directory, base, config=log.config)

@@ -1,9 +1,9 @@
 """A broker's data directory: whose it is, who uses it now, and how the last stop went.
 
-`meta.properties` names cluster, node and directory; a directory of another cluster or node is refused
-with both ids. `.lock` keeps a second process out. `.clean_shutdown` is there only after an orderly
-stop, carries the broker epoch of that run, and is removed as soon as it is read, so that a crash while
-loading counts as unclean. Source: KAFKA-FACTS CP3, CP4, RC1.
+`meta.properties` names cluster, node and directory; a directory of another cluster or node is
+refused with both ids. `.lock` keeps a second process out. `.clean_shutdown` is there only after an
+orderly stop, carries the broker epoch of that run, and is removed as soon as it is read, so that a
+crash while loading counts as unclean. Source: KAFKA-FACTS CP3, CP4, RC1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def check_owner(directory: str, found: Meta, *, cluster_id: str | None, node_id:
     """Raise `WrongDirectory`, naming both ids, unless the directory is this node's."""
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise WrongDirectory(
-            f"{directory} belongs to cluster {found.cluster_id}, this node is of cluster {cluster_id}"
+            f"{directory} belongs to cluster {found.cluster_id}, "
+            f"this node is of cluster {cluster_id}"
         )
     if found.node_id != node_id:
         raise WrongDirectory(f"{directory} belongs to node {found.node_id}, this node is {node_id}")
@@ -82,7 +83,8 @@ def lock_directory(disk: Disk, directory: str) -> Lock:
 
 
 def take_clean_marker(disk: Disk, directory: str) -> int | None:
-    """The broker epoch of the last run if it stopped in order, else None; the marker is gone after."""
+    """The broker epoch of the last run if it stopped in order, else None; the marker is gone
+    after."""
     path = f"{directory}/{CLEAN_SHUTDOWN}"
     if not disk.exists(path):
         return None

@@ -26,7 +26,8 @@ class EpochCache:
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> EpochCache:
-        """Read the file; raises `MalformedCheckpoint`, and then the log rebuilds it from batches."""
+        """Read the file; raises `MalformedCheckpoint`, and then the log rebuilds it from
+        batches."""
         return cls(disk, path, read_epochs(disk, path))
 
     def __repr__(self) -> str:
@@ -72,8 +73,8 @@ class EpochCache:
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """(largest known epoch ≤ `epoch`, where it ends), the answer to OffsetForLeaderEpoch.
 
-        `UNDEFINED` if `epoch` is -1 or above all known ones; for an epoch below all known ones, that
-        epoch itself and the start of the first known one.
+        `UNDEFINED` if `epoch` is -1 or above all known ones; for an epoch below all known ones,
+        that epoch itself and the start of the first known one.
         """
         if epoch == -1 or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED
@@ -97,9 +98,10 @@ class EpochCache:
         return len(self._entries) != before
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget what lies below `start_offset`, keeping the epoch that covers it; whether changed."""
+        """Forget what lies below `start_offset`, keeping the epoch that covers it; whether
+        changed."""
         above = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
-        if above == 0 or self._entries[above - 1][1] == start_offset and above == 1:
+        if above == 0 or (self._entries[above - 1][1] == start_offset and above == 1):
             return False
         self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
         return True

@@ -3,8 +3,8 @@
 Entries are big-endian and fixed in size: `.index` (u32 offset relative to the segment's base, u32
 position in the file), `.timeindex` (i64 timestamp in ms, u32 relative offset). Both columns rise.
 New entries gather in memory and are written in one append by `flush` (at roll, at a recovery point
-checkpoint, on close), so that a log holds one open file, not three. Look-ups are a binary search over
-file and memory. Losing an index loses nothing: it is rebuilt from the segment.
+checkpoint, on close), so that a log holds one open file, not three. Look-ups are a binary search
+over file and memory. Losing an index loses nothing: it is rebuilt from the segment.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The log of one partition: segments in order, epochs, and the offsets that bound them.
 
-What this room is: append, read, find, truncate, roll and delete, in terms of offsets. One engine for
-data, metadata and groups. What it is not: it knows no watermark, no role, no producers; it never
-awaits (syncing is described by a `SyncJob` that the runtime carries out).
+What this room is: append, read, find, truncate, roll and delete, in terms of offsets. One engine
+for data, metadata and groups. What it is not: it knows no watermark, no role, no producers; it
+never awaits (syncing is described by a `SyncJob` that the runtime carries out).
 
-Invariants: log_start ≤ log_end, synced_end ≤ log_end; each segment ends where the next begins and the
-last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset. A cut is durable
-before anything that relies on it is.
-Source: KAFKA UnifiedLog, LocalLog; DESIGN §4.
+Invariants: log_start ≤ log_end, synced_end ≤ log_end; each segment ends where the next begins and
+the last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset. A cut
+is durable before anything that relies on it is. Source: KAFKA UnifiedLog, LocalLog; DESIGN §4.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ class Log:
     ) -> Log:
         """Load a log that is there. A worker thread's work when the last stop was not clean.
 
-        Raises `LogDamaged`, `DiskError`, or `MalformedCheckpoint` if the directory's topic id is not
-        `topic_id`.
+        Raises `LogDamaged`, `DiskError`, or `MalformedCheckpoint` if the directory's topic id is
+        not `topic_id`.
         """
         found = read_partition_metadata(disk, directory)
         if found is None:
@@ -274,7 +273,8 @@ class Log:
         """
         if offset < self.log_start or offset > self.log_end:
             raise OffsetOutOfRange(
-                f"offset {offset} is outside the log, which holds {self.log_start} to {self.log_end}"
+                f"offset {offset} is outside the log, "
+                f"which holds {self.log_start} to {self.log_end}"
             )
         limit = self.log_end if limit_offset is None else min(limit_offset, self.log_end)
         if offset >= limit:
@@ -292,7 +292,8 @@ class Log:
         return None
 
     def rebuild_indexes_at(self, offset: int) -> bool:
-        """Index anew the segment that holds `offset`; False if its batches are damaged themselves."""
+        """Index anew the segment that holds `offset`; False if its batches are damaged
+        themselves."""
         try:
             rebuild_indexes(self._segments[self._segment_number(offset)])
         except SegmentDamage:
@@ -337,7 +338,8 @@ class Log:
     # -- cutting ---------------------------------------------------------------------------------
 
     def end_after_cut(self, offset: int) -> int:
-        """Where the log would end after `truncate_to(offset)`: before the batch that contains it."""
+        """Where the log would end after `truncate_to(offset)`: before the batch that contains
+        it."""
         if offset >= self.log_end:
             return self.log_end
         if offset < self._segments[0].base_offset:
@@ -347,8 +349,8 @@ class Log:
     def truncate_to(self, offset: int) -> int:
         """Cut the log at the start of the batch that contains `offset`; the new log end, durable.
 
-        The caller has lowered the recovery point checkpoint to `end_after_cut(offset)` first: what is
-        appended after the cut must not be taken for durable. Source: KAFKA TR1, TR5.
+        The caller has lowered the recovery point checkpoint to `end_after_cut(offset)` first: what
+        is appended after the cut must not be taken for durable. Source: KAFKA TR1, TR5.
         """
         if offset >= self.log_end:
             if self.epochs.truncate_from_end(self.log_end):
@@ -395,7 +397,8 @@ class Log:
         return True
 
     def delete_segments(self, count: int) -> list[str]:
-        """Take the `count` oldest segments out; their files are renamed `.deleted`, and returned."""
+        """Take the `count` oldest segments out; their files are renamed `.deleted`, and
+        returned."""
         if count == len(self._segments) and self._segments[-1].size:
             self.roll()
         assert count < len(self._segments), f"{self!r}: deleting {count} segments leaves none"

@@ -1,8 +1,8 @@
 """`quorum-state`: who leads the metadata quorum in which epoch, and for whom this node voted.
 
-JSON with Kafka's fields, replaced durably before anything acts on it. A missing file means a node that
-has never voted; a damaged one is refused, never guessed: guessing could vote twice in an epoch.
-Source: KAFKA-FACTS QF1, QF2.
+JSON with Kafka's fields, replaced durably before anything acts on it. A missing file means a node
+that has never voted; a damaged one is refused, never guessed: guessing could vote twice in an
+epoch. Source: KAFKA-FACTS QF1, QF2.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Opening a log: which files count, what is scanned after an unclean stop, and what may be cut.
 
 After a clean stop everything is trusted. After an unclean one the log is scanned from its recovery
-point; what lies below was made durable before it was called so. Segments are contiguous: each one ends
-where the next begins (compaction keeps the last batch of a segment, if only empty), so a sealed segment
-whose tail was lost is noticed. The scan ends at the first batch that fails its checks:
+point; what lies below was made durable before it was called so. Segments are contiguous: each one
+ends where the next begins (compaction keeps the last batch of a segment, if only empty), so a
+sealed segment whose tail was lost is noticed. The scan ends at the first batch that fails its
+checks:
 
 * nothing whole follows: a torn tail, cut off;
-* whole batches follow, and the gap holds a block of zeros up to a page's end, or a sealed segment ends
-  too early: bytes that were never synced were lost in a power cut, out of order. Cut off, but what was
-  cut is kept beside the segment;
+* whole batches follow, and the gap holds a block of zeros up to a page's end, or a sealed segment
+  ends too early: bytes that were never synced were lost in a power cut, out of order. Cut off, but
+  what was cut is kept beside the segment;
 * whole batches follow otherwise: stored data was damaged. Nothing is cut: `LogDamaged`, and the
   replica stays offline until somebody decides.
 
@@ -47,9 +48,9 @@ class LogDamaged(Exception):
 
     def __init__(self, path: str, position: int, why: str) -> None:
         super().__init__(
-            f"{path} is damaged at byte {position}: {why}. Nothing was cut, because records from there "
-            f"on may have been acknowledged. `hightide log verify` lists the damage; restore the "
-            f"file from a copy, or delete the topic to give up its data"
+            f"{path} is damaged at byte {position}: {why}. Nothing was cut, because records "
+            f"from there on may have been acknowledged. `hightide log verify` lists "
+            f"the damage; restore the file from a copy, or delete the topic to give up its data"
         )
         self.path = path
         self.position = position
@@ -204,8 +205,8 @@ def _note_first_timestamp(segment: Segment) -> None:
 def _learn(segment: Segment, *, until: int) -> None:
     """Find the largest timestamp and the end offset of a segment's first `until` bytes.
 
-    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has checked
-    those entries against their batches.
+    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has
+    checked those entries against their batches.
     """
     last_time, last = segment.times.last, segment.offsets.last
     start = 0
@@ -414,8 +415,9 @@ def _is_short(segment: Segment, position: int) -> bool:
 def _has_hole(file: DiskFile, start: int, end: int, *, at_end: bool) -> bool:
     """Whether [start, end) holds zeros up to the end of a page: a page that never reached the disk.
 
-    From `start` on 8 zeros are enough, which no batch but the log's first begins with; behind it only
-    whole pages count. `end` may lie a little before the page's end: a batch begins with zeros itself.
+    From `start` on 8 zeros are enough, which no batch but the log's first begins with; behind it
+    only whole pages count. `end` may lie a little before the page's end: a batch begins with zeros
+    itself.
     """
     position = start
     while (upto := (position // PAGE_BYTES + 1) * PAGE_BYTES) <= end + LEADING_ZEROS_MAX:

@@ -1,14 +1,14 @@
 """One segment: a file of batches that begins at its base offset, with its two sparse indexes.
 
-What this room is: appending, finding, reading and checking bytes inside one file. What it is not: it
-does not know the other segments, epochs or watermarks (`log.py` does).
+What this room is: appending, finding, reading and checking bytes inside one file. What it is not:
+it does not know the other segments, epochs or watermarks (`log.py` does).
 
-Invariants: batches lie one after the other, offsets rise and start at or above `base_offset`, epochs
-do not fall; an index entry names the last offset of a batch and where that batch begins; `size` is the
-end of the last whole batch. Every read checks what it is about to serve: header, CRC, place. The CRC
-covers neither base offset nor epoch, so a gap in the offsets, which compaction leaves, is believed only
-if what follows agrees with it.
-Source: KAFKA LogSegment, OffsetIndex, TimeIndex.
+Invariants: batches lie one after the other, offsets rise and start at or above `base_offset`,
+epochs do not fall; an index entry names the last offset of a batch and where that batch begins;
+`size` is the end of the last whole batch. Every read checks what it is about to serve: header, CRC,
+place. The CRC covers neither base offset nor epoch, so a gap in the offsets, which compaction
+leaves, is believed only if what follows agrees with it. Source: KAFKA LogSegment, OffsetIndex,
+TimeIndex.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class Segment:
             self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def flush_indexes(self, *, final: bool = False) -> None:
-        """Write gathered index entries; `final` closes the time index with the largest timestamp."""
+        """Write gathered index entries; `final` closes the time index with the largest
+        timestamp."""
         if final:
             self._index_time()
         self.offsets.flush()
@@ -173,7 +174,8 @@ class Segment:
     # -- finding and reading ---------------------------------------------------------------------
 
     def locate(self, offset: int) -> tuple[BatchHeader, int] | None:
-        """The first batch whose last offset is ≥ `offset`, with its position; None if there is none.
+        """The first batch whose last offset is ≥ `offset`, with its position; None if there is
+        none.
 
         Raises `SegmentDamage` if a header on the way cannot be what it says.
         """

@@ -1,8 +1,8 @@
 """A blocking client on plain sockets, for Spark's driver and executor processes.
 
-Spark forks its Python workers, so nothing here starts a thread or an event loop, and nothing is opened
-at import. One request at a time on a connection; every wait is under a deadline; what may succeed later
-is tried again until the deadline of the call.
+Spark forks its Python workers, so nothing here starts a thread or an event loop, and nothing is
+opened at import. One request at a time on a connection; every wait is under a deadline; what may
+succeed later is tried again until the deadline of the call.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     {"v": 1, "topics": {"flights": {"id": "…", "partitions": {"0": [1500, 2], "1": [1300, 2]}}}}
 
-For each partition the *next* offset and the leader epoch it was seen in; for each topic its id, so that
-a topic that was deleted and made again is noticed. Spark compares positions as text: topics are sorted
-by name and partitions by number, always.
+For each partition the *next* offset and the leader epoch it was seen in; for each topic its id, so
+that a topic that was deleted and made again is noticed. Spark compares positions as text: topics
+are sorted by name and partitions by number, always.
 """
 
 from __future__ import annotations

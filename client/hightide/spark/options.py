@@ -1,7 +1,7 @@
 """The source's options: Spark's Kafka names, checked when a query is loaded.
 
-An unknown option is an error that names the nearest known one. Spark hands option names over in lower
-case. Raises `UsageError`.
+An unknown option is an error that names the nearest known one. Spark hands option names over in
+lower case. Raises `UsageError`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark import HightideDataSource
 from hightide.java import Java, find_java
+from hightide.spark import HightideDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""The driver listens on loopback only; a real cluster needs `spark.driver.host` set to its address."""
+"""The driver listens on loopback only; a real cluster needs `spark.driver.host` set to its
+address."""
 
 
 def prepare_environment() -> Java:

@@ -2,8 +2,8 @@
 
 What Spark 4.3 does with a Python source shapes this room: `initialOffset` is not persisted and is
 called more than once; positions are compared as text; `latestOffset` is polled without pause; the
-reader is pickled, so no socket may be kept on it. A plan ends at the high watermarks: only committed
-records are ever planned.
+reader is pickled, so no socket may be kept on it. A plan ends at the high watermarks: only
+committed records are ever planned.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class _Planner:
         return Position(places, ids)
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
-        """What lies between two positions; partitions that `start` does not know begin at their start."""
+        """What lies between two positions; partitions that `start` does not know begin at their
+        start."""
         ranges = []
         for where, place in sorted(end.places.items()):
             topic, partition = where
