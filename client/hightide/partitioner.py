@@ -44,16 +44,18 @@ class StickyPartitioner:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._current = -1
+        self.partition = -1
+        """The partition in use; -1 before the first record."""
 
     def current(self, available: Sequence[int]) -> int:
         """The partition to use now; `available` are those with a leader, or all if none has one."""
-        if self._current not in available:
+        if self.partition not in available:
             self.switch(available)
-        return self._current
+        return self.partition
 
-    def switch(self, available: Sequence[int]) -> None:
-        """A batch is full: move on, to another partition if there is one."""
-        others = [partition for partition in available if partition != self._current]
+    def switch(self, available: Sequence[int]) -> int:
+        """A batch is full: move on, to another partition if there is one; the new partition."""
+        others = [partition for partition in available if partition != self.partition]
         choices = others or list(available)
-        self._current = choices[self._random.randrange(len(choices))]
+        self.partition = choices[self._random.randrange(len(choices))]
+        return self.partition

@@ -206,14 +206,11 @@ class Producer:
 
     def _sticky_partition(self, topic: str, size: int) -> int:
         """Stay while the open batch has room for the record, then move on (PT3)."""
-        assert self._cluster is not None
         sticky = self._sticky[topic]
-        available = self._cluster.available(topic)
-        current = sticky.current(available)
-        if len(available) > 1 and not self._accumulator.has_room_in_batch(topic, current, size):
-            sticky.switch(available)
-            current = sticky.current(available)
-        return current
+        if self._accumulator.has_room_in_batch(topic, sticky.partition, size):
+            return sticky.partition
+        assert self._cluster is not None
+        return sticky.switch(self._cluster.available(topic))
 
     async def _learn_topic(self, sender: Sender, topic: str) -> int:
         """How many partitions a topic has."""
