@@ -277,6 +277,7 @@ async def open_node(
         raise ConfigError("log.dirs is empty, expected a directory")
     disk.make_dirs(directory)
     lock = lock_directory(disk, directory)
+    listener: Listener | None = None
     try:
         meta = prepare_directory(config, disk, random)
         listener = await listen(config.text("listen.host"), config.number("listen.port"))
@@ -290,4 +291,6 @@ async def open_node(
             finally:
                 node.stop()
     finally:
+        if listener is not None:
+            await listener.aclose()
         lock.release()

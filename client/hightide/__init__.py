@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hightide import blocking
+    import hightide.blocking as blocking
     from hightide.admin import Admin
     from hightide.columns import Record
     from hightide.consumer import Consumer

@@ -37,11 +37,15 @@ class Batch:
 
     __slots__ = (
         "attempts", "base_offset", "created_at", "encoded", "error", "error_was_seen", "headers",
-        "is_done", "keys", "log_append_time", "partition", "parts", "retry_error", "sequence",
-        "size", "timestamps", "topic", "values", "waiter",
+        "is_done", "keys", "log_append_time", "order", "partition", "parts", "retry_error",
+        "sequence", "size", "timestamps", "topic", "values", "waiter",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, created_at: float) -> None:
+    def __init__(
+        self, topic: str, partition: int, created_at: float, order: tuple[int, ...]
+    ) -> None:
+        self.order = order
+        """Its place among the batches of its partition."""
         self.topic = topic
         self.partition = partition
         self.created_at = created_at
@@ -114,8 +118,10 @@ class PartitionQueue:
     """Sequence of the last acknowledged record of this epoch."""
     retrying: bool = False
     """Something is being sent again: nothing may overtake it."""
-    gap: bool = False
-    """A batch was refused for good: bump the epoch once nothing is in flight."""
+    gap: tuple[int, ...] | None = None
+    """The order of the first batch that was refused for good: bump the epoch once everything before
+    it has its outcome. What was sent behind it cannot have been stored."""
+    batch_count: int = 0
     unresolved: bool = False
     """A batch that was sent expired; whether it is stored is not known."""
     backoff_until: float = 0.0
@@ -174,7 +180,8 @@ class Accumulator:
         news = False
         batch = pending[-1] if pending else None
         if batch is None or batch.is_closed or batch.size + size > self._batch_size:
-            batch = Batch(topic, partition, now)
+            queue.batch_count += 1
+            batch = Batch(topic, partition, now, (queue.batch_count,))
             pending.append(batch)
             self._active[queue] = None
             news = True
@@ -206,7 +213,7 @@ class Accumulator:
         self._resolve(queue)
         if not queue.pending or len(queue.in_flight) >= self._max_in_flight:
             return float("inf")
-        if queue.in_flight and (queue.retrying or queue.gap or queue.unresolved):
+        if queue.in_flight and (queue.retrying or queue.gap is not None or queue.unresolved):
             return float("inf")
         first = queue.pending[0]
         waits_not = (
@@ -221,12 +228,13 @@ class Accumulator:
 
     def _resolve(self, queue: PartitionQueue) -> None:
         """Close a gap in the sequence once nothing is in flight (PR6)."""
-        if queue.in_flight or not (queue.gap or queue.unresolved):
+        gap = queue.gap
+        if queue.in_flight or (gap is None and not queue.unresolved):
             return
-        if not queue.gap and any(batch.sequence != NO_SEQUENCE for batch in queue.pending):
+        if any(b.sequence != NO_SEQUENCE and (gap is None or b.order < gap) for b in queue.pending):
             return  # sent before, outcome unknown: their own retry will tell
         expected = (queue.last_acknowledged + 1) & SEQUENCE_MAX
-        if queue.gap or expected != queue.next_sequence:
+        if gap is not None or expected != queue.next_sequence:
             assert queue.producer_epoch < EPOCH_MAX, f"{queue} used up its epochs"
             queue.producer_epoch += 1
             queue.next_sequence = 0
@@ -234,7 +242,8 @@ class Accumulator:
             for batch in queue.pending:
                 batch.sequence = NO_SEQUENCE
                 batch.encoded = None
-        queue.gap = queue.unresolved = False
+        queue.gap = None
+        queue.unresolved = False
 
     def drain(
         self, queues: Iterable[PartitionQueue], *, max_bytes: int
@@ -254,6 +263,8 @@ class Accumulator:
             total += len(encoded)
             queue.pending.popleft()
             queue.in_flight.append(batch)
+            # To the end of the line: every partition gets its turn.
+            self._active[queue] = self._active.pop(queue)
             batch.attempts += 1
             taken.append((batch, encoded))
         return taken
@@ -274,37 +285,41 @@ class Accumulator:
         queue = self._queues[(batch.topic, batch.partition)]
         queue.in_flight.remove(batch)
         batch.retry_error = error
-        place = 0
-        while place < len(queue.pending) and self._is_earlier(queue.pending[place], batch):
-            place += 1
-        queue.pending.insert(place, batch)
+        self._put_back(queue, [batch])
         queue.retrying = True
         queue.backoff_until = max(queue.backoff_until, not_before)
-        self._active[queue] = None
 
-    @staticmethod
-    def _is_earlier(one: Batch, other: Batch) -> bool:
-        """Whether `one` was created, and so numbered, before `other`; both wait to be sent."""
-        return one.attempts > 0 and one.created_at < other.created_at
+    def _put_back(self, queue: PartitionQueue, batches: list[Batch]) -> None:
+        """To be sent again, each in its place: `pending` is in order always."""
+        for batch in batches:
+            place = 0
+            while place < len(queue.pending) and queue.pending[place].order < batch.order:
+                place += 1
+            queue.pending.insert(place, batch)
+        self._active[queue] = None
 
     def is_first_outstanding(self, batch: Batch) -> bool:
         """Whether nothing earlier of its partition is unanswered."""
         queue = self._queues[(batch.topic, batch.partition)]
-        others = [*queue.in_flight, *(b for b in queue.pending if b.attempts)]
-        return all(b is batch or b.created_at >= batch.created_at for b in others)
+        return all(other.order >= batch.order for other in (*queue.in_flight, *queue.pending))
+
+    @staticmethod
+    def _open_gap(queue: PartitionQueue, batch: Batch) -> None:
+        if queue.gap is None or batch.order < queue.gap:
+            queue.gap = batch.order
 
     def refuse_sequence(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
         """The broker misses a batch before this one, and there is none: number anew and send
         again."""
         queue = self._queues[(batch.topic, batch.partition)]
-        queue.gap = True
+        self._open_gap(queue, batch)
         self.retry(batch, error, not_before=not_before)
 
     def fail(self, batch: Batch, error: HightideError) -> None:
         """The batch was refused for good; it is not stored."""
         queue = self._queues[(batch.topic, batch.partition)]
         if batch.sequence != NO_SEQUENCE:
-            queue.gap = True
+            self._open_gap(queue, batch)
         self._finish(queue, batch, error)
 
     def split(self, batch: Batch) -> list[Batch]:
@@ -313,13 +328,12 @@ class Accumulator:
         queue = self._queues[(batch.topic, batch.partition)]
         queue.in_flight.remove(batch)
         if batch.sequence != NO_SEQUENCE:
-            queue.gap = True
+            self._open_gap(queue, batch)
         middle = len(batch) // 2
-        halves = [_part(batch, 0, middle), _part(batch, middle, len(batch))]
-        queue.pending.extendleft(reversed(halves))
+        halves = [_part(batch, 0, 0, middle), _part(batch, 1, middle, len(batch))]
+        self._put_back(queue, halves)
         batch.parts = halves
         batch.is_done = True
-        self._active[queue] = None
         return halves
 
     def expire(self, now: float) -> list[Batch]:
@@ -348,8 +362,9 @@ class Accumulator:
         return [b for queue in self._active for b in (*queue.in_flight, *queue.pending)]
 
     def _finish(self, queue: PartitionQueue, batch: Batch, error: HightideError | None) -> None:
-        if batch in queue.in_flight:
-            queue.in_flight.remove(batch)
+        for batches in (queue.in_flight, queue.pending):
+            if batch in batches:
+                batches.remove(batch)
         self.free_bytes += batch.size
         batch.error = error
         batch.is_done = True
@@ -361,9 +376,9 @@ class Accumulator:
             self._active.pop(queue, None)
 
 
-def _part(batch: Batch, start: int, end: int) -> Batch:
+def _part(batch: Batch, number: int, start: int, end: int) -> Batch:
     """A new batch of the records [start, end)."""
-    part = Batch(batch.topic, batch.partition, batch.created_at)
+    part = Batch(batch.topic, batch.partition, batch.created_at, (*batch.order, number))
     part.keys = batch.keys[start:end]
     part.values = batch.values[start:end]
     part.timestamps = batch.timestamps[start:end]

@@ -85,6 +85,8 @@ class Cluster:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._connecting: dict[tuple[str, int], trio.Lock] = {}
         self._refreshing = trio.Lock()
+        self._asked = ""
+        """The broker that was asked last, for messages."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
 
     # -- what is known ---------------------------------------------------------------------------
@@ -217,6 +219,7 @@ class Cluster:
         addresses.sort(key=lambda a: not (a in self._connections and self._connections[a].is_open))
         failure: HightideError | None = None
         for host, port in addresses:
+            self._asked = f"{host}:{port}"
             try:
                 connection = await self.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
@@ -299,7 +302,9 @@ class Cluster:
         while True:
             attempts += 1
             try:
-                return await attempt()
+                with trio.move_on_after(max(timeout_s - (trio.current_time() - started), 0)):
+                    return await attempt()
+                raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self._asked)
             except (ApiError, *_RETRIABLE) as error:
                 elapsed = trio.current_time() - started
                 delay = self.backoff_s(attempts)

@@ -7,7 +7,7 @@ or the peer breaks the protocol, every waiting call fails and the connection is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,6 +29,8 @@ from hightide.records import Buffer
 
 CONNECT_TIMEOUT_S = 10.0
 _READ_BYTES = 64 << 10
+ADMITTED_BYTES = 1 << 20
+"""Bytes of a frame that are admitted, and then read, at a time."""
 _TRANSPORT_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -56,15 +58,21 @@ class FrameReader:
         self._start += wire.LENGTH_BYTES
         return length
 
-    async def read_body(self, length: int) -> bytearray:
-        """The `length` bytes of a frame."""
+    async def read_body(
+        self, length: int, admit: Callable[[int], Awaitable[None]] | None = None
+    ) -> bytearray:
+        """The `length` bytes of a frame; `admit` is asked before each piece of it is read."""
         body = bytearray(length)
         view = memoryview(body)
         filled = min(length, self._end - self._start)
         view[:filled] = memoryview(self._buffer)[self._start : self._start + filled]
         self._start += filled
+        admitted = length if admit is None else 0
         while filled < length:
-            count = await self._stream.receive_into(view[filled:])
+            if admit is not None and filled >= admitted:
+                admitted = min(admitted + ADMITTED_BYTES, length)
+                await admit(min(ADMITTED_BYTES, length))
+            count = await self._stream.receive_into(view[filled:admitted])
             if count == 0:
                 raise RemoteProtocolError(
                     f"stream ended {length - filled} bytes before a frame did"

@@ -27,6 +27,7 @@ from hightide.errors import (
 from hightide.records import check_crc, iter_batches
 from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
 
+_NEVER = float("inf")
 _RETRIABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
 
 
@@ -101,7 +102,8 @@ class Fetcher:
                 await trio.sleep(self._cluster.backoff_s(failures))
                 continue
             failures = 0
-            await self._wake.sleep_until(self._cluster.next_refresh_at)
+            stale_at = self._cluster.next_refresh_at if len(self._subscription) else _NEVER
+            await self._wake.sleep_until(stale_at)
 
     async def _look_after(self) -> bool:
         """One round; False if something is missing and has to be tried again."""

@@ -25,6 +25,7 @@ from hightide.ports import Network, Random, SystemClock, WallClock
 from hightide.records import CODECS, TIMESTAMP_MAX
 from hightide.sender import Sender
 
+_BYTES = (bytes, type(None))
 _ACKS = {"all": -1, -1: -1, "-1": -1, 1: 1, "1": 1, 0: 0, "0": 0}
 
 
@@ -116,6 +117,8 @@ class Producer:
                 await self.flush()
         finally:
             await self._stack.aclose()
+            if sender is not None:
+                sender.abandon_all(closed("producer"))
             self._cluster = self._sender = None
         if kind is None and sender is not None:
             for batch in sender.failed:
@@ -173,9 +176,12 @@ class Producer:
         if sender is None:
             raise closed("producer")
         count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        if value.__class__ not in _BYTES or key.__class__ not in _BYTES:
+            raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
         listed: Headers = tuple(headers)
         size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if listed:
+            check_headers(listed)
             size += header_bytes(listed)
         if size > self._max_request_size or size > self._buffer_memory:
             raise RecordTooLarge(
@@ -186,7 +192,7 @@ class Producer:
             await self._wait_for_room(sender, size)
         if partition is None:
             partition = (
-                self._sticky_partition(topic, size)
+                self._sticky_partition(topic, size, count)
                 if key is None
                 else partition_for_key(key, count)
             )
@@ -199,18 +205,20 @@ class Producer:
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
+        # Before the checkpoint: other tasks may append to the same batch meanwhile.
+        delivery = Delivery(batch, len(batch.values) - 1)
         if news:
             sender.wake()
             await trio.lowlevel.checkpoint()
-        return Delivery(batch, len(batch.values) - 1)
+        return delivery
 
-    def _sticky_partition(self, topic: str, size: int) -> int:
+    def _sticky_partition(self, topic: str, size: int, count: int) -> int:
         """Stay while the open batch has room for the record, then move on (PT3)."""
         sticky = self._sticky[topic]
         if self._accumulator.has_room_in_batch(topic, sticky.partition, size):
             return sticky.partition
         assert self._cluster is not None
-        return sticky.switch(self._cluster.available(topic))
+        return sticky.switch(self._cluster.available(topic) or range(count))
 
     async def _learn_topic(self, sender: Sender, topic: str) -> int:
         """How many partitions a topic has."""
@@ -255,3 +263,15 @@ class Producer:
         finally:
             self._accumulator.flushing -= 1
         await trio.lowlevel.checkpoint()
+
+
+def check_headers(headers: Headers) -> None:
+    """Raise `UsageError` unless each header is a name and bytes or None."""
+    for pair in headers:
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and pair[1].__class__ in _BYTES
+        ):
+            raise UsageError(f"header {pair!r}, expected (str, bytes or None)")

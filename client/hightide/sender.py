@@ -71,6 +71,12 @@ class Sender:
         """There is news: a record, a flush, a need for memory."""
         self._wake.set()
 
+    def abandon_all(self, error: HightideError) -> None:
+        """The producer is closed: whoever still waits for a record gets `error`."""
+        for batch in self.accumulator.unfinished():
+            self.accumulator.abandon(batch, error)
+            self._announce(batch)
+
     async def keep_house(self) -> None:
         """Find leaders, start senders, expire what waited too long; until cancelled."""
         if self._idempotent:
@@ -90,7 +96,9 @@ class Sender:
             if leaderless or (self._cluster.is_stale and self.partition_counts):
                 failures = await self._refresh(failures)
                 continue
-            deadline = min(self.accumulator.next_expiry(), self._cluster.next_refresh_at)
+            deadline = self.accumulator.next_expiry()
+            if self.partition_counts:
+                deadline = min(deadline, self._cluster.next_refresh_at)
             await self._wake.sleep_until(deadline)
 
     async def _refresh(self, failures: int) -> int:
@@ -199,7 +207,12 @@ class Sender:
         try:
             response, _ = await answer.wait(self._request_timeout_s + 1.0)
         except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError, ApiError) as error:
-            self._send_again(batches, error, lost_leader=True)
+            if isinstance(error, ApiError) and not error.retriable:
+                for batch in batches:
+                    self.accumulator.fail(batch, error)
+                    self._announce(batch)
+            else:
+                self._send_again(batches, error, lost_leader=True)
             return
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:

@@ -43,7 +43,7 @@ class Housekeeping:
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._cleaned_until = replicas.read_checkpoint(CLEANER_OFFSETS)
+        self._cleaned_until = replicas.cleaner_offsets
         self._doomed_files: dict[str, int] = {}
         """Files of deleted segments → when they may go, ms."""
 
@@ -104,8 +104,12 @@ class Housekeeping:
         """Remove the files of deleted segments whose time has come."""
         now_ms = self._clock.now_ms()
         for path in [path for path, due_ms in self._doomed_files.items() if due_ms <= now_ms]:
+            try:
+                await self._disk.in_thread(partial(self._disk.remove, path))
+            except DiskError as error:
+                log.warning("%s, trying again later", error)
+                continue
             del self._doomed_files[path]
-            await self._disk.in_thread(partial(self._disk.remove, path))
 
     def apply_retention(self, replica: Replica) -> int:
         """Delete a replica's old segments; how many went."""

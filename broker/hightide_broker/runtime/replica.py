@@ -9,6 +9,7 @@ offline, and nothing is acknowledged after that; a full disk refuses one append 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hightide.errors import ErrorCode, Refused
@@ -78,6 +79,7 @@ class Replica:
         self.producers = Producers()
         self.needs_sync = False
         self.syncing = False
+        self.log_is_missing = log is None
         self._log = log
         self._inflated_max = inflated_max
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
@@ -164,6 +166,7 @@ class Replica:
 
     def require_leader(self, current_leader_epoch: int = -1) -> Leader:
         """The leader's state; raises `Refused` by the rules of KAFKA-FACTS 1.5, steps 2 and 3."""
+        _ = self.log  # an offline replica says so before anything else
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -301,16 +304,20 @@ class Replica:
 
     def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first committed record with a timestamp ≥ `timestamp`."""
-        try:
-            found = self.log.offset_for_timestamp(timestamp)
-        except SegmentDamage as damage:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
-        return found if found is None or found.offset < self.committed.value else None
+        return self._find(lambda log: log.offset_for_timestamp(timestamp))
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp."""
-        largest = self.log.max_timestamp
-        return None if largest < 0 else self.find_timestamp(largest)
+        return self._find(Log.offset_of_max_timestamp)
+
+    def _find(self, look: Callable[[Log], TimestampOffset | None]) -> TimestampOffset | None:
+        try:
+            found = look(self.log)
+        except SegmentDamage as damage:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
+        except DiskError as error:
+            raise self._storage_refusal(error) from error
+        return found if found is None or found.offset < self.committed.value else None
 
     def delete_records(self, offset: int) -> int:
         """Move the log start up to `offset` (-1: the high watermark); the log start then (LS2)."""
@@ -329,5 +336,8 @@ class Replica:
                 f"{self.name}: offset {offset}, expected -1 or 0 to {self.committed.value} "
                 f"(the high watermark)",
             )
-        log.advance_log_start(target)
+        try:
+            log.advance_log_start(target)
+        except DiskError as error:
+            raise self._storage_refusal(error) from error
         return log.log_start

@@ -28,6 +28,7 @@ from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replica import Replica, log_config
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.storage.checkpoint import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -69,9 +70,14 @@ class Replicas:
         self._clean = clean
         self._by_name: dict[TopicPartition, Replica] = {}
         self._doomed: dict[str, None] = {}
-        self._high_watermarks = self.read_checkpoint(HIGH_WATERMARKS)
-        self._recovery_points = self.read_checkpoint(RECOVERY_POINTS)
-        self._log_starts = self.read_checkpoint(LOG_STARTS)
+        self._starved: dict[TopicPartition, None] = {}
+        """Replicas that wait for room on the disk to be made or to lead."""
+        self._image = ClusterImage()
+        self._high_watermarks = self._read(HIGH_WATERMARKS)
+        self._recovery_points = self._read(RECOVERY_POINTS)
+        self._log_starts = self._read(LOG_STARTS)
+        self.cleaner_offsets = self._read(CLEANER_OFFSETS)
+        """How far each partition has been compacted; housekeeping's to move."""
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
@@ -79,7 +85,7 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+    def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint; one that is no checkpoint counts as empty, which is always safe for
         these."""
         try:
@@ -91,6 +97,8 @@ class Replicas:
     def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
         """The replica; raises `Refused` if this broker has none, or of another topic id."""
         replica = self._by_name.get((topic, partition))
+        if replica is not None and (topic, partition) in self._starved:
+            replica = self._try_again(replica)
         if replica is None:
             raise Refused(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -103,6 +111,16 @@ class Replicas:
             )
         return replica
 
+    def _try_again(self, replica: Replica) -> Replica:
+        """A replica whose files could not be made because the disk was full: is there room now?"""
+        key = (replica.topic, replica.partition)
+        topic = self._image.topics_by_id[replica.topic_id]
+        del self._starved[key]
+        if replica.log_is_missing:
+            replica = self._new_replica(topic, replica.partition, replica.config)
+        self._follow_state(replica, topic.partitions[replica.partition])
+        return replica
+
     def mark_dirty(self, replica: Replica) -> None:
         """Have a replica synced if it needs it."""
         if replica.needs_sync:
@@ -113,6 +131,7 @@ class Replicas:
     async def load(self, image: ClusterImage) -> None:
         """Open every replica the image assigns to this broker; directories of others are set
         aside."""
+        self._image = image
         wanted: dict[str, TopicState] = {}
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
@@ -138,6 +157,7 @@ class Replicas:
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
+        self._image = image
         removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
         for topic_id in removed:
             self._remove_topic(topic_id)
@@ -173,8 +193,12 @@ class Replicas:
                 why = f"broker {state.leader} leads {replica.name} in epoch {state.leader_epoch}"
                 replica.resign(state.leader_epoch, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
         except DiskError as error:
-            log.error("%s is offline: %s", replica.name, error)
-            replica.go_offline(str(error))
+            if error.full:
+                log.warning("%s waits for room on the disk: %s", replica.name, error)
+                self._starved[(replica.topic, replica.partition)] = None
+            else:
+                log.error("%s is offline: %s", replica.name, error)
+                replica.go_offline(str(error))
 
     def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return TopicConfig.of(image.topic_config(topic), self._defaults)
@@ -188,9 +212,20 @@ class Replicas:
 
     async def _open_or_create(self, image: ClusterImage, topic: TopicState, number: int) -> None:
         config = self._topic_config(image, topic.name)
-        make = partial(self._open_log, topic, number, config)
-        opened, why = await self._disk.in_thread(make)
+        make = partial(self._new_replica, topic, number, config)
+        replica = await self._disk.in_thread(make)
+        if not replica.offline:
+            try:
+                await self._disk.in_thread(
+                    partial(replica.rebuild_producers, now_ms=self._clock.now_ms())
+                )
+            except DiskError as error:
+                replica.go_offline(str(error))
+
+    def _new_replica(self, topic: TopicState, number: int, config: TopicConfig) -> Replica:
+        """Open or make a replica; one that could not be is offline and says why."""
         key = (topic.name, number)
+        opened, why = self._open_log(topic, number, config)
         replica = Replica(
             topic.name,
             topic.topic_id,
@@ -201,14 +236,8 @@ class Replicas:
             inflated_max=self._inflated_max,
             offline=why,
         )
-        if opened is not None:
-            try:
-                await self._disk.in_thread(
-                    partial(replica.rebuild_producers, now_ms=self._clock.now_ms())
-                )
-            except DiskError as error:
-                replica.go_offline(str(error))
         self._by_name[key] = replica
+        return replica
 
     def _open_log(
         self, topic: TopicState, number: int, config: TopicConfig
@@ -233,6 +262,8 @@ class Replicas:
             )
         except (DiskError, LogDamaged, MalformedCheckpoint) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
+            if isinstance(error, DiskError) and error.full:
+                self._starved[key] = None
             return None, str(error)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
@@ -244,6 +275,7 @@ class Replicas:
             (RECOVERY_POINTS, self._recovery_points),
             (LOG_STARTS, self._log_starts),
             (HIGH_WATERMARKS, self._high_watermarks),
+            (CLEANER_OFFSETS, self.cleaner_offsets),
         ):
             if offsets.pop(key, None) is not None:
                 write_offsets(self._disk, f"{self.directory}/{name}", offsets)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
@@ -33,6 +32,8 @@ log = logging.getLogger("hightide.server")
 
 RECEIVE_BYTES_MAX = 256 << 20
 """Bytes of requests that may be on their way in at a time, over all connections."""
+SMALL_REQUEST_BYTES = 64 << 10
+"""Requests up to this size do not count: max.connections bounds them."""
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
 CLIENT_BYTES_PER_S_MIN = 256 << 10
@@ -81,22 +82,38 @@ class ByteBudget:
 
     def __init__(self, size: int) -> None:
         self._free = size
-        self._size = size
         self._freed = trio.Event()
 
-    @asynccontextmanager
-    async def hold(self, count: int) -> AsyncIterator[None]:
-        """Wait for room for `count` bytes (at most the whole budget), and give it back after."""
-        count = min(count, self._size)
+    async def take(self, count: int) -> None:
+        """Wait for room for `count` bytes."""
         while self._free < count:
             await self._freed.wait()
         self._free -= count
-        try:
-            yield
-        finally:
-            self._free += count
-            freed, self._freed = self._freed, trio.Event()
-            freed.set()
+
+    def give_back(self, count: int) -> None:
+        """Those bytes are not held any more."""
+        self._free += count
+        freed, self._freed = self._freed, trio.Event()
+        freed.set()
+
+
+class _Hold:
+    """What one request holds of the budget: only for bytes that came, not for those announced."""
+
+    def __init__(self, budget: ByteBudget, length: int) -> None:
+        self._budget = budget
+        self._is_small = length <= SMALL_REQUEST_BYTES
+        self._held = 0
+
+    async def admit(self, count: int) -> None:
+        """Wait for room for the next piece; small requests never wait."""
+        if not self._is_small:
+            await self._budget.take(count)
+            self._held += count
+
+    def release(self) -> None:
+        """The request is done."""
+        self._budget.give_back(self._held)
 
 
 class Server:
@@ -186,8 +203,11 @@ class _Connection:
             length = await self._next_length()
             if length is None:
                 return
-            async with self._server.budget.hold(length):
-                await self._one_request(length, nursery)
+            hold = _Hold(self._server.budget, length)
+            try:
+                await self._one_request(length, hold, nursery)
+            finally:
+                hold.release()
 
     async def _next_length(self) -> int | None:
         while not self._stopped:
@@ -202,10 +222,10 @@ class _Connection:
                 raise CloseConnection("nothing was said for connections.max.idle.ms")
         return None
 
-    async def _one_request(self, length: int, nursery: trio.Nursery) -> None:
+    async def _one_request(self, length: int, hold: _Hold, nursery: trio.Nursery) -> None:
         body: bytearray | None = None
         with trio.move_on_after(self._server.receive_s):
-            body = await self._reader.read_body(length)
+            body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
                 f"a frame of {length} bytes did not arrive within request.timeout.ms"

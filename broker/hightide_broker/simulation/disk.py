@@ -119,7 +119,7 @@ class SimDisk:
     def _require_directory(self, path: str, operation: str) -> None:
         """Raise unless the directory of `path` was made."""
         parent = path.rpartition("/")[0]
-        if parent and parent not in self._directories:
+        if parent not in ("", ".") and parent not in self._directories:
             raise DiskError(path, operation, "No such file or directory")
 
     def used_bytes(self) -> int:

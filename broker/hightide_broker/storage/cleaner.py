@@ -26,6 +26,7 @@ from hightide.records import (
     CODEC_MASK,
     DELETE_HORIZON,
     NO_PRODUCER_ID,
+    TIMESTAMP_MAX,
     BatchHeader,
     encode_batch,
 )
@@ -173,7 +174,7 @@ def _clean_batch(
     if not stays and not keep_empty:
         return None
     if horizon is None and tombstones:
-        horizon = now_ms + delete_retention_ms
+        horizon = min(now_ms + delete_retention_ms, TIMESTAMP_MAX)
     return _rebuild(header, columns, stays, horizon)
 
 
@@ -184,9 +185,11 @@ def _rebuild(
     keys, values = keys_of(columns), values_of(columns)
     timestamps, headers = timestamps_of(columns, header), headers_of(columns)
     offsets = offsets_of(columns, header)
-    base_timestamp = header.base_timestamp if horizon is None else horizon
+    kept_times = [timestamps[index] for index in stays]
+    base_timestamp = next(iter(kept_times), 0) if horizon is None else horizon
+    newest = max(kept_times, default=-1)
     payload = encode_columns(
-        [timestamps[index] for index in stays],
+        kept_times,
         [keys[index] for index in stays],
         [values[index] for index in stays],
         {number: headers[index] for number, index in enumerate(stays) if index in headers},
@@ -197,7 +200,7 @@ def _rebuild(
         payload,
         record_count=len(stays),
         base_timestamp=base_timestamp,
-        max_timestamp=header.max_timestamp,
+        max_timestamp=header.max_timestamp if header.is_log_append_time else newest,
         last_offset_delta=header.last_offset_delta,
         codec=header.codec,
         attributes=(header.attributes & ~CODEC_MASK)

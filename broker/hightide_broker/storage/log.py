@@ -327,7 +327,7 @@ class Log:
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp (KIP-734)."""
-        largest = self.max_timestamp
+        largest = max(s.max_timestamp_from(self.log_start) for s in self._segments)
         return None if largest < 0 else self.offset_for_timestamp(largest)
 
     def _segment_number(self, offset: int) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -190,14 +191,15 @@ def _load_trusted(segment: Segment, recovery: Recovery) -> None:
         recovery.rebuilt.append(file_name(segment.base_offset, "log"))
         rebuild_indexes(segment)
         return
-    if segment.size:
-        _note_first_timestamp(segment)
+    _note_first_timestamp(segment)
     last = segment.offsets.last
     segment._unindexed_bytes = segment.size - (last[1] if last else 0)
     _learn(segment, until=segment.size)
 
 
 def _note_first_timestamp(segment: Segment) -> None:
+    if not segment.size:
+        return
     first = segment.header_at(0).max_timestamp
     segment.first_timestamp = first if first >= 0 else None
 
@@ -290,9 +292,16 @@ def _scan(
         try:
             _scan_segment(segment, epochs, recovery_point, recovery)
         except SegmentDamage as damage:
+            if segment.end_offset < recovery_point:
+                raise
             _cut_or_refuse(disk, segment, damage, later, recovery)
             return segments[: number + 1]
         if later and segment.end_offset != later[0].base_offset:
+            if segment.end_offset < recovery_point:
+                why = (
+                    f"ends at offset {segment.end_offset}, its recovery point says {recovery_point}"
+                )
+                raise SegmentDamage(segment.path, segment.size, why)
             recovery.cut.append(
                 f"{segment.path} ends at offset {segment.end_offset}, the next segment begins at "
                 f"{later[0].base_offset}: what lay between was never synced"
@@ -336,7 +345,8 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
         segment.reset_indexes()
         return 0
     _learn(segment, until=position)
-    if segment.size:
+    with suppress(SegmentDamage):
+        # What is trusted is not scanned: a read will meet the damage.
         _note_first_timestamp(segment)
     last = segment.offsets.last
     segment._unindexed_bytes = position - (last[1] if last else 0)

@@ -264,6 +264,8 @@ class Segment:
             return None
         buffer = memoryview(_scratch)[:size] if size <= SCAN_BYTES else memoryview(bytearray(size))
         got = self.file.read_into(buffer, position)
+        if got < min(size, first.size):
+            raise SegmentDamage(self.path, position, f"the file ends {size - got} bytes too early")
         end, next_offset = self._check_run(buffer[:got], position, offset, limit_offset)
         if end == 0:
             return None
@@ -359,6 +361,21 @@ class Segment:
                 if value >= timestamp and offset >= start_offset:
                     return TimestampOffset(value, offset, header.leader_epoch)
         return None
+
+    def max_timestamp_from(self, offset: int) -> int:
+        """The largest timestamp of a record at or above `offset`; -1 if there is none."""
+        if offset <= self.base_offset:
+            return self.max_timestamp
+        found = self.locate(offset)
+        largest = _NO_TIMESTAMP
+        for header, _, batch in self.batches(found[1]) if found else ():
+            if header.base_offset >= offset or header.max_timestamp <= largest:
+                largest = max(largest, header.max_timestamp)
+                continue
+            columns = open_batch(batch, header)
+            pairs = zip(offsets_of(columns, header), timestamps_of(columns, header), strict=True)
+            largest = max([largest, *(time for at, time in pairs if at >= offset)])
+        return largest
 
     # -- cutting ---------------------------------------------------------------------------------
 
