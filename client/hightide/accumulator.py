@@ -38,7 +38,7 @@ class Batch:
     __slots__ = (
         "attempts", "base_offset", "created_at", "encoded", "error", "error_was_seen", "headers",
         "is_done", "keys", "log_append_time", "order", "partition", "parts", "retry_error",
-        "sequence", "size", "timestamps", "topic", "values", "waiter",
+        "sequence", "sequenced", "size", "timestamps", "topic", "values", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,8 @@ class Batch:
         self.headers: dict[int, Headers] = {}
         self.size = 0
         self.sequence = NO_SEQUENCE
+        self.sequenced = 0
+        """How many batches of its partition had got a sequence when this one did."""
         self.encoded: bytearray | None = None
         self.attempts = 0
         self.retry_error: HightideError | None = None
@@ -122,6 +124,7 @@ class PartitionQueue:
     """The order of the first batch that was refused for good: bump the epoch once everything before
     it has its outcome. What was sent behind it cannot have been stored."""
     batch_count: int = 0
+    sequenced_count: int = 0
     unresolved: bool = False
     """A batch that was sent expired; whether it is stored is not known."""
     backoff_until: float = 0.0
@@ -215,6 +218,12 @@ class Accumulator:
             return float("inf")
         if queue.in_flight and (queue.retrying or queue.gap is not None or queue.unresolved):
             return float("inf")
+        if queue.in_flight and self.producer_id != NO_PRODUCER_ID:
+            # A broker knows the last five batches: were more sent behind one whose answer is lost,
+            # its repetition would not be recognised.
+            oldest = min(batch.sequenced for batch in queue.in_flight)
+            if queue.sequenced_count - oldest + 1 >= self._max_in_flight:
+                return float("inf")
         first = queue.pending[0]
         waits_not = (
             len(queue.pending) > 1
@@ -255,6 +264,8 @@ class Accumulator:
             batch = queue.pending[0]
             if batch.sequence == NO_SEQUENCE and self.producer_id != NO_PRODUCER_ID:
                 batch.sequence = queue.next_sequence
+                queue.sequenced_count += 1
+                batch.sequenced = queue.sequenced_count
                 queue.next_sequence = (queue.next_sequence + len(batch)) & SEQUENCE_MAX
             encoded = batch.encode(self._codec, self.producer_id, queue.producer_epoch)
             if taken and total + len(encoded) > max_bytes:

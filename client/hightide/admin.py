@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from hightide import messages as m
-from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
 from hightide.errors import ApiError, error_code
 from hightide.ports import Network
 
@@ -100,7 +100,7 @@ class Admin:
         request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
         reply: m.CreateTopicsResponse = await self._call(request)
         raise_first(reply.topics)
-        return reply.topics[0]
+        return only(reply.topics)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its records."""
@@ -124,7 +124,7 @@ class Admin:
         """One topic with its partitions."""
         reply: m.MetadataResponse = await self._call(m.MetadataRequest(topics=[topic]))
         raise_first(reply.topics)
-        return reply.topics[0]
+        return only(reply.topics)
 
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int]
@@ -140,7 +140,7 @@ class Admin:
                 timeout_s=self._timeout_s,
                 check=_refusal_in_partitions,
             )
-            found[(topic, partition)] = reply.partitions[0].low_watermark
+            found[(topic, partition)] = only(reply.partitions).low_watermark
         return found
 
     async def offsets(
@@ -157,7 +157,7 @@ class Admin:
                 timeout_s=self._timeout_s,
                 check=_refusal_in_partitions,
             )
-            found[(topic, partition)] = reply.partitions[0]
+            found[(topic, partition)] = only(reply.partitions)
         return found
 
     # -- configs ---------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Admin:
         else:
             reply = await self._call(request)
         raise_first(reply.resources)
-        return reply.resources[0].entries
+        return only(reply.resources).entries
 
     async def alter_topic_configs(
         self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
@@ -208,5 +208,6 @@ class Admin:
 def _refusal_in_partitions(
     response: m.DeleteRecordsResponse | m.ListOffsetsResponse,
 ) -> ApiError | None:
-    result = response.partitions[0]
+    results: Sequence[m.DeleteRecordsResult | m.ListOffsetsResult] = response.partitions
+    result = only(results)
     return ApiError(error_code(result.error), result.message) if result.error else None

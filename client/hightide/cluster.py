@@ -175,7 +175,7 @@ class Cluster:
 
         async def look() -> m.TopicMetadata:
             answer = await self.refresh([name], auto_create=auto_create)
-            found = answer.topics[0]
+            found = only(answer.topics)
             if found.error is not None:
                 code = error_code(found.error)
                 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -359,6 +359,13 @@ async def open_cluster(
             yield cluster
         finally:
             await cluster.aclose()
+
+
+def only(items: Sequence[T]) -> T:
+    """The one item of an answer about one thing; raises `RemoteProtocolError` if it is not one."""
+    if len(items) != 1:
+        raise RemoteProtocolError(f"an answer about one thing has {len(items)} results")
+    return items[0]
 
 
 def closed(what: str) -> ClosedError:

@@ -13,7 +13,7 @@ import trio
 
 from hightide import messages as m
 from hightide.background import Nudge
-from hightide.cluster import Cluster
+from hightide.cluster import Cluster, only
 from hightide.errors import (
     ApiError,
     BrokerUnreachable,
@@ -176,13 +176,13 @@ class Fetcher:
         )
 
         def check(response: m.ListOffsetsResponse) -> ApiError | None:
-            result = response.partitions[0]
+            result = only(response.partitions)
             return ApiError(error_code(result.error), result.message) if result.error else None
 
         response = await self._cluster.call_leader(
             where.topic, where.partition, request, timeout_s=timeout_s, check=check
         )
-        offset: int = response.partitions[0].offset
+        offset: int = only(response.partitions).offset
         return offset
 
     # -- fetching --------------------------------------------------------------------------------

@@ -116,10 +116,13 @@ class Producer:
             if kind is None or issubclass(kind, Exception):
                 await self.flush()
         finally:
-            await self._stack.aclose()
-            if sender is not None:
-                sender.abandon_all(closed("producer"))
-            self._cluster = self._sender = None
+            # Also when this is cancelled: nobody may wait for a record for ever.
+            try:
+                await self._stack.aclose()
+            finally:
+                if sender is not None:
+                    sender.abandon_all(closed("producer"))
+                self._cluster = self._sender = None
         if kind is None and sender is not None:
             for batch in sender.failed:
                 if not batch.error_was_seen and batch.error is not None:

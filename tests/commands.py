@@ -1,0 +1,87 @@
+"""What the live tests share: commands run as processes, and a cluster that `up --detach` started.
+
+No test lives here. The command is found through the interpreter that runs the tests, and sees none
+of the HIGHTIDE_ variables of whoever started them.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+COMMAND = [sys.executable, "-m", "hightide_cli.main"]
+PATIENCE_S = 60
+
+
+def environment(address=None):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HIGHTIDE_")}
+    return kept | ({"HIGHTIDE_BOOTSTRAP": address} if address else {})
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self):
+        return self.out.splitlines()
+
+    @property
+    def rows(self):
+        """What was printed, one JSON value a line."""
+        return [json.loads(line) for line in self.lines]
+
+
+def hightide(*words, stdin=b"", address=None, code=0, patience_s=PATIENCE_S):
+    """Run a command to its end, which must be `code` and come while there is patience."""
+    ended = subprocess.run(
+        [*COMMAND, *map(str, words)],
+        input=stdin,
+        capture_output=True,
+        timeout=patience_s,
+        env=environment(address),
+        check=False,
+    )
+    err = ended.stderr.decode()
+    assert ended.returncode == code, f"exit code {ended.returncode}: {ended.stdout!r} {err}"
+    assert "Traceback" not in err
+    return Ended(ended.returncode, ended.stdout, err)
+
+
+class Cluster:
+    """A cluster that `up --detach` started."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.data = data
+        self.up = hightide("up", "--detach", "--data", data, *words)
+        self.address = self.up.out.decode().strip()
+
+    def run(self, *words, stdin=b"", code=0):
+        return hightide(*words, stdin=stdin, code=code, address=self.address)
+
+    def ps(self):
+        return json.loads(hightide("ps", "--data", self.data, "-o", "json").out)
+
+    def read(self, topic, *words, code=0):
+        """The records of a topic from its start to its end."""
+        return self.run("consume", topic, "--from", "start", "-e", "-J", *words, code=code).rows
+
+    def describe(self, topic):
+        (row,) = json.loads(self.run("topics", "describe", topic, "-o", "json").out)
+        return row
+
+    def partition(self, topic, number=0):
+        return self.data / "broker-1" / f"{topic}-{number}"
+
+    def end(self):
+        for row in self.ps():
+            if row["pid"] is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(row["pid"], signal.SIGKILL)

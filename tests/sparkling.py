@@ -1,0 +1,189 @@
+"""What the Spark tests share: a broker in its own process, one Spark session, and a sink.
+
+No test lives here. The broker is a real one on 127.0.0.1, its data is in a temporary directory; it
+is stopped by its process id. A `Sink` keeps what each micro-batch brought, by batch id: a batch
+that Spark runs again takes the place of its first run, as an idempotent sink would have it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hightide.blocking import Admin, Producer
+from hightide.spark import session
+
+DEADLINE_S = 60.0
+
+
+def until(condition, what, query=None):
+    """Poll until the condition holds and return what it gave; fails with the query's own error."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        if query is not None and (error := query.exception()) is not None:
+            raise error
+        time.sleep(0.02)
+    raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
+
+
+class Broker:
+    """A broker process; it keeps its port and its data when it is started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = 0
+        self.process = None
+        self._topics = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self):
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}"]
+        command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
+        command += [word for key in keys for word in ("--set", key)]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(ready)], stdout=log, stderr=log
+            )
+        until(lambda: ready.exists() or self.process.poll() is not None, "the broker serves")
+        assert ready.exists(), (self.directory / "log").read_text()
+        self.port = json.loads(ready.read_text())["port"]
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(DEADLINE_S)
+
+    def topic(self, partitions=1, name=None):
+        """A new topic; its name."""
+        self._topics += 1
+        name = name or f"topic-{self._topics}"
+        with Admin(self.address) as admin:
+            admin.create_topic(name, partitions=partitions)
+        return name
+
+    def delete_topic(self, name):
+        with Admin(self.address) as admin:
+            admin.delete_topic(name)
+
+    def topic_id(self, name):
+        with Admin(self.address) as admin:
+            return admin.describe_topic(name).topic_id
+
+    def grow(self, name, partitions):
+        with Admin(self.address) as admin:
+            admin.create_partitions(name, partitions)
+
+    def delete_records(self, name, before, partition=0):
+        with Admin(self.address) as admin:
+            admin.delete_records({(name, partition): before})
+
+    def fill(self, name, values, partition=0, **options):
+        """Acknowledged records of one partition; where they are."""
+        with Producer(self.address, **options) as producer:
+            deliveries = [producer.send(name, value, partition=partition) for value in values]
+            return [delivery.result(DEADLINE_S).offset for delivery in deliveries]
+
+
+class Sink:
+    """(topic, partition, offset, value) of each row, by batch; `gate` shut: a batch waits."""
+
+    def __init__(self) -> None:
+        self.batches = {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    def __call__(self, frame, batch):
+        rows = frame.select("topic", "partition", "offset", "value").collect()
+        self.batches[batch] = [(r[0], r[1], r[2], bytes(r[3])) for r in rows]
+        self.waiting.set()
+        assert self.gate.wait(DEADLINE_S), "the test never opened the gate"
+
+    @property
+    def rows(self):
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+    @property
+    def values(self):
+        return [row[3] for row in self.rows]
+
+    @property
+    def sizes(self):
+        """Rows of each batch that had any, in order."""
+        return [len(rows) for _, rows in sorted(self.batches.items()) if rows]
+
+
+def numbered(start, stop):
+    return [b"%06d" % number for number in range(start, stop)]
+
+
+def batch_query(spark, broker, *topics, **options):
+    reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
+    return reader.option("subscribe", ",".join(topics)).options(**options).load()
+
+
+def start_query(spark, broker, topics, sink, checkpoint, *, available_now=False, **options):
+    """A streaming query into the sink; `options` are the source's."""
+    reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+    frame = reader.option("subscribe", topics).options(**options).load()
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def run_to_end(*args, **options):
+    """An AvailableNow query, until it has ended."""
+    query = start_query(*args, available_now=True, **options)
+    assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+
+
+def logged(checkpoint, kind):
+    """The batches in a checkpoint's `offsets` or `commits`."""
+    directory = Path(checkpoint) / kind
+    names = os.listdir(directory) if directory.exists() else []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def position(checkpoint, batch):
+    """The source's own JSON of a batch in the checkpoint, as text."""
+    return (Path(checkpoint) / "offsets" / str(batch)).read_text().splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def spark():
+    made = session("hightide-tests", "local[2]")
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    made = Broker(tmp_path_factory.mktemp("broker"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path):
+    """A broker that the test may stop and start."""
+    directory = tmp_path / "broker"
+    directory.mkdir()
+    made = Broker(directory)
+    made.start()
+    yield made
+    made.stop()

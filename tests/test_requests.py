@@ -1,0 +1,288 @@
+"""Requests of one connection: begun in order, parked, woken, and finished before a stop.
+
+Goal: §2 of DESIGN.md and KAFKA-FACTS 1.5 FE2, 1.13, 1.14 as a client sees them. Method: a real node
+on a simulated disk whose syncs wait for the test, real sockets, and a mock clock moved by hand,
+so that "not yet" is a fact and not a matter of timing.
+"""
+
+import pytest
+import trio
+from brokers import DATA, GatedDisk, batch, broker, client_of, new_node
+from brokers import settings as config_of
+from trio.testing import wait_all_tasks_blocked
+
+from hightide import messages as m
+from hightide.errors import BrokerUnreachable, HightideError
+from hightide.records import iter_batches
+from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.simulation.disk import SimDisk
+
+
+class Parked:
+    """A call in a task of its own: done or not done, and its outcome."""
+
+    def __init__(self, nursery, call):
+        self.outcome = None
+        nursery.start_soon(self._run, call)
+
+    async def _run(self, call):
+        try:
+            self.outcome = await call
+        except HightideError as error:
+            self.outcome = error
+
+    @property
+    def done(self):
+        return self.outcome is not None
+
+
+async def later(mock_clock, seconds):
+    await wait_all_tasks_blocked()
+    mock_clock.jump(seconds)
+    await wait_all_tasks_blocked()
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+async def test_requests_that_were_sent_without_waiting_take_effect_in_order():
+    disk = GatedDisk()
+    async with broker(disk) as client:
+        await client.create()
+        disk.shut()
+        answers = [
+            await client.begin(batch(b"%d" % number), acks=1 if number % 3 else -1)
+            for number in range(50)
+        ]
+        await wait_all_tasks_blocked()
+        disk.gate.set()
+        results = [(await answer.wait(5))[0].partitions[0] for answer in answers]
+        assert [(r.error, r.base_offset) for r in results] == [(None, n) for n in range(50)]
+        assert await client.values() == [b"%d" % number for number in range(50)]
+
+
+async def test_an_answer_does_not_wait_for_the_one_before_it():
+    disk = GatedDisk()
+    async with broker(disk) as client:
+        await client.create()
+        disk.shut()
+        slow = await client.begin(batch(b"slow"))
+        fast = await client.begin(batch(b"fast"), acks=1)
+        body, _ = await fast.wait(5)
+        assert body.partitions[0].base_offset == 1
+        assert await client.values() == []
+        disk.gate.set()
+        body, _ = await slow.wait(5)
+        assert body.partitions[0].base_offset == 0
+
+
+async def test_no_more_requests_of_a_connection_are_at_work_than_allowed():
+    disk = GatedDisk()
+    config = config_of({"max.in.flight.requests.per.connection": "2"})
+    async with new_node(disk, config) as node, client_of(node) as client, client_of(node) as other:
+        await client.create()
+        disk.shut()
+        answers = [await client.begin(batch(b"%d" % number)) for number in range(5)]
+        await wait_all_tasks_blocked()
+        assert (await other.log_dirs())[("t", 0)].log_end_offset == 2
+        disk.gate.set()
+        for number, answer in enumerate(answers):
+            body, _ = await answer.wait(5)
+            assert body.partitions[0].base_offset == number
+
+
+async def test_a_produce_to_many_partitions_answers_when_all_are_committed(mock_clock):
+    disk = GatedDisk()
+    async with broker(disk) as client, trio.open_nursery() as nursery:
+        await client.create(partitions=2)
+        await client.create("now", configs={"flush": "replicated"})
+        disk.shut()
+        parts = [
+            m.ProducePartition(topic=topic, partition=partition, records=number)
+            for number, (topic, partition) in enumerate([("t", 0), ("now", 0), ("t", 1)])
+        ]
+        request = m.ProduceRequest(acks=-1, timeout_ms=4000, partitions=parts)
+        data = [batch(b"%d" % number) for number in range(3)]
+        call = Parked(nursery, client.call(request, *data))
+        await later(mock_clock, 3)
+        assert not call.done
+        await later(mock_clock, 2)
+        errors = [part.error for part in call.outcome.partitions]
+        assert errors == ["REQUEST_TIMED_OUT", None, "REQUEST_TIMED_OUT"]
+        disk.gate.set()
+
+
+async def test_a_large_answer_of_a_real_disk_arrives_whole(tmp_path):
+    async with broker(RealDisk(), config_of(data=f"{tmp_path}/b")) as client:
+        await client.create()
+        values = [b"%d" % number * 40_000 for number in range(9)]
+        for value in values:
+            await client.produce(value)
+        assert await client.values() == values
+
+
+# --- fetches that wait --------------------------------------------------------------------------
+
+
+async def test_a_fetch_waits_for_a_commit_and_is_not_woken_by_an_append(mock_clock):
+    disk = GatedDisk()
+    async with broker(disk) as client, trio.open_nursery() as nursery:
+        await client.create()
+        await client.produce(b"old")
+        call = Parked(nursery, client.fetch(1, max_wait_ms=9000))
+        disk.shut()
+        await client.produce(b"new", acks=1)
+        await later(mock_clock, 1)
+        assert not call.done
+        disk.gate.set()
+        await wait_all_tasks_blocked()
+        assert call.outcome.values == [b"new"]
+        assert call.outcome.result.high_watermark == 2
+
+
+async def test_a_fetch_that_finds_nothing_answers_empty_when_its_time_is_up(mock_clock):
+    async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
+        await client.create()
+        call = Parked(nursery, client.fetch(max_wait_ms=4000))
+        await later(mock_clock, 3.9)
+        assert not call.done
+        await later(mock_clock, 0.2)
+        assert (call.outcome.result.error, call.outcome.values) == (None, [])
+
+
+async def test_a_fetch_waits_for_min_bytes_and_takes_less_when_its_time_is_up(mock_clock):
+    one = len(batch(b"x"))
+    async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
+        await client.create()
+        two = Parked(nursery, client.fetch(max_wait_ms=4000, min_bytes=2 * one))
+        many = Parked(nursery, client.fetch(max_wait_ms=4000, min_bytes=9 * one))
+        await wait_all_tasks_blocked()
+        await client.produce(b"x")
+        await wait_all_tasks_blocked()
+        assert not two.done
+        await client.produce(b"y")
+        await wait_all_tasks_blocked()
+        assert two.outcome.values == [b"x", b"y"]
+        assert not many.done
+        await later(mock_clock, 4.1)
+        assert many.outcome.values == [b"x", b"y"]
+
+
+async def test_a_fetch_of_many_partitions_is_woken_by_any_and_refused_at_once_by_one(mock_clock):
+    async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
+        await client.create(partitions=3)
+        parts = [m.FetchPartition(topic="t", partition=n, fetch_offset=0) for n in range(3)]
+        request = m.FetchRequest(max_wait_ms=50_000, partitions=parts)
+        call = Parked(nursery, client.call(request))
+        await wait_all_tasks_blocked()
+        assert not call.done
+        await client.produce(b"x", partition=2)
+        await wait_all_tasks_blocked()
+        assert [part.high_watermark for part in call.outcome.partitions] == [0, 0, 1]
+        parts.insert(0, m.FetchPartition(topic="gone", partition=0, fetch_offset=0))
+        reply = await client.call(m.FetchRequest(max_wait_ms=50_000, partitions=parts[:2]))
+        errors = [part.error for part in reply.partitions]
+        assert errors == ["UNKNOWN_TOPIC_OR_PARTITION", None]
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "part_bytes", "expected"),
+    [
+        (1, 1, [1, 0]),
+        (0, 0, [1, 0]),
+        (-5, -5, [1, 0]),
+        (10_000, 1, [1, 0]),
+        (1, 10_000, [1, 0]),
+        (10_000, 250, [2, 2]),
+        (350, 10_000, [3, 0]),
+        (480, 10_000, [3, 1]),
+        (10_000, 10_000, [3, 3]),
+    ],
+)
+async def test_a_fetch_takes_whole_batches_within_its_limits_but_always_one(
+    max_bytes, part_bytes, expected
+):
+    async with broker(SimDisk()) as client:
+        await client.create(partitions=2)
+        data = batch(b"x" * 24)
+        assert len(data) == 110
+        for partition in (0, 0, 0, 1, 1, 1):
+            await client.send(data, partition=partition)
+        parts = [
+            m.FetchPartition(topic="t", partition=number, fetch_offset=0, max_bytes=part_bytes)
+            for number in range(2)
+        ]
+        request = m.FetchRequest(max_wait_ms=0, max_bytes=max_bytes, partitions=parts)
+        body, attachments = await client.connection.call(request)
+        counts = [
+            len(list(iter_batches(attachments[part.records]))) if part.records >= 0 else 0
+            for part in body.partitions
+        ]
+        assert counts == expected
+
+
+async def test_a_fetch_names_its_leader_epoch_and_topic_id_and_is_held_to_them():
+    async with broker(SimDisk()) as client:
+        created = await client.create()
+        for over, error in (
+            ({"current_leader_epoch": 0}, None),
+            ({"current_leader_epoch": 1}, "UNKNOWN_LEADER_EPOCH"),
+            ({"topic_id": created.topic_id}, None),
+            ({"topic_id": "A" * 22}, "INCONSISTENT_TOPIC_ID"),
+        ):
+            part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, **over)
+            reply = await client.call(m.FetchRequest(max_wait_ms=0, partitions=[part]))
+            assert reply.partitions[0].error == error
+
+
+# --- stopping -----------------------------------------------------------------------------------
+
+
+async def test_a_stop_finishes_what_is_at_work_and_takes_no_more(mock_clock):
+    disk = GatedDisk()
+    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
+        await client.create()
+        disk.shut()
+        working = Parked(nursery, client.produce(b"at work"))
+        await wait_all_tasks_blocked()
+        node.stop()
+        await wait_all_tasks_blocked()
+        late = Parked(nursery, client.produce(b"late"))
+        with pytest.raises(BrokerUnreachable):
+            async with client_of(node):
+                pass
+        assert not working.done
+        disk.gate.set()
+        await wait_all_tasks_blocked()
+        assert (working.outcome.error, working.outcome.base_offset) == (None, 0)
+        assert isinstance(late.outcome, HightideError)
+    assert disk.exists(f"{DATA}/.clean_shutdown")
+    async with broker(disk) as client:
+        assert await client.values() == [b"at work"]
+
+
+async def test_a_stop_does_not_wait_for_ever(mock_clock):
+    disk = GatedDisk()
+    config = config_of({"shutdown.timeout.ms": "3s"})
+    async with new_node(disk, config) as node, client_of(node) as client:
+        await client.create()
+        async with trio.open_nursery() as nursery:
+            call = Parked(nursery, client.fetch(max_wait_ms=60_000))
+            await wait_all_tasks_blocked()
+            node.stop()
+            await later(mock_clock, 2)
+            assert not call.done
+            await later(mock_clock, 2)
+            assert call.outcome.result.error == "NOT_LEADER_OR_FOLLOWER"
+    assert disk.exists(f"{DATA}/.clean_shutdown")
+
+
+async def test_connections_that_say_nothing_do_not_hold_a_stop_up(mock_clock):
+    disk = SimDisk()
+    async with new_node(disk) as node, client_of(node), client_of(node):
+        await wait_all_tasks_blocked()
+        assert node.server.connection_count == 2
+        node.stop()
+        await wait_all_tasks_blocked()
+        assert node.server.connection_count == 0
+        assert disk.exists(f"{DATA}/.clean_shutdown")

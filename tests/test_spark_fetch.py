@@ -1,0 +1,140 @@
+"""An executor's part of a query without Spark: one range of one partition, or what became of it.
+
+A broker process serves, this process reads with the blocking client, as a Spark worker does: the
+client and what it knows of the cluster stay between two ranges.
+"""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+import socket
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparkling import numbered, own_broker  # noqa: F401
+
+from hightide.errors import BrokerUnreachable
+from hightide.messages import LATEST
+from hightide.spark.client import BlockingClient, client_for
+from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.offsets import DataLoss
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def reading(own_broker):
+    """A broker that this process reads from; its connections are closed at the end."""
+    yield own_broker
+    client_for(own_broker.address).close()
+
+
+# -- the client, with nobody there ---------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody():
+    """An address that refuses connections: bound, so nobody else gets it, and not listening."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_a_call_is_tried_again_until_its_deadline_and_says_so(nobody):
+    client = BlockingClient(nobody)
+    with pytest.raises(BrokerUnreachable) as failure:
+        client.offset("t", 0, LATEST, timeout_s=0.5)
+    assert failure.value.attempts >= 2
+    assert nobody in str(failure.value)
+
+
+def test_a_range_from_a_broker_that_is_gone_is_no_data_loss(nobody):
+    wanted = OffsetRange("t", "id", 3, 5, 9)
+    assert str(wanted) == "t-3[5, 9)"
+    rows = read_range(nobody, wanted, include_headers=False, fail_on_data_loss=False, timeout_s=0.3)
+    with pytest.raises(BrokerUnreachable):
+        list(rows)
+
+
+# -- what a range lost ---------------------------------------------------------------------------
+
+
+def read_all(broker, wanted, *, fail_on_data_loss=True):
+    """The offsets of a range, read without Spark; little patience with what cannot get better."""
+    batches = read_range(
+        broker.address,
+        wanted,
+        include_headers=False,
+        fail_on_data_loss=fail_on_data_loss,
+        timeout_s=0.5,
+    )
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+def loss_of(broker, wanted):
+    with pytest.raises(DataLoss) as failure:
+        read_all(broker, wanted)
+    text = str(failure.value)
+    assert text.startswith(f"records of {wanted} are gone: ")
+    assert text.endswith("To read on without them set failOnDataLoss=false")
+    return text
+
+
+@pytest.mark.live
+def test_a_range_is_cut_out_of_the_batches_it_lies_in(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 100), linger_ms=50)
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 13, 57)
+    assert read_all(reading, wanted) == list(range(13, 57))
+
+
+@pytest.mark.live
+def test_a_range_that_the_log_no_longer_reaches_is_data_loss(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 5))
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 9)
+    assert "the log now ends at offset 5: it was cut" in loss_of(reading, wanted)
+    assert read_all(reading, wanted, fail_on_data_loss=False) == list(range(5))
+
+
+@pytest.mark.live
+def test_a_range_of_a_deleted_topic_is_data_loss(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 5))
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 5)
+    reading.delete_topic(topic)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in loss_of(reading, wanted)
+
+
+@pytest.mark.live
+def test_a_range_of_a_topic_made_again_is_data_loss(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 5))
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 5)
+    reading.delete_topic(topic)
+    reading.topic(name=topic)
+    reading.fill(topic, numbered(0, 5))
+    assert "INCONSISTENT_TOPIC_ID" in loss_of(reading, wanted)
+
+
+@pytest.mark.live
+def test_a_partition_that_came_after_the_first_look_is_read(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 3))
+    topic_id = reading.topic_id(topic)
+    assert read_all(reading, OffsetRange(topic, topic_id, 0, 0, 3)) == [0, 1, 2]
+    reading.grow(topic, 2)
+    reading.fill(topic, numbered(0, 2), partition=1)
+    assert read_all(reading, OffsetRange(topic, topic_id, 1, 0, 2)) == [0, 1]
+
+
+@pytest.mark.live
+def test_a_range_is_read_on_a_connection_that_a_restart_broke(reading):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 3))
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 3)
+    assert read_all(reading, wanted) == [0, 1, 2]
+    reading.stop()
+    reading.start()
+    assert read_all(reading, wanted) == [0, 1, 2]
