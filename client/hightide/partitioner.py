@@ -1,6 +1,6 @@
 """Which partition a record goes to: by its key as Kafka does, or sticky when it has none. Pure.
 
-Source: KAFKA-FACTS PT1-PT3; murmur2 is Kafka's, with its seed.
+Source: Kafka's DefaultPartitioner and KIP-794; murmur2 is Kafka's, with its seed.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class Producer:
         return delivery
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
-        """Stay while the open batch has room for the record, then move on (PT3)."""
+        """Stay while the open batch has room for the record, then move on."""
         sticky = self._sticky[topic]
         if self._accumulator.has_room_in_batch(topic, sticky.partition, size):
             return sticky.partition

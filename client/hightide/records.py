@@ -5,7 +5,7 @@ does). A batch is a big-endian header with the fields of Kafka's v2 header in th
 the payload. The CRC covers `attributes` to the end, so a broker can stamp `base_offset` and
 `leader_epoch` without touching it. Pure: bytes in, bytes out.
 
-Sources: DESIGN of the batch in deploy/ARCHITECTURE.md; Kafka's DefaultRecordBatch for the layout.
+Sources: client/README.md for the batch; Kafka's DefaultRecordBatch for the layout.
 """
 
 from __future__ import annotations

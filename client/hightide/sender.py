@@ -227,7 +227,7 @@ class Sender:
                 self._take_error(batch, result, answer.address)
 
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
-        """What a refusal means for a batch (PR5)."""
+        """What a refusal means for a batch."""
         code = error_code(result.error or "")
         error = ApiError(
             code,

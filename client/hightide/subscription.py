@@ -2,7 +2,7 @@
 
 A partition's `position` is the offset of the next record that the caller gets; `fetch_offset` is
 where the next fetch begins, further on when batches wait in `fetched`. A fetch's answer counts only
-if the fetch offset is still the one it was asked for: after a seek it is dropped (KAFKA-FACTS CO4).
+if the fetch offset is still the one it was asked for: after a seek it is dropped.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A change is a frozen Struct, tagged with its type on the wire and in the log, one msgpack map a
 record. Handlers of the controller return changes; only `ClusterImage.replay` applies them. A field
 may be added with a default; nothing is ever renamed or removed, because logs keep what was written.
-Source: Kafka's metadata records (RegisterBrokerRecord and its kin), KAFKA-FACTS TP5.
+Source: Kafka's metadata records (RegisterBrokerRecord and its kin).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CreatePartition(Change, tag="partition", frozen=True, kw_only=True):
 
 
 class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True):
-    """Any of: a new ISR, a new leader. The partition epoch rises by one each time (PS1)."""
+    """Any of: a new ISR, a new leader. The partition epoch rises by one each time."""
 
     topic_id: str
     partition: int

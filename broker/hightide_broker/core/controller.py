@@ -4,7 +4,7 @@ Pure.
 Every handler reads the image of what has been committed and returns the changes to append to the
 metadata log together with the reply that may be sent once they are committed. Replicas are placed
 in stripes, leaders are chosen in the order of the assignment, fencing a broker moves what it led.
-Sources: KAFKA-FACTS §2.9, §2.10, §2.12; KIP-631, KIP-841.
+Sources: KIP-631, KIP-841, KIP-966.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Controller:
         return changes
 
     def _leaderless(self, broker: int) -> list[AnyChange]:
-        """Take a broker out of every ISR it is in, and elect where it led (PS3, PS5, PS7)."""
+        """Take a broker out of every ISR it is in, and elect where it led."""
         changes: list[AnyChange] = []
         for topic, number, partition in self._partitions_of(broker):
             rest = tuple(b for b in partition.isr if b != broker)
@@ -381,7 +381,7 @@ class Controller:
         ]
 
     def allocate_producer_ids(self, request: m.AllocateProducerIdsRequest) -> Decision:
-        """Hand a broker a block of producer ids; none is ever handed out twice (ID10)."""
+        """Hand a broker a block of producer ids; none is ever handed out twice."""
         self._check_broker(request.broker, request.broker_epoch)
         first = self._image.next_producer_id
         return Decision(

@@ -3,7 +3,7 @@
 The high watermark is the smallest log end over the in-sync replicas; this leader's own counts only
 up to what it has synced when the topic says `flush=synced`. It never falls, and it does not advance
 while fewer than min.insync.replicas are in sync (KIP-966). Log ends are *next* offsets. Source:
-KAFKA Partition.maybeIncrementLeaderHW; KAFKA-FACTS HW1-HW6.
+Kafka's Partition.maybeIncrementLeaderHW; KIP-966.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Leader:
         return min(self.min_isr, len(self.replicas))
 
     def refuse_if_too_few(self) -> None:
-        """Raise `Refused` NOT_ENOUGH_REPLICAS when acks=all cannot be kept now (AK2)."""
+        """Raise `Refused` NOT_ENOUGH_REPLICAS when acks=all cannot be kept now."""
         if len(self.isr) < self.effective_min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -64,7 +64,7 @@ class Leader:
         """Recompute the high watermark; it only rises."""
         if len(self.isr) >= self.effective_min_isr:
             own = self.synced_end if self.synced_counts else self.log_end
-            # A member that has not fetched in this epoch holds the watermark where it is (HW5).
+            # A member that has not fetched in this epoch holds the watermark where it is.
             others = [self.remote_log_ends.get(b, -1) for b in self.isr if b != self.broker]
             self.high_watermark = max(self.high_watermark, min([own, *others]))
         self.check_invariants()

@@ -1,6 +1,6 @@
 """Which old segments may go: by log start, by size, by age - never above the high watermark. Pure.
 
-Oldest first, and the first segment that must stay ends the search. Source: KAFKA LS4, LS5.
+Oldest first, and the first segment that must stay ends the search. Source: Kafka.
 """
 
 from __future__ import annotations

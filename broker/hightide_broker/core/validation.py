@@ -3,7 +3,7 @@ reader.
 
 Header, size, checksum, counts, and columns that add up (inside compression too, with a bound on
 what it inflates to), then the topic's own rules. The whole batch is refused if one record fails.
-Pure. Source: KAFKA LogValidator; KAFKA-FACTS AP2-AP4.
+Pure. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations

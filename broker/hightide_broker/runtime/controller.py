@@ -1,7 +1,7 @@
 """The active controller: runs decisions one after the other, and answers once they are committed.
 
 A decision reads the image as of everything appended so far, its changes go to the metadata log and
-into that image in the same stretch, and its reply is parked until they are committed (QC1): nobody
+into that image in the same stretch, and its reply is parked until they are committed: nobody
 is ever told what might still be lost.
 """
 

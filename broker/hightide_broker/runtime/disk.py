@@ -267,7 +267,7 @@ def _duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:
             descriptor = file.duplicate_descriptor()
             assert descriptor is not None, f"{file.path} is no file of the real disk"
             found.append((file.path, descriptor))
-    except BaseException:
+    except DiskError:
         for _, descriptor in found:
             os.close(descriptor)
         raise

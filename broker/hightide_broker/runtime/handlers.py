@@ -134,7 +134,7 @@ class RecordHandlers:
     def fetch(
         self, request: m.FetchRequest, _: list[memoryview]
     ) -> Reply | Callable[[], Awaitable[Reply]]:
-        """Answer at once with enough bytes, an error or no time to wait; else park (DO1, DO2)."""
+        """Answer at once with enough bytes, an error or no time to wait; else park."""
         answer = self._read_all(request)
         if answer.complete or request.max_wait_ms <= 0:
             return answer.reply
@@ -193,7 +193,7 @@ class RecordHandlers:
         *,
         first: bool,
     ) -> tuple[m.FetchResult, FileSlice | None]:
-        """One partition, in the order of KAFKA-FACTS 1.5."""
+        """One partition, in Kafka's order of checks."""
         leader = replica.require_leader(part.current_leader_epoch)
         if request.replica_id >= 0 and request.replica_id not in leader.replicas:
             known = part.current_leader_epoch >= 0
@@ -245,7 +245,7 @@ class RecordHandlers:
     # -- offsets ---------------------------------------------------------------------------------
 
     def list_offsets(self, request: m.ListOffsetsRequest, _: list[memoryview]) -> Reply:
-        """Earliest, latest, by timestamp, or of the largest timestamp (CR3, CR4)."""
+        """Earliest, latest, by timestamp, or of the largest timestamp."""
         results = []
         for part in request.partitions:
             try:
@@ -301,7 +301,7 @@ class RecordHandlers:
     def offset_for_leader_epoch(
         self, request: m.OffsetForLeaderEpochRequest, _: list[memoryview]
     ) -> Reply:
-        """Where an epoch ends here (CR5)."""
+        """Where an epoch ends here."""
         results = []
         for part in request.partitions:
             try:

@@ -2,7 +2,7 @@
 
 The log is `__cluster_metadata-0`, an ordinary log of ordinary batches whose values are changes
 (`core/changes.py`). With one voter this node is candidate and leader at once, in a new epoch at
-each start; the epoch is durable in `quorum-state` before the first record of it is written (QS4).
+each start; the epoch is durable in `quorum-state` before the first record of it is written.
 The log is synced before it counts; if a sync of it fails, the node stops: it can promise nothing
 any more.
 """

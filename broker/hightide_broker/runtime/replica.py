@@ -109,7 +109,7 @@ class Replica:
     # -- roles -----------------------------------------------------------------------------------
 
     def become_leader(self, state: PartitionState, *, broker: int) -> None:
-        """Lead in a new epoch. It begins at the log end, before anything is appended (BL2)."""
+        """Lead in a new epoch. It begins at the log end, before anything is appended."""
         log = self.log
         log.epochs.assign(state.leader_epoch, log.log_end)
         self.leader_epoch = state.leader_epoch
@@ -165,7 +165,8 @@ class Replica:
             self.committed.advance(self.leader.advance())
 
     def require_leader(self, current_leader_epoch: int = -1) -> Leader:
-        """The leader's state; raises `Refused` by the rules of KAFKA-FACTS 1.5, steps 2 and 3."""
+        """The leader's state; raises `Refused`. Epochs are checked before leadership, as in
+        Kafka."""
         _ = self.log  # an offline replica says so before anything else
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
@@ -320,7 +321,7 @@ class Replica:
         return found if found is None or found.offset < self.committed.value else None
 
     def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (-1: the high watermark); the log start then (LS2)."""
+        """Move the log start up to `offset` (-1: the high watermark); the log start then."""
         self.require_leader()
         log = self.log
         if not self.config.is_deleted:

@@ -1,7 +1,7 @@
 """All replicas of this broker: made, opened, led and removed as the metadata says; and their
 checkpoints.
 
-`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders (BM2).
+`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders.
 The opening and making of logs runs in worker threads. Checkpoints are Kafka's text files, one of
 each kind for the whole data directory.
 """

@@ -4,7 +4,7 @@ Two passes over the closed segments below the high watermark: learn the newest o
 in the part that has not been cleaned yet, then rewrite each segment without the records that a
 newer one replaces. Offsets never change. A rewritten segment is complete beside the old one before
 it takes its place (`Log.replace_segment`). A worker thread's work, except for that last step.
-Source: KAFKA LogCleaner; KIP-534 for the delete horizon.
+Source: Kafka's LogCleaner; KIP-534 for the delete horizon.
 """
 
 from __future__ import annotations

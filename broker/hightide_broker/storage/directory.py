@@ -3,7 +3,7 @@
 `meta.properties` names cluster, node and directory; a directory of another cluster or node is
 refused with both ids. `.lock` keeps a second process out. `.clean_shutdown` is there only after an
 orderly stop, carries the broker epoch of that run, and is removed as soon as it is read, so that a
-crash while loading counts as unclean. Source: KAFKA-FACTS CP3, CP4, RC1.
+crash while loading counts as unclean. Source: KIP-858, KIP-966.
 """
 
 from __future__ import annotations

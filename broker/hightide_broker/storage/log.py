@@ -6,7 +6,7 @@ never awaits (syncing is described by a `SyncJob` that the runtime carries out).
 
 Invariants: log_start ≤ log_end, synced_end ≤ log_end; each segment ends where the next begins and
 the last one is active; every batch's epoch is `epochs.epoch_for_offset` of its base offset. A cut
-is durable before anything that relies on it is. Source: KAFKA UnifiedLog, LocalLog; DESIGN §4.
+is durable before anything that relies on it is. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Log:
             self.log_end == self.log_start
             and header.base_offset < self.log_end < header.next_offset
         ):
-            # The leader's log start fell inside this batch; begin anew at the batch (KAFKA FA2).
+            # The leader's log start fell inside this batch; begin anew at the batch.
             self.truncate_fully(header.base_offset)
         if header.base_offset < self.log_end:
             raise UnexpectedAppendOffset(
@@ -350,7 +350,7 @@ class Log:
         """Cut the log at the start of the batch that contains `offset`; the new log end, durable.
 
         The caller has lowered the recovery point checkpoint to `end_after_cut(offset)` first: what
-        is appended after the cut must not be taken for durable. Source: KAFKA TR1, TR5.
+        is appended after the cut must not be taken for durable. Source: Kafka.
         """
         if offset >= self.log_end:
             if self.epochs.truncate_from_end(self.log_end):

@@ -2,7 +2,7 @@
 
 JSON with Kafka's fields, replaced durably before anything acts on it. A missing file means a node
 that has never voted; a damaged one is refused, never guessed: guessing could vote twice in an
-epoch. Source: KAFKA-FACTS QF1, QF2.
+epoch. Source: KIP-595.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ checks:
 * whole batches follow otherwise: stored data was damaged. Nothing is cut: `LogDamaged`, and the
   replica stays offline until somebody decides.
 
-Source: KAFKA LogLoader, LogSegment.recover; the distinction of the last two is hightide's own.
+Source: Kafka's LogLoader, LogSegment.recover; the distinction of the last two is hightide's own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants: batches lie one after the other, offsets rise and start at or above 
 epochs do not fall; an index entry names the last offset of a batch and where that batch begins;
 `size` is the end of the last whole batch. Every read checks what it is about to serve: header, CRC,
 place. The CRC covers neither base offset nor epoch, so a gap in the offsets, which compaction
-leaves, is believed only if what follows agrees with it. Source: KAFKA LogSegment, OffsetIndex,
+leaves, is believed only if what follows agrees with it. Source: Kafka's LogSegment, OffsetIndex,
 TimeIndex.
 """
 
