@@ -308,7 +308,7 @@ def test_the_module_that_every_spark_look_up_imports_is_light():
 
 def test_session_is_still_a_function_when_its_module_was_imported():
     # Every call of it imports that module: the second call must find the function again.
-    code = "import hightide.spark.session; print(type(hightide.spark.session).__name__)"
+    code = "import hightide.spark.builder; print(type(hightide.spark.session).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout.strip(), done.stderr) == ("function", "")
 

@@ -357,6 +357,9 @@ def test_a_query_goes_on_through_a_restart_of_the_broker(
     until(has(sink, 10), "the first batch", query)
     until(lambda: logged(checkpoint, "commits"), "its commit", query)
     own_broker.stop()
+    down_since = time.monotonic()
+    # Long enough that the query looks for news while nobody answers.
+    until(lambda: time.monotonic() > down_since + IDLE_S, "a pause", query)
     own_broker.start()
     own_broker.fill(topic, numbered(10, 20))
     until(has(sink, 20), "what came after the restart", query)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ for argument do
   shift
   case "$argument" in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -97,14 +98,16 @@ def _wrapper_home(runtime: Path) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         home = cache / "hightide" / "java-home"
     wrapper = home / "bin" / "java"
-    text = _WRAPPER.format(dropped=_DROPPED, java=runtime / "bin" / "java")
+    text = _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(runtime / "bin" / "java")))
     if wrapper.exists() and wrapper.read_text() == text:
         return home
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     for name in ("lib", "conf", "release"):
-        link = home / name
-        if not link.is_symlink():
-            link.symlink_to(runtime / name)
+        # Made aside and renamed: two first starts may do this at once.
+        link = home / f"{name}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(runtime / name)
+        link.replace(home / name)
     temporary = wrapper.with_name(f"java.{os.getpid()}")
     temporary.write_text(text)
     temporary.chmod(0o755)

@@ -52,7 +52,7 @@ class HightideDataSource(DataSource):
 
 
 def session(app_name: str = "hightide", master: str = "local[*]", **conf: Any) -> SparkSession:
-    """A session with the settings that suit this source; see `hightide.spark.session`."""
-    from hightide.spark.session import make_session
+    """A session with the settings that suit this source; see `hightide.spark.builder`."""
+    from hightide.spark.builder import make_session
 
     return make_session(app_name, master, conf)

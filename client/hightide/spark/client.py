@@ -29,6 +29,9 @@ from hightide.errors import (
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
+REFRESH_TIMEOUT_S = 60.0
+TOPIC_GONE_S = 5.0
+"""How long a topic or partition that a broker does not know may still be on its way there."""
 
 
 class BlockingConnection:
@@ -101,8 +104,26 @@ class BlockingClient:
             connection.close()
         self._connections.clear()
 
-    def refresh(self, topics: Sequence[str]) -> None:
-        """Look at the cluster again; raises `ApiError` if a topic does not exist."""
+    def refresh(self, topics: Sequence[str], *, timeout_s: float = REFRESH_TIMEOUT_S) -> None:
+        """Look at the cluster again, tried again while no broker answers.
+
+        Raises `ApiError` if a topic does not exist, `BrokerUnreachable` or `RequestTimedOut`.
+        """
+        started = time.monotonic()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                self._refresh_once(topics)
+                return
+            except (BrokerUnreachable, RequestTimedOut) as error:
+                error.attempts, error.elapsed_s = attempts, time.monotonic() - started
+                delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
+                if error.elapsed_s + delay > timeout_s:
+                    raise
+            time.sleep(delay)
+
+    def _refresh_once(self, topics: Sequence[str]) -> None:
         addresses = [(b.host, b.port) for b in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
         failure: HightideError | None = None
@@ -143,10 +164,15 @@ class BlockingClient:
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata:
         """Who leads; raises `ApiError` while nobody does."""
-        state = self.topics[topic].partitions[partition]
-        if state.leader not in self.brokers:
+        known = self.topics[topic].partitions
+        if partition >= len(known):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic!r} has {len(known)} partitions, {partition} is none of them",
+            )
+        if known[partition].leader not in self.brokers:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
-        return state
+        return known[partition]
 
     def call_leader(
         self, topic: str, partition: int, request: m.Message, *, timeout_s: float
@@ -160,10 +186,13 @@ class BlockingClient:
         while True:
             attempts += 1
             try:
+                left = max(timeout_s - (time.monotonic() - started), 0.1)
                 if topic not in self.topics:
-                    self.refresh([topic])
+                    self._refresh_once([topic])
                 broker = self.brokers[self.leader(topic, partition).leader]
-                response, attachments = self._call((broker.host, broker.port), request)
+                response, attachments = self._call(
+                    (broker.host, broker.port), request, timeout_s=min(left, REQUEST_TIMEOUT_S)
+                )
                 result = response.partitions[0]
                 if result.error is None:
                     return response, attachments
@@ -173,7 +202,7 @@ class BlockingClient:
             except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
                 elapsed = time.monotonic() - started
                 delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                final = isinstance(error, ApiError) and not error.retriable
+                final = isinstance(error, ApiError) and _is_final(error, elapsed)
                 if final or elapsed + delay > timeout_s:
                     error.attempts, error.elapsed_s = attempts, elapsed
                     raise
@@ -215,9 +244,19 @@ class BlockingClient:
                 max_wait_ms=int(wait_s * 1000 / len(leaders)), partitions=parts, max_bytes=1
             )
             info = self.brokers[broker]
-            response, _ = self._call((info.host, info.port), request)
+            try:
+                response, _ = self._call((info.host, info.port), request)
+            except (ApiError, BrokerUnreachable, RequestTimedOut):
+                return  # whoever waits looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
                 return
+
+
+def _is_final(error: ApiError, elapsed_s: float) -> bool:
+    """Whether trying again is in vain: a topic that is gone stays gone after a little while."""
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return elapsed_s > TOPIC_GONE_S
+    return not error.retriable or error.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 _clients: dict[tuple[int, str], BlockingClient] = {}
@@ -227,6 +266,9 @@ def client_for(bootstrap: str) -> BlockingClient:
     """This process's client for a cluster; a forked child opens its own connections."""
     key = (os.getpid(), bootstrap)
     if key not in _clients:
+        for (pid, _), other in _clients.items():
+            if pid == os.getpid():
+                other.close()
         _clients.clear()
         _clients[key] = BlockingClient(bootstrap)
     return _clients[key]

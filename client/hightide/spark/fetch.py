@@ -6,6 +6,7 @@ rows. A leader change in the middle changes nothing: the next fetch goes on at t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from hightide.spark.offsets import DataLoss
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("hightide.spark")
 
 ROWS_PER_BATCH = 10_000
 FETCH_BYTES = 8 << 20
@@ -76,7 +79,11 @@ def _wire_batches(
             client, wanted, position, fail_on_data_loss=fail_on_data_loss, timeout_s=timeout_s
         )
         if response is None:
-            return
+            resume = _resume(client, wanted, position, timeout_s)
+            if resume is None:
+                return
+            position = resume
+            continue
         before = position
         if response.records >= 0:
             for header, data in iter_batches(attachments[response.records]):
@@ -114,7 +121,7 @@ def _fetch(
     fail_on_data_loss: bool,
     timeout_s: float,
 ) -> tuple[m.FetchResult | None, list[memoryview]]:
-    """One fetch; None if the rest of the range is gone and that is allowed."""
+    """One fetch; None if what is at `position` is gone and that is allowed."""
     part = m.FetchPartition(
         topic=wanted.topic,
         partition=wanted.partition,
@@ -138,6 +145,19 @@ def _fetch(
         _lost(wanted, str(error), fail_on_data_loss)
         return None, []
     return response.partitions[0], attachments
+
+
+def _resume(
+    client: BlockingClient, wanted: OffsetRange, position: int, timeout_s: float
+) -> int | None:
+    """Where what is left of a range begins, behind `position`; None if nothing is left."""
+    try:
+        first = client.offset(wanted.topic, wanted.partition, m.EARLIEST, timeout_s=timeout_s)
+    except ApiError:
+        return None
+    if client.topics[wanted.topic].topic_id != wanted.topic_id:
+        return None
+    return first.offset if position < first.offset < wanted.end else None
 
 
 def _lost(wanted: OffsetRange, why: str, fail_on_data_loss: bool) -> None:

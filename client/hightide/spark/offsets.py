@@ -9,7 +9,7 @@ are sorted by name and partitions by number, always.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from hightide.errors import HightideError
@@ -50,11 +50,25 @@ class Position(NamedTuple):
             raise DataLoss(f"checkpoint offsets have version {data.get('v')}, expected {VERSION}")
         places: dict[tuple[str, int], Place] = {}
         ids: dict[str, str] = {}
-        for topic, entry in data["topics"].items():
-            ids[topic] = entry["id"]
-            for partition, (offset, epoch) in entry["partitions"].items():
-                places[(topic, int(partition))] = Place(offset, epoch)
+        try:
+            for topic, entry in data["topics"].items():
+                ids[topic] = entry["id"]
+                for partition, (offset, epoch) in entry["partitions"].items():
+                    places[(topic, int(partition))] = Place(offset, epoch)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataLoss(f"checkpoint offsets are damaged: {error!r} in {data!r}") from error
         return cls(places, ids)
+
+    def made_again(self, ids: Mapping[str, str]) -> list[str]:
+        """The topics that were deleted and made again since: their ids are others now."""
+        return [t for t, topic_id in self.topic_ids.items() if ids.get(t, topic_id) != topic_id]
+
+    def without(self, topics: Collection[str]) -> Position:
+        """Nothing known of these topics: they begin at their start."""
+        return Position(
+            {where: place for where, place in self.places.items() if where[0] not in topics},
+            {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
+        )
 
 
 def advanced(start: Position, end: Position) -> bool:

@@ -103,7 +103,7 @@ def _offsets(name: str, text: str, topics: tuple[str, ...]) -> int | Offsets:
     try:
         parsed = json.loads(text)
         offsets = {
-            str(topic): {int(number): int(offset) for number, offset in partitions.items()}
+            str(topic): {int(n): _whole(offset) for n, offset in partitions.items()}
             for topic, partitions in parsed.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
@@ -119,10 +119,16 @@ def _offsets(name: str, text: str, topics: tuple[str, ...]) -> int | Offsets:
     return offsets
 
 
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
 def _count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise UsageError(f"{name} is {text!r}, expected a whole number above 0")
     return int(text)
 

@@ -98,6 +98,12 @@ class _Planner:
                     f"{name} says nothing about {topic}-{partition}: name every partition"
                 )
             places[where] = self.place(where, offset) if offset < 0 else Place(offset, -1)
+        if not isinstance(wanted, int):
+            named = {(topic, number) for topic, numbers in wanted.items() for number in numbers}
+            if unknown := sorted(named - set(places)):
+                raise UsageError(
+                    f"{name} names {unknown[0][0]}-{unknown[0][1]}, which does not exist"
+                )
         return Position(places, ids)
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
@@ -198,6 +204,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         begin = Position.from_json(start)
         self._check_start(begin)
+        begin = self._check_topics(begin)
         end = self._target if self._target is not None else self._heads_or_wait(begin)
         self._latest = end.to_json()
         end = no_further_back(begin, end)
@@ -225,32 +232,41 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads = self._planner.heads()
         return heads
 
+    def _check_topics(self, begin: Position) -> Position:
+        """Topics that were made again since are a loss; without them if that is allowed."""
+        ids = self._planner.refresh()
+        again = begin.made_again(ids)
+        for topic in again:
+            self._lost(
+                f"topic {topic} was deleted and made again "
+                f"(id {begin.topic_ids[topic]} became {ids[topic]})"
+            )
+        return begin.without(again)
+
     def _check_start(self, begin: Position) -> None:
         """Once for each run: is what the checkpoint says still what the cluster holds?"""
         if self._checked:
             return
         ids = self._planner.refresh()
+        again = begin.made_again(ids)
         for (topic, partition), place in begin.places.items():
-            why = self._loss(topic, partition, place, begin.topic_ids[topic], ids)
-            if why is None:
-                continue
-            message = (
-                f"{topic}-{partition}: the query goes on at offset {place.offset}, but {why}. "
-                f"To go on without what is lost set failOnDataLoss=false"
-            )
-            if self._planner.options.fail_on_data_loss:
-                raise DataLoss(message)
-            log.warning("%s", message)
+            why = None if topic in again else self._loss(topic, partition, place, ids)
+            if why is not None:
+                self._lost(
+                    f"{topic}-{partition}: the query goes on at offset {place.offset}, but {why}"
+                )
         self._checked = True
 
-    def _loss(
-        self, topic: str, partition: int, place: Place, topic_id: str, ids: dict[str, str]
-    ) -> str | None:
+    def _lost(self, what: str) -> None:
+        """Raise `DataLoss`, or say it in the log if that is allowed."""
+        if self._planner.options.fail_on_data_loss:
+            raise DataLoss(f"{what}. To go on without what is lost set failOnDataLoss=false")
+        log.warning("%s; going on without what is lost", what)
+
+    def _loss(self, topic: str, partition: int, place: Place, ids: dict[str, str]) -> str | None:
         """What is wrong with a place of the checkpoint; None if it is fine."""
         if topic not in ids:
             return "the topic is no longer subscribed"
-        if ids[topic] != topic_id:
-            return f"the topic was deleted and made again (id {topic_id} became {ids[topic]})"
         first = self._planner.place((topic, partition), EARLIEST).offset
         if place.offset < first:
             return f"the log begins at offset {first}: records were deleted"
@@ -273,12 +289,10 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """One task for each partition that has anything to read."""
-        begin = Position.from_json(start)
+        begin, until = Position.from_json(start), Position.from_json(end)
         self._planner.refresh()
-        return [
-            RangePartition(wanted)
-            for wanted in self._planner.ranges(begin, Position.from_json(end))
-        ]
+        begin = begin.without(begin.made_again(until.topic_ids))
+        return [RangePartition(wanted) for wanted in self._planner.ranges(begin, until)]
 
     def commit(self, end: Json) -> None:
         """Nothing to do: the checkpoint is the truth."""
