@@ -280,7 +280,11 @@ async def open_node(
     listener: Listener | None = None
     try:
         meta = prepare_directory(config, disk, random)
-        listener = await listen(config.text("listen.host"), config.number("listen.port"))
+        host, port = config.text("listen.host"), config.number("listen.port")
+        try:
+            listener = await listen(host, port)
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         previous_epoch = take_clean_marker(disk, directory)
         node = Node(config, disk=disk, clock=clock, random=random, clean=previous_epoch is not None)
         async with trio.open_nursery() as nursery:

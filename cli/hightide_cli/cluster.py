@@ -249,7 +249,7 @@ def _tail(path: Path, count: int) -> list[str]:
         return []
 
 
-@click.command()
+@click.command(epilog="Example: hightide ps -o json")
 @data_option
 @output_option
 def ps(data: Path, output: str) -> None:
@@ -260,7 +260,7 @@ def ps(data: Path, output: str) -> None:
     )
 
 
-@click.command()
+@click.command(epilog="Example: hightide logs -f")
 @data_option
 @click.option("--node", type=int, default=1, show_default=True, help="Which broker.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as it grows.")
@@ -272,7 +272,7 @@ def logs(data: Path, node: int, follow: bool, lines: int) -> None:
         say(f"there is no {broker.log_file}")
         raise click.exceptions.Exit(NOT_FOUND)
     with broker.log_file.open(errors="replace") as file:
-        for line in file.read().splitlines()[-lines:]:
+        for line in file.read().splitlines()[-lines:] if lines else ():
             click.echo(line)
         while follow:
             line = file.readline()
@@ -282,7 +282,7 @@ def logs(data: Path, node: int, follow: bool, lines: int) -> None:
                 time.sleep(0.1)
 
 
-@click.command()
+@click.command(epilog="Example: hightide down --data .hightide")
 @data_option
 @click.option("--kill", is_flag=True, help="kill -9: as a crash would.")
 def down(data: Path, kill: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.options import bootstrap_option, run, timeout_option
+from hightide_cli.options import TellOnce, bootstrap_option, run, timeout_option
 from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def consume(topics: tuple[str, ...], **flags: Any) -> None:
     if flags["count"] is not None and flags["count"] < 1:
         raise click.UsageError(f"-c {flags['count']}, expected 1 or more")
     parse_start(flags["start"])
+    parse_partitions(flags["partitions"])
+    _writer(flags)
     run(_consume, topics, flags)
 
 
@@ -63,11 +65,20 @@ def parse_start(text: str) -> tuple[str, int]:
         return text, 0
     if text.startswith("@"):
         return "time", parse_time(text[1:])
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"[0-9]+", text):
         return "offset", int(text)
-    if re.fullmatch(r"-\d+", text):
+    if re.fullmatch(r"-[0-9]+", text):
         return "back", int(text[1:])
     raise click.UsageError(f"--from {text!r}, expected start, end, N, -N or @TIME")
+
+
+def parse_partitions(text: str | None) -> list[int] | None:
+    """`0,1,2` as numbers; None for all partitions."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
+        raise click.UsageError(f"-p {text!r}, expected numbers with commas")
+    return [int(number) for number in text.split(",")]
 
 
 async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
@@ -81,6 +92,7 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
         auto_offset_reset="latest" if flags["start"] == "end" else "earliest",
         default_api_timeout_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
+        on_retry=TellOnce(),
     ) as consumer:
         await _choose_partitions(consumer, flags["partitions"])
         ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
@@ -95,11 +107,9 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
 
 
 async def _choose_partitions(consumer: Consumer, wanted: str | None) -> None:
-    if wanted is None:
+    numbers = parse_partitions(wanted)
+    if numbers is None:
         return
-    if not re.fullmatch(r"\d+(,\d+)*", wanted):
-        raise click.UsageError(f"-p {wanted!r}, expected numbers with commas")
-    numbers = [int(number) for number in wanted.split(",")]
     topics = dict.fromkeys(where.topic for where in consumer.assignment())
     await consumer.assign([(topic, number) for topic in topics for number in numbers])
 

@@ -29,13 +29,20 @@ def decode_bytes(value: Any, field: str) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode()
+        return _encode_text(value, field)
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except ValueError as error:
             raise UsageError(f"{field}: {error}") from error
     raise UsageError(f'{field} is {value!r}, expected text, {{"b64": …}} or null')
+
+
+def _encode_text(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{field} is no text: {error}") from error
 
 
 def encode_record(record: Record) -> str:
@@ -56,14 +63,18 @@ def decode_line(line: bytes) -> dict[str, Any]:
     """key, value, headers, timestamp (or None) and partition (or None) of a line."""
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"line is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise UsageError(f"line is {fields!r}, expected an object")
     headers: list[tuple[str, bytes | None]] = []
-    for pair in fields.get("headers") or []:
+    pairs = fields.get("headers") or []
+    if not isinstance(pairs, list):
+        raise UsageError(f"headers is {pairs!r}, expected pairs [name, value]")
+    for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
             raise UsageError(f"header {pair!r}, expected [name, value]")
+        _encode_text(pair[0], "header name")
         headers.append((pair[0], decode_bytes(pair[1], f"header {pair[0]}")))
     kept: Headers = tuple(headers)
     return {

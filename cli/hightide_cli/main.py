@@ -7,6 +7,7 @@ imported when it is called.
 
 from __future__ import annotations
 
+import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -43,6 +44,15 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f"hightide_cli.{module}"), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of our output is gone, as with `| head`: nothing is wrong. What is still
+            # buffered goes nowhere, so that the interpreter does not complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -88,10 +98,6 @@ def main() -> None:
         sys.exit(exit_.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output is gone, as with `| head`: nothing is wrong.
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:
         from hightide_cli.failures import explain
 

@@ -114,3 +114,16 @@ def show_one(fields: Mapping[str, Any], output: str) -> None:
     else:
         for name, value in fields.items():
             click.echo(f"{name}: {_cell(value)}")
+
+
+class TellOnce:
+    """Says why something is being tried again, once for each reason."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        reason = str(getattr(error, "message", error))
+        if reason not in self._told:
+            self._told.add(reason)
+            say(f"retrying: {error}")

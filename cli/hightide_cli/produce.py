@@ -11,7 +11,14 @@ from typing import Any, BinaryIO
 
 import click
 
-from hightide_cli.options import bootstrap_option, output_option, run, say, timeout_option
+from hightide_cli.options import (
+    TellOnce,
+    bootstrap_option,
+    output_option,
+    run,
+    say,
+    timeout_option,
+)
 
 
 @click.command(
@@ -61,7 +68,7 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
     from hightide import Producer
 
     timeout_ms = flags["timeout_s"] * 1000
-    told = _TellOnce()
+    told = TellOnce()
     async with Producer(
         flags["bootstrap"],
         acks=flags["acks"],
@@ -78,19 +85,6 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
             await producer.send(topic, **_record(line, flags))
             count += 1
     return count
-
-
-class _TellOnce:
-    """Says why something is being tried again, once for each reason."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def __call__(self, error: Exception) -> None:
-        reason = str(getattr(error, "message", error))
-        if reason not in self._told:
-            self._told.add(reason)
-            say(f"retrying: {error}")
 
 
 def _lines(files: tuple[Path, ...]) -> Iterator[bytes]:

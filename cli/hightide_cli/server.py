@@ -128,7 +128,7 @@ def storage() -> None:
     """Format and describe data directories."""
 
 
-@storage.command(name="id")
+@storage.command(name="id", epilog="Example: hightide storage id")
 def new_id() -> None:
     """Print a fresh cluster id."""
     from hightide.ports import system_random
@@ -154,7 +154,7 @@ def format_(config_file: Path | None, assignments: tuple[str, ...], cluster_id: 
     say(f"{config.text('log.dirs')} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
 
 
-@storage.command()
+@storage.command(epilog="Example: hightide storage info -c broker.toml")
 @config_option
 @set_option
 @output_option

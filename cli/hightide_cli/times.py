@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_time(text: str) -> int:
     """Milliseconds since 1970; a time without a zone is UTC."""
-    if text.isdigit():
+    if text.isascii() and text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -17,4 +19,7 @@ def parse_time(text: str) -> int:
         raise click.UsageError(f"time {text!r}, expected ISO 8601 or ms since 1970") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
+    if milliseconds < 0:
+        raise click.UsageError(f"time {text!r} is before 1970")
+    return milliseconds

@@ -270,12 +270,14 @@ def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: 
     from hightide.messages import EARLIEST, LATEST
     from hightide_cli.times import parse_time
 
+    timestamp = None if at is None else parse_time(at)
+
     async def work() -> list[dict[str, Any]]:
         async with admin(bootstrap, timeout_s) as client:
             known = await client.describe_topic(topic)
             where = [(topic, p.partition) for p in known.partitions]
-            if at is not None:
-                found = await client.offsets(where, parse_time(at))
+            if timestamp is not None:
+                found = await client.offsets(where, timestamp)
                 return [
                     {"topic": t, "partition": p, "offset": r.offset, "timestamp": r.timestamp}
                     for (t, p), r in found.items()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from hightide import messages as m
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
-from hightide.errors import ApiError, error_code
+from hightide.errors import ApiError, ErrorCode, error_code
 from hightide.ports import Network
 
 
@@ -168,7 +168,13 @@ class Admin:
         request = m.DescribeConfigsRequest(resources=[resource])
         reply: m.DescribeConfigsResponse
         if kind == "broker" and name.isdigit():
+            await self._call(m.MetadataRequest(topics=[]))
             await self.cluster.refresh([])
+            if int(name) not in self.cluster.brokers:
+                raise ApiError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                    f"broker {name} is not among {sorted(self.cluster.brokers)}",
+                )
             reply = await self.cluster.call_broker(int(name), request, timeout_s=self._timeout_s)
         else:
             reply = await self._call(request)

@@ -280,6 +280,7 @@ class Fetcher:
         if result.error is not None:
             self._take_error(assignment, result, address)
             return
+        assignment.failing_since = None
         assignment.high_watermark = result.high_watermark
         assignment.log_start = result.log_start_offset
         if not 0 <= result.records < len(attachments):
@@ -296,6 +297,17 @@ class Fetcher:
             self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"))
         self._data.set()
 
+    def _fails_too_long(self, assignment: Assignment) -> bool:
+        """Whether errors last longer than request_timeout_ms: then the caller is told, and
+        again."""
+        now = trio.current_time()
+        if assignment.failing_since is None:
+            assignment.failing_since = now
+        if now - assignment.failing_since < self._request_timeout_s:
+            return False
+        assignment.failing_since = now
+        return True
+
     def _take_error(self, assignment: Assignment, result: m.FetchResult, address: str) -> None:
         """What a refusal means for a partition."""
         code = error_code(result.error or "")
@@ -311,7 +323,7 @@ class Fetcher:
                 assignment.position = None
                 assignment.fetched.clear()
                 assignment.fetched_bytes = 0
-        elif error.retriable:
+        elif error.retriable and not self._fails_too_long(assignment):
             if error.refresh:
                 self._cluster.lost_leader(where.topic, where.partition, result.current_leader)
             self._back_off(assignment)

@@ -47,6 +47,8 @@ class Assignment:
     paused: bool = False
     fetching: bool = False
     backoff_until: float = 0.0
+    failing_since: float | None = None
+    """When the errors began that no fetch has ended yet."""
     fetched: deque[FetchedBatch] = field(default_factory=deque)
     fetched_bytes: int = 0
 
