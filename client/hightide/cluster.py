@@ -115,7 +115,7 @@ class Cluster:
     @property
     def is_stale(self) -> bool:
         """Whether metadata is older than metadata_max_age_ms."""
-        return trio.current_time() > self.next_refresh_at
+        return trio.current_time() >= self.next_refresh_at
 
     def lost_leader(self, topic: str, partition: int, hint: m.LeaderHint | None = None) -> None:
         """A broker said that it does not lead: forget, or believe its hint (KIP-951)."""

@@ -109,6 +109,7 @@ class Consumer:
     ) -> None:
         await self._stack.aclose()
         self._cluster = self._fetcher = None
+        self._drop_ready()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -211,7 +212,12 @@ class Consumer:
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no records of these partitions until `resume`; they are not fetched either."""
         for topic, number in partitions:
-            self._subscription.get(TopicPartition(topic, number)).paused = True
+            found = self._subscription.get(TopicPartition(topic, number))
+            found.paused = True
+            if self._ready_of == found.where and found.position is not None:
+                # What was decoded and not handed out is fetched again after `resume`.
+                found.seek(found.position)
+                self._drop_ready()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""

@@ -118,16 +118,21 @@ class Fetcher:
                 return False
             if self._topic_is_gone(answer):
                 return True
+            # Leaders may be known again: the tasks that fetch from them sleep.
+            self._wake.set()
+        complete = True
         for assignment in assignments:
             leader = self._leader_of(assignment.where)
             if leader is None:
-                return False
-            if assignment.position is None and not await self._find_start(assignment):
-                return self._failure is not None
+                complete = False
+                continue
+            if assignment.position is None and not assignment.finding:
+                assignment.finding = True
+                self._nursery.start_soon(self._find_start, assignment)
             if leader.leader not in self._tasks:
                 self._tasks[leader.leader] = None
                 self._nursery.start_soon(self._fetch_from, leader.leader)
-        return True
+        return complete
 
     def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
         for topic in answer.topics:
@@ -141,17 +146,25 @@ class Fetcher:
     def _leader_of(self, where: TopicPartition) -> m.PartitionMetadata | None:
         return self._cluster.leader(where.topic, where.partition)
 
-    async def _find_start(self, assignment: Assignment) -> bool:
-        """Set the position of a partition by the reset policy; False if that failed."""
-        if self._reset == "none":
-            self._fail(
-                ApiError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{assignment.where} has no position and auto_offset_reset is 'none'",
-                    knob="auto_offset_reset, seek()",
-                )
-            )
-            return False
+    async def _find_start(self, assignment: Assignment) -> None:
+        """Set the position of a partition by the reset policy; tried again until it is set."""
+        try:
+            while assignment.position is None:
+                if self._reset == "none":
+                    self._fail(
+                        ApiError(
+                            ErrorCode.OFFSET_OUT_OF_RANGE,
+                            f"{assignment.where} has no position and auto_offset_reset is 'none'",
+                            knob="auto_offset_reset, seek()",
+                        )
+                    )
+                    return
+                await self._reset_once(assignment)
+        finally:
+            assignment.finding = False
+        self._wake.set()
+
+    async def _reset_once(self, assignment: Assignment) -> None:
         timestamp = m.EARLIEST if self._reset == "earliest" else m.LATEST
         try:
             offset = await self.look_up(
@@ -159,11 +172,10 @@ class Fetcher:
             )
         except HightideError as error:
             self._tell(error)
-            return False
+            await trio.sleep(self._cluster.backoff_s(1))
+            return
         if assignment.position is None:
             assignment.seek(offset)
-            self._wake.set()
-        return True
 
     async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
         """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
@@ -200,6 +212,8 @@ class Fetcher:
                 await self._fetch(broker, due)
             except (ApiError, *_RETRIABLE) as error:
                 self._tell(error)
+                if isinstance(error, ApiError) and not error.retriable:
+                    self._fail(error)
                 for assignment in due:
                     self._cluster.lost_leader(assignment.where.topic, assignment.where.partition)
                     self._back_off(assignment)

@@ -46,6 +46,8 @@ class Assignment:
     log_start: int = -1
     paused: bool = False
     fetching: bool = False
+    finding: bool = False
+    """Its position is being looked up."""
     backoff_until: float = 0.0
     failing_since: float | None = None
     """When the errors began that no fetch has ended yet."""
