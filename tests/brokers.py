@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide.columns import Headers, Record, encode_columns, to_records
@@ -64,6 +65,11 @@ class GatedDisk(SimDisk):
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         await self.gate.wait()
         await super().sync(files, directories)
+
+
+async def quiet() -> None:
+    """Until nothing happens any more; what was sent on a socket has arrived, too."""
+    await wait_all_tasks_blocked(0.005)
 
 
 def settings(over: dict[str, str] | None = None, *, data: str = DATA) -> BrokerConfig:

@@ -25,6 +25,7 @@ from hightide.records import BatchHeader, iter_batches, stamp
 from hightide.tcp import TcpNetwork, listen
 
 NEVER_STORED = -1
+STEPS_AT_ONCE_MAX = 100_000
 
 
 class SequenceCheck:
@@ -432,12 +433,36 @@ class Wired(NamedTuple):
     network: MemoryNetwork | TcpNetwork
 
 
+class Watchdog(trio.abc.Instrument):
+    """Ends a block whose tasks take step after step while no time passes: a virtual clock jumps
+    only when everybody sleeps, so that a client that spins would hang its test."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._now = -1.0
+        self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        now = trio.current_time()
+        self.steps = self.steps + 1 if now == self._now else 0
+        self._now = now
+        if self.steps == STEPS_AT_ONCE_MAX:
+            self._scope.cancel()
+
+
 @asynccontextmanager
 async def in_memory(*brokers: FakeBroker) -> AsyncIterator[MemoryNetwork]:
-    """The network of these brokers, which serve for the block."""
-    async with trio.open_nursery() as nursery:
-        yield MemoryNetwork(nursery, *brokers)
-        nursery.cancel_scope.cancel()
+    """The network of these brokers, which serve for the block; fails if a client spins."""
+    with trio.CancelScope() as scope:
+        watchdog = Watchdog(scope)
+        trio.lowlevel.add_instrument(watchdog)
+        try:
+            async with trio.open_nursery() as nursery:
+                yield MemoryNetwork(nursery, *brokers)
+                nursery.cancel_scope.cancel()
+        finally:
+            trio.lowlevel.remove_instrument(watchdog)
+    assert watchdog.steps < STEPS_AT_ONCE_MAX, "a client was busy and got nowhere"
 
 
 @asynccontextmanager

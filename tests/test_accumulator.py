@@ -1,6 +1,6 @@
 """The producer's memory, step by step: what a batch gathers, when it is due, what a request holds.
 
-Goal: KAFKA-FACTS PR1 and PR3. Method: time is an argument, so each test is a short story; what a
+Goal: Kafka's rules. Method: time is an argument, so each test is a short story; what a
 broker would get is decoded from the drained bytes. Order, gaps and expiry are
 `test_accumulator_order.py`'s.
 """

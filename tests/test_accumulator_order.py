@@ -1,6 +1,6 @@
 """The producer's memory when something goes wrong: order under retry, gaps, splits, expiry.
 
-Goal: KAFKA-FACTS PR2, PR4-PR6: a partition's records are stored in order and, with idempotence,
+Goal: Kafka's rules: a partition's records are stored in order and, with idempotence,
 once; a sequence is never used for other data. Method: as in `test_accumulator.py`; stories at
 random are `test_accumulator_properties.py`'s.
 """

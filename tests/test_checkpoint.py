@@ -1,6 +1,6 @@
 """The small text files: Kafka's bytes out, Kafka's bytes in, and a clear error for all else.
 
-Goal: KAFKA-FACTS CP1-CP4 and the data directory's own files. Method: every text is written out by
+Goal: Kafka's rules and the data directory's own files. Method: every text is written out by
 hand; what is malformed is a table with the words the message must have. The files are read and
 written on the simulated disk; `test_disk_contract.py` holds that the real one is no different.
 """

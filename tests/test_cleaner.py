@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import pytest
 import trio
-from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client_of, new_node
+from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client_of, new_node, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logkit import create, lead, reopen, sync
-from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide.columns import to_records
@@ -438,7 +437,7 @@ async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
         await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
         disk.gate = trio.Event()
         nursery.start_soon(node._housekeeping.look_once)
-        await wait_all_tasks_blocked()
+        await quiet()
         if meanwhile == "produce":
             await produce_pairs(client, "a3 e1")
         elif meanwhile == "delete records":
@@ -446,7 +445,7 @@ async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
         else:
             await client.call(m.DeleteTopicsRequest(topics=["t"]))
         disk.gate.set()
-        await wait_all_tasks_blocked()
+        await quiet()
         if meanwhile == "produce":
             assert await offsets(client) == [1, 3, 5, 6, 7, 8, 9]
         elif meanwhile == "delete records":

@@ -1,4 +1,4 @@
-"""Goal: every command against a real broker does what DESIGN.md §9 says, as a shell sees it.
+"""Goal: every command against a real broker does what the design says, as a shell sees it.
 
 Method: one broker process for the whole file, started with `up --detach`; each test runs commands
 as processes of their own on topics of its own and reads what they print and how they end.

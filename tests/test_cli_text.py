@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hightide.columns import Record
@@ -197,6 +197,7 @@ def test_a_time_is_iso_or_milliseconds_and_utc_if_it_does_not_say(text, ms):
 
 
 @given(st.integers(0, 253_402_300_799_999))
+@example(1001)
 def test_a_time_keeps_every_millisecond(ms):
     assert parse_time((EPOCH + timedelta(milliseconds=ms)).isoformat()) == ms
 

@@ -367,7 +367,7 @@ def test_a_topics_value_is_checked_and_the_refusal_says_what_was_expected(
 
 
 def test_the_defaults_are_kafkas() -> None:
-    """KAFKA-FACTS 7; `flush` is our own."""
+    """Kafka's rules; `flush` is our own."""
     defaults = {name: key.default for name, key in TOPIC_KEYS.items()}
     assert defaults == {
         "cleanup.policy": "delete",

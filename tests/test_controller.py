@@ -1,6 +1,6 @@
 """The controller's answers about topics, configurations and producer ids.
 
-Goal: every request is answered by Kafka's rules (KAFKA-FACTS 2.12, S118). Method: a small cluster
+Goal: every request is answered by Kafka's rules. Method: a small cluster
 commits each decision at once, through the bytes of its log. The life of brokers and requests in any
 order have files of their own.
 """
@@ -59,7 +59,7 @@ def test_a_topic_name_may_not_end_in_a_line_break() -> None:
 
 
 def test_nobody_may_create_the_metadata_log() -> None:
-    """`__cluster_metadata-0/` is where a node keeps its metadata (DESIGN §4)."""
+    """`__cluster_metadata-0/` is where a node keeps its metadata (the design)."""
     cluster = Cluster(1)
     assert cluster.create("__cluster_metadata").error is not None
     assert cluster.changes == []

@@ -1,6 +1,6 @@
 """The controller and the life of brokers: who may serve, and who leads meanwhile.
 
-Goal: brokers come and go by Kafka's rules (KAFKA-FACTS 2.9, 2.10; S112, S113, S121): epochs fence
+Goal: brokers come and go by Kafka's rules: epochs fence
 what is stale, leaders move in the order of the assignment, and the last member of an ISR stays in
 it. Method: a small cluster commits each decision at once; partitions are written out by hand.
 """
@@ -130,7 +130,7 @@ def test_a_stale_broker_changes_nothing(wish: dict[str, Any]) -> None:
 
 
 def test_a_stale_broker_gets_no_producer_ids() -> None:
-    """DESIGN §6: broker epochs fence what is stale; the request carries one."""
+    """the design: broker epochs fence what is stale; the request carries one."""
     cluster = Cluster(1)
     old = cluster.image.brokers[1].epoch
     cluster.join(1)

@@ -1,6 +1,6 @@
 """A whole broker that crashes: what was promised is there when it comes back.
 
-Goal: promises 1 and 5 of DESIGN.md for one node. Method: a node cancelled at any moment, then a
+Goal: promises 1 and 5 of the design for one node. Method: a node cancelled at any moment, then a
 disk that loses what chance says of everything that was not synced, for many seeds; and the worst
 case of each story once more on purpose, with a disk whose syncs wait.
 """

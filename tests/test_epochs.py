@@ -1,4 +1,4 @@
-"""The leader epoch cache: KAFKA-FACTS EC1-EC9 and the scenarios S1-S5.
+"""The leader epoch cache: Kafka's rules.
 
 Goal: the cache answers as Kafka's does and its file is Kafka's, byte for byte, at every step.
 Method: Kafka's own vectors as tables, with the file written out by hand; the disk is simulated, so

@@ -1,7 +1,7 @@
 """A broker on a disk that fills up, fails, lies and rots.
 
 Goal: a fault costs what it touches and nothing else: a typed error for that partition, no wrong
-bytes for anybody, everybody else served (promise 7 of DESIGN.md). Method: real nodes on the
+bytes for anybody, everybody else served (promise 7 of the design). Method: real nodes on the
 simulated disk with one fault at a time; damage to files is tried at every byte of a small log.
 """
 
@@ -9,11 +9,21 @@ from contextlib import suppress
 
 import pytest
 import trio
-from brokers import DATA, NOW_MS, GatedDisk, LoseAll, batch, broker, client_of, doomed, new_node
+from brokers import (
+    DATA,
+    NOW_MS,
+    GatedDisk,
+    LoseAll,
+    batch,
+    broker,
+    client_of,
+    doomed,
+    new_node,
+    quiet,
+)
 from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide.errors import ApiError, HightideError
@@ -119,7 +129,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_and_who_waits_is_told
         await client.produce(b"synced")
         disk.shut()
         waiting = await client.begin(batch(b"lost"))
-        await wait_all_tasks_blocked()
+        await quiet()
         disk.fail("sync", "t-0")
         disk.gate.set()
         body, _ = await waiting.wait(5)
@@ -148,7 +158,7 @@ async def test_a_fetch_that_waits_is_told_when_its_replica_goes_offline():
             found.append((await client.fetch(max_wait_ms=60_000)).result.error)
 
         nursery.start_soon(wait)
-        await wait_all_tasks_blocked()
+        await quiet()
         disk.fail("sync", "t-0")
         assert (await client.produce(b"x")).error == STORAGE
         with trio.fail_after(5):

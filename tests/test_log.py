@@ -1,6 +1,6 @@
 """The log as stories in `scenarios/log`, and what is too small or too large for a story.
 
-Goal: append, roll, read, truncate, find, retire and replace as KAFKA-FACTS has them (1.10, 1.15,
+Goal: append, roll, read, truncate, find, retire and replace as Kafka's rules has them (1.10, 1.15,
 1.17; S5, S6, S8-S11, S14, S15, S29). Method: transcripts on the simulated disk, with time as an
 argument; beneath them plain tests of failures, of durability, and of the runner itself.
 """

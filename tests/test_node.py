@@ -18,9 +18,9 @@ from brokers import (
     broker,
     client_of,
     new_node,
+    quiet,
     settings,
 )
-from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide_broker.ports import LockHeld
@@ -269,7 +269,7 @@ async def test_a_fetch_that_waits_learns_that_its_topic_was_deleted():
             results.append((await client.fetch(max_wait_ms=60_000)).result.error)
 
         nursery.start_soon(wait)
-        await wait_all_tasks_blocked()
+        await quiet()
         await client.call(m.DeleteTopicsRequest(topics=["t"]))
         with trio.fail_after(5):
             while not results:

@@ -2,7 +2,7 @@
 
 Goal: whoever moves a topic from Kafka finds every key where it was; records without a key stay
 together for a batch and then move on. Method: Kafka's own vectors, a second murmur2 written from
-the rule in KAFKA-FACTS PT2, and seeded randomness.
+the rule in Kafka's rules, and seeded randomness.
 """
 
 import random
@@ -25,7 +25,7 @@ VECTORS = {
 
 
 def murmur2_by_the_rule(data):
-    """KAFKA-FACTS PT2, word by word."""
+    """Kafka's rules, word by word."""
 
     def wrap(number):
         return number % 2**32

@@ -1,15 +1,14 @@
 """Requests of one connection: begun in order, parked, woken, and finished before a stop.
 
-Goal: §2 of DESIGN.md and KAFKA-FACTS 1.5 FE2, 1.13, 1.14 as a client sees them. Method: a real node
+Goal: §2 of the design and Kafka's rules FE2, 1.13, 1.14 as a client sees them. Method: a real node
 on a simulated disk whose syncs wait for the test, real sockets, and a mock clock moved by hand,
 so that "not yet" is a fact and not a matter of timing.
 """
 
 import pytest
 import trio
-from brokers import DATA, GatedDisk, batch, broker, client_of, new_node
+from brokers import DATA, GatedDisk, batch, broker, client_of, new_node, quiet
 from brokers import settings as config_of
-from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide.errors import BrokerUnreachable, HightideError
@@ -37,9 +36,9 @@ class Parked:
 
 
 async def later(mock_clock, seconds):
-    await wait_all_tasks_blocked()
+    await quiet()
     mock_clock.jump(seconds)
-    await wait_all_tasks_blocked()
+    await quiet()
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ async def test_requests_that_were_sent_without_waiting_take_effect_in_order():
             await client.begin(batch(b"%d" % number), acks=1 if number % 3 else -1)
             for number in range(50)
         ]
-        await wait_all_tasks_blocked()
+        await quiet()
         disk.gate.set()
         results = [(await answer.wait(5))[0].partitions[0] for answer in answers]
         assert [(r.error, r.base_offset) for r in results] == [(None, n) for n in range(50)]
@@ -83,7 +82,7 @@ async def test_no_more_requests_of_a_connection_are_at_work_than_allowed():
         await client.create()
         disk.shut()
         answers = [await client.begin(batch(b"%d" % number)) for number in range(5)]
-        await wait_all_tasks_blocked()
+        await quiet()
         assert (await other.log_dirs())[("t", 0)].log_end_offset == 2
         disk.gate.set()
         for number, answer in enumerate(answers):
@@ -135,7 +134,7 @@ async def test_a_fetch_waits_for_a_commit_and_is_not_woken_by_an_append(mock_clo
         await later(mock_clock, 1)
         assert not call.done
         disk.gate.set()
-        await wait_all_tasks_blocked()
+        await quiet()
         assert call.outcome.values == [b"new"]
         assert call.outcome.result.high_watermark == 2
 
@@ -156,12 +155,12 @@ async def test_a_fetch_waits_for_min_bytes_and_takes_less_when_its_time_is_up(mo
         await client.create()
         two = Parked(nursery, client.fetch(max_wait_ms=4000, min_bytes=2 * one))
         many = Parked(nursery, client.fetch(max_wait_ms=4000, min_bytes=9 * one))
-        await wait_all_tasks_blocked()
+        await quiet()
         await client.produce(b"x")
-        await wait_all_tasks_blocked()
+        await quiet()
         assert not two.done
         await client.produce(b"y")
-        await wait_all_tasks_blocked()
+        await quiet()
         assert two.outcome.values == [b"x", b"y"]
         assert not many.done
         await later(mock_clock, 4.1)
@@ -174,10 +173,10 @@ async def test_a_fetch_of_many_partitions_is_woken_by_any_and_refused_at_once_by
         parts = [m.FetchPartition(topic="t", partition=n, fetch_offset=0) for n in range(3)]
         request = m.FetchRequest(max_wait_ms=50_000, partitions=parts)
         call = Parked(nursery, client.call(request))
-        await wait_all_tasks_blocked()
+        await quiet()
         assert not call.done
         await client.produce(b"x", partition=2)
-        await wait_all_tasks_blocked()
+        await quiet()
         assert [part.high_watermark for part in call.outcome.partitions] == [0, 0, 1]
         parts.insert(0, m.FetchPartition(topic="gone", partition=0, fetch_offset=0))
         reply = await client.call(m.FetchRequest(max_wait_ms=50_000, partitions=parts[:2]))
@@ -244,16 +243,16 @@ async def test_a_stop_finishes_what_is_at_work_and_takes_no_more(mock_clock):
         await client.create()
         disk.shut()
         working = Parked(nursery, client.produce(b"at work"))
-        await wait_all_tasks_blocked()
+        await quiet()
         node.stop()
-        await wait_all_tasks_blocked()
+        await quiet()
         late = Parked(nursery, client.produce(b"late"))
         with pytest.raises(BrokerUnreachable):
             async with client_of(node):
                 pass
         assert not working.done
         disk.gate.set()
-        await wait_all_tasks_blocked()
+        await quiet()
         assert (working.outcome.error, working.outcome.base_offset) == (None, 0)
         assert isinstance(late.outcome, HightideError)
     assert disk.exists(f"{DATA}/.clean_shutdown")
@@ -268,7 +267,7 @@ async def test_a_stop_does_not_wait_for_ever(mock_clock):
         await client.create()
         async with trio.open_nursery() as nursery:
             call = Parked(nursery, client.fetch(max_wait_ms=60_000))
-            await wait_all_tasks_blocked()
+            await quiet()
             node.stop()
             await later(mock_clock, 2)
             assert not call.done
@@ -280,9 +279,9 @@ async def test_a_stop_does_not_wait_for_ever(mock_clock):
 async def test_connections_that_say_nothing_do_not_hold_a_stop_up(mock_clock):
     disk = SimDisk()
     async with new_node(disk) as node, client_of(node), client_of(node):
-        await wait_all_tasks_blocked()
+        await quiet()
         assert node.server.connection_count == 2
         node.stop()
-        await wait_all_tasks_blocked()
+        await quiet()
         assert node.server.connection_count == 0
         assert disk.exists(f"{DATA}/.clean_shutdown")

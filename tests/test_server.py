@@ -1,6 +1,6 @@
 """The broker's port: whatever comes in, the others are served.
 
-Goal: promise 7 of DESIGN.md, and §2: any bytes get a typed error or a closed connection. Method:
+Goal: promise 7 of the design, and §2: any bytes get a typed error or a closed connection. Method:
 real sockets to a real node; after each attack another client, connected all the while, writes and
 reads, and the server must not have called anything a bug. Time is trio's mock clock, moved by hand.
 The order of good requests is `test_requests.py`'s.
@@ -15,11 +15,10 @@ from contextlib import asynccontextmanager
 import msgpack
 import pytest
 import trio
-from brokers import batch, client_of, new_node
+from brokers import batch, client_of, new_node, quiet
 from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
 from hightide import wire
@@ -50,9 +49,13 @@ async def guarded(over=None, disk=None):
         async with new_node(disk or SimDisk(), config_of(over)) as node, client_of(node) as calm:
             await calm.create("calm")
             await calm.create("t", partitions=2)
-            node.calm = calm
-            yield node
-            await assert_calm(node)
+            node.calm, node.raw = calm, []
+            try:
+                yield node
+                await assert_calm(node)
+            finally:
+                for stream in node.raw:
+                    await trio.aclose_forcefully(stream)
     finally:
         log.removeHandler(bugs)
     assert bugs.found == []
@@ -66,7 +69,9 @@ async def assert_calm(node):
 
 
 async def open_raw(node):
-    return await trio.open_tcp_stream("127.0.0.1", node.port)
+    """A bare connection; closed with the node if not before."""
+    node.raw.append(await trio.open_tcp_stream("127.0.0.1", node.port))
+    return node.raw[-1]
 
 
 async def attack(node, data):
@@ -352,9 +357,9 @@ async def test_a_refused_produce_without_acks_closes_its_connection():
 
 async def settle(mock_clock, seconds):
     """Let everything happen that can, then let time pass."""
-    await wait_all_tasks_blocked()
+    await quiet()
     mock_clock.jump(seconds)
-    await wait_all_tasks_blocked()
+    await quiet()
 
 
 async def test_a_client_that_says_nothing_is_closed_and_one_that_does_or_waits_is_not(mock_clock):
@@ -398,7 +403,7 @@ async def test_announced_requests_that_do_not_come_hold_nobody_up(mock_clock):
         streams = [await open_raw(node) for _ in range(4)]
         for stream in streams:
             await stream.send_all(struct.pack(">I", 64 << 20))
-        await wait_all_tasks_blocked()
+        await quiet()
         served = trio.Event()
 
         async def call():
@@ -407,7 +412,7 @@ async def test_announced_requests_that_do_not_come_hold_nobody_up(mock_clock):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)
-            await wait_all_tasks_blocked()
+            await quiet()
             in_time = served.is_set()
             for stream in streams:
                 await stream.aclose()
@@ -433,11 +438,11 @@ async def test_a_client_that_does_not_take_its_answer_is_dropped(mock_clock):
 async def test_connections_above_the_limit_are_closed_until_one_goes():
     async with guarded({"max.connections": "2"}) as node:
         first = await open_raw(node)
-        await wait_all_tasks_blocked()
+        await quiet()
         async with await open_raw(node) as refused:
             with trio.fail_after(5):
                 assert await refused.receive_some() == b""
         await first.aclose()
-        await wait_all_tasks_blocked()
+        await quiet()
         (answer,) = await attack(node, framed(envelope("metadata", {})))
         assert answer["id"] == 7

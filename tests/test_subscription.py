@@ -1,6 +1,6 @@
 """What a consumer reads and how far it is: positions, seeks, pauses, turns, lag.
 
-Goal: KAFKA-FACTS CO4 and what `subscription.py` promises. Method: pure objects, batches
+Goal: Kafka's rules and what `subscription.py` promises. Method: pure objects, batches
 with made-up headers.
 """
 

@@ -66,6 +66,7 @@ class Fetcher:
         self._wake = Nudge()
         self._data = trio.Event()
         self._failure: HightideError | None = None
+        self._failing: Assignment | None = None
 
     def wake(self) -> None:
         """There is news: room, a seek, another assignment."""
@@ -78,13 +79,16 @@ class Fetcher:
 
     def raise_failure(self) -> None:
         """Raise what stands in the way, once."""
+        if self._failing is not None and self._failing.fetched and not self._failing.paused:
+            return  # what came before the trouble is handed out first
         failure, self._failure = self._failure, None
+        self._failing = None
         if failure is not None:
             self.wake()
             raise failure
 
-    def _fail(self, error: HightideError) -> None:
-        self._failure = error
+    def _fail(self, error: HightideError, assignment: Assignment | None = None) -> None:
+        self._failure, self._failing = error, assignment
         self._data.set()
 
     def _tell(self, error: HightideError) -> None:
@@ -308,7 +312,7 @@ class Fetcher:
                 assignment.add(FetchedBatch(header, data))
         except CorruptBatch as error:
             self._back_off(assignment)
-            self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"))
+            self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"), assignment)
         self._data.set()
 
     def _fails_too_long(self, assignment: Assignment) -> bool:
@@ -332,7 +336,7 @@ class Fetcher:
             if self._reset == "none":
                 error.knob = "auto_offset_reset, seek()"
                 self._back_off(assignment)
-                self._fail(error)
+                self._fail(error, assignment)
             else:
                 assignment.position = None
                 assignment.fetched.clear()
@@ -343,5 +347,5 @@ class Fetcher:
             self._back_off(assignment)
         else:
             self._back_off(assignment)
-            self._fail(error)
+            self._fail(error, assignment)
         self._wake.set()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hightide import messages as m
 from hightide.arrow import to_arrow
-from hightide.errors import ApiError, CorruptBatch, ErrorCode
+from hightide.errors import ApiError, ErrorCode
 from hightide.records import check_crc, iter_batches
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.offsets import DataLoss
@@ -92,7 +92,7 @@ def _wire_batches(
                 if header.base_offset >= wanted.end:
                     return
                 check_crc(data, header)
-                position = header.next_offset
+                first, position = position, header.next_offset
                 if not header.is_control and header.record_count:
                     batch = to_arrow(
                         data,
@@ -101,7 +101,7 @@ def _wire_batches(
                         wanted.partition,
                         include_headers=include_headers,
                     )
-                    batch = _cut(batch, wanted)
+                    batch = _cut(batch, first, wanted.end)
                     if batch.num_rows:
                         yield batch
         if position == before and response.high_watermark < wanted.end:
@@ -167,14 +167,12 @@ def _lost(wanted: OffsetRange, why: str, fail_on_data_loss: bool) -> None:
         )
 
 
-def _cut(batch: pa.RecordBatch, wanted: OffsetRange) -> pa.RecordBatch:
-    """The rows whose offsets lie in the range."""
+def _cut(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The rows whose offsets lie in [start, end)."""
     import numpy as np
 
     offsets = batch.column("offset").to_numpy()
-    first, last = np.searchsorted(offsets, [wanted.start, wanted.end])
+    first, last = np.searchsorted(offsets, [start, end])
     if first == 0 and last == batch.num_rows:
         return batch
-    if first > last:
-        raise CorruptBatch(f"offsets of {wanted} do not rise")
     return batch.slice(first, last - first)

@@ -238,7 +238,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again = begin.made_again(ids)
         for topic in again:
             self._lost(
-                f"topic {topic} was deleted and made again "
+                f"{topic}: the topic was deleted and made again "
                 f"(id {begin.topic_ids[topic]} became {ids[topic]})"
             )
         return begin.without(again)

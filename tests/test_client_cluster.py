@@ -1,0 +1,332 @@
+"""What stands under all clients: connections, metadata, retries, and their own nursery.
+
+Goal: Kafka's rules, and the docstrings of `connection.py`, `cluster.py` and `background.py`.
+Method: `FakeBroker` in memory on trio's autojump clock; a hand-written peer where the order of answers
+is the subject.
+"""
+
+import random
+import struct
+
+import pytest
+import trio
+from brokers import client_of, new_node
+from fake_broker import (
+    CLOSE_IN_MID_ANSWER,
+    GARBAGE,
+    IGNORE,
+    LOSE_ANSWER,
+    NO_FRAME,
+    FakeBroker,
+    MemoryStream,
+    Trick,
+    in_memory,
+)
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+
+from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut, wire
+from hightide import messages as m
+from hightide.background import Nudge, open_background
+from hightide.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
+from hightide.connection import Connection, open_connection
+from hightide.errors import RemoteProtocolError, UsageError
+from hightide_broker.simulation.disk import SimDisk
+
+ANSWERS = {
+    "closes in mid-answer": (CLOSE_IN_MID_ANSWER, RemoteProtocolError),
+    "closes without an answer": (LOSE_ANSWER, BrokerUnreachable),
+    "answers no message": (GARBAGE, RemoteProtocolError),
+    "answers no frame": (NO_FRAME, RemoteProtocolError),
+    "never answers": (IGNORE, RequestTimedOut),
+    "refuses": (Trick(envelope=ErrorCode.UNSUPPORTED_VERSION), ApiError),
+    "answers another question": (Trick(body=m.ApiRange(name="x", min_version=1, max_version=1)), RemoteProtocolError),
+}  # fmt: skip
+
+
+def cluster_of(broker, network, **options):
+    return open_cluster(broker.address, network=network, random=random.Random(1), **options)
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("trick", "error"), ANSWERS.values(), ids=ANSWERS.keys())
+async def test_a_call_without_a_good_answer_ends_with_an_error_that_names_the_broker(
+    trick, error, autojump_clock
+):
+    broker = FakeBroker({"t": 1})
+    broker.will(m.MetadataRequest, trick)
+    async with in_memory(broker) as network, open_connection(network, "127.0.0.1", 1) as connection:
+        with pytest.raises(error) as caught:
+            await connection.call(m.MetadataRequest(), timeout_s=3)
+    if error is not RemoteProtocolError or trick in (GARBAGE, NO_FRAME):
+        assert "127.0.0.1:1" in str(caught.value)
+
+
+@pytest.mark.parametrize("trick", [CLOSE_IN_MID_ANSWER, LOSE_ANSWER, GARBAGE, NO_FRAME], ids=str)
+async def test_when_a_connection_breaks_every_call_on_it_fails_and_none_is_begun(
+    trick, autojump_clock
+):
+    broker = FakeBroker({"t": 1})
+    broker.will(m.MetadataRequest, IGNORE, IGNORE, trick)
+    failed = []
+
+    async def call(connection):
+        try:
+            await connection.call(m.MetadataRequest(), timeout_s=1_000)
+        except (RemoteProtocolError, BrokerUnreachable) as error:
+            failed.append(error)
+
+    async with in_memory(broker) as network, open_connection(network, "127.0.0.1", 1) as connection:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(call, connection)
+        assert (len(failed), connection.is_open) == (3, False)
+        await call(connection)
+        assert len(failed) == 4
+        assert trio.current_time() < 1
+    assert broker.count(m.MetadataRequest) == 3
+
+
+async def test_a_connection_lives_on_after_a_timeout_and_the_late_answer_is_nobodys(
+    autojump_clock,
+):
+    here, there = memory_stream_pair()
+    connection = Connection(MemoryStream(here), address="peer:1", client="test")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.read_answers)
+        with pytest.raises(
+            RequestTimedOut, match=r"no answer to metadata within 2 s \[broker peer:1"
+        ):
+            await connection.call(m.MetadataRequest(), timeout_s=2)
+        second = await connection.begin(m.MetadataRequest())
+        for number, name in [(1, "late"), (2, "right")]:
+            body = m.MetadataResponse(cluster_id=name, controller=1, brokers=[], topics=[])
+            await there.send_all(frame_of(body, number))
+        response, _ = await second.wait(5)
+        assert response.cluster_id == "right"
+        assert connection.is_open
+        await connection.aclose()
+
+
+def frame_of(body, number, attachments=()):
+    message = wire.encode_response(body, request_id=number)
+    return b"".join(wire.frame_buffers(message, attachments))
+
+
+async def test_answers_find_their_calls_in_any_order_and_however_they_are_cut(autojump_clock):
+    here, there = memory_stream_pair()
+    connection = Connection(MemoryStream(here), address="peer:1", client="test")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.read_answers)
+        answers = [await connection.begin(m.MetadataRequest()) for _ in range(3)]
+        data = b""
+        for number in (3, 1, 2):
+            body = m.MetadataResponse(cluster_id=f"c{number}", controller=1, brokers=[], topics=[])
+            data += frame_of(body, number, [b"x" * (number * 70_000)])
+        for start in range(0, len(data), 9_999):
+            await there.send_all(data[start : start + 9_999])
+        for number, answer in enumerate(answers, 1):
+            response, (attachment,) = await answer.wait(1)
+            assert (response.cluster_id, len(attachment)) == (f"c{number}", number * 70_000)
+        await connection.aclose()
+
+
+async def test_requests_leave_in_the_order_of_the_calls_each_in_one_piece(autojump_clock):
+    here, there = memory_stream_pair()
+    connection = Connection(MemoryStream(here), address="peer:1", client="me")
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            request = m.MetadataRequest(topics=[str(number)])
+            nursery.start_soon(connection.send_only, request, [b"x" * 5_000])
+            await wait_all_tasks_blocked()
+    await connection.aclose()
+    data = bytearray()
+    async for some in there:
+        data += some
+    asked = []
+    while data:
+        (length,) = struct.unpack(">I", data[:4])
+        frame = wire.split_frame(bytes(data[4 : 4 + length]), message_limit=1 << 20)
+        envelope = wire.decode_request_envelope(frame)
+        assert (envelope.api, envelope.client, len(frame.attachments)) == ("metadata", "me", 1)
+        asked += wire.decode_body(envelope.body, m.MetadataRequest).topics
+        del data[: 4 + length]
+    assert asked == [str(number) for number in range(20)]
+
+
+# --- bootstrap and metadata ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "addresses"),
+    [
+        ("a:1", [("a", 1)]),
+        ("a:1,b:65535", [("a", 1), ("b", 65535)]),
+        (" a:1 , b ", [("a", 1), ("b", DEFAULT_PORT)]),
+        (["a:1", "b:2"], [("a", 1), ("b", 2)]),
+        ("[::1]:5", [("::1", 5)]),
+        ("[::1]", [("::1", DEFAULT_PORT)]),
+    ],
+)
+def test_bootstrap_addresses_are_understood(bootstrap, addresses):
+    assert parse_bootstrap(bootstrap) == addresses
+
+
+@pytest.mark.parametrize("bootstrap", ["", "a:", "a:0", "a:65536", "a:b", ":1", "a:1,,b:2", []])
+def test_an_address_that_is_none_is_refused(bootstrap):
+    with pytest.raises(UsageError, match="bootstrap"):
+        parse_bootstrap(bootstrap)
+
+
+async def test_the_second_bootstrap_address_is_used_when_the_first_is_down(autojump_clock):
+    down, up = FakeBroker({}, port=1, is_down=True), FakeBroker({"t": 1}, port=2)
+    bootstrap = f"{down.address},{up.address}"
+    async with in_memory(down, up) as network, open_cluster(bootstrap, network=network) as cluster:
+        assert (await cluster.topic("t", timeout_s=5)).topic == "t"
+
+
+async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        for epoch, leader, believed in [
+            (5, 1, 5),
+            (4, 1, 5),
+            (6, -1, None),
+            (5, 1, None),
+            (7, 1, 7),
+        ]:
+            broker.will(m.MetadataRequest, Trick(body=metadata("id-1", epoch=epoch, leader=leader)))
+            await cluster.refresh(["t"])
+            known = cluster.leader("t", 0)
+            assert (known and known.leader_epoch) == believed
+
+
+async def test_a_topic_that_was_made_anew_starts_over_with_its_epochs(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        for topic_id, epoch in [("id-1", 5), ("id-2", 0)]:
+            broker.will(m.MetadataRequest, Trick(body=metadata(topic_id, epoch=epoch)))
+            await cluster.refresh(["t"])
+            assert cluster.leader("t", 0).leader_epoch == epoch
+
+
+async def test_the_same_holds_when_it_was_seen_to_be_gone_in_between(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        gone = m.TopicMetadata(topic="t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        broker.will(
+            m.MetadataRequest,
+            Trick(body=metadata("id-1", epoch=5)),
+            Trick(body=m.MetadataResponse(cluster_id="c", controller=1, brokers=[], topics=[gone])),
+            Trick(body=metadata("id-2", epoch=0)),
+        )
+        for _ in range(3):
+            await cluster.refresh(["t"])
+        assert cluster.leader("t", 0).leader_epoch == 0
+
+
+def metadata(topic_id, *, epoch, leader=1):
+    part = m.PartitionMetadata(
+        partition=0, leader=leader, leader_epoch=epoch, replicas=[1], isr=[1]
+    )
+    return m.MetadataResponse(
+        cluster_id="c",
+        controller=1,
+        brokers=[m.BrokerInfo(id=1, host="127.0.0.1", port=1)],
+        topics=[m.TopicMetadata(topic="t", topic_id=topic_id, partitions=[part])],
+    )
+
+
+async def test_retries_back_off_and_the_last_error_knows_how_often_and_how_long(autojump_clock):
+    broker = FakeBroker({"t": 1}, is_down=True)
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        with pytest.raises(BrokerUnreachable) as caught:
+            await cluster.call_any(m.MetadataRequest(), timeout_s=10)
+    error = caught.value
+    # 0.1, 0.2, 0.4, 0.8, then 1 s at a time, each with a fifth of jitter.
+    assert 11 <= error.attempts <= 16
+    assert 8.5 < error.elapsed_s <= 10
+    assert f"{error.attempts} attempts" in str(error)
+
+
+async def test_what_is_refused_for_good_is_asked_once(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    broker.always(m.MetadataRequest, Trick(envelope=ErrorCode.UNSUPPORTED_VERSION))
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        with pytest.raises(ApiError, match="UNSUPPORTED_VERSION"):
+            await cluster.call_any(m.MetadataRequest(), timeout_s=10)
+    assert broker.count(m.MetadataRequest) == 1
+
+
+# --- background ---------------------------------------------------------------------------------
+
+
+async def test_a_nudge_wakes_everybody_who_sleeps(autojump_clock):
+    nudge, woken = Nudge(), []
+
+    async def sleep(name):
+        await nudge.sleep_until(1_000)
+        woken.append((name, trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        for name in range(3):
+            nursery.start_soon(sleep, name)
+        await trio.sleep(5)
+        nudge.set()
+    assert sorted(woken) == [(0, 5), (1, 5), (2, 5)]
+
+
+async def test_without_a_nudge_it_is_the_deadline(autojump_clock):
+    nudge = Nudge()
+    await nudge.sleep_until(7)
+    assert trio.current_time() == 7
+    await nudge.sleep_until(3)
+    assert trio.current_time() == 7
+
+
+async def test_a_nudge_that_comes_while_a_task_is_busy_is_not_lost_to_another_that_sleeps(
+    autojump_clock,
+):
+    nudge, times = Nudge(), []
+
+    async def work(busy_s):
+        await trio.sleep(busy_s)
+        for _ in range(2):
+            await nudge.sleep_until(1_000)
+            times.append((busy_s, trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work, 0)
+        nursery.start_soon(work, 20)
+        await trio.sleep(10)
+        nudge.set()
+    assert times == [(0, 10), (20, 20), (0, 1_000), (20, 1_000)]
+
+
+async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
+    with pytest.raises(KeyError):
+        async with open_background() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise KeyError("mine")
+
+
+class StepCounter(trio.abc.Instrument):
+    """How often any task was run."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def before_task_step(self, task):
+        self.steps += 1
+
+
+@pytest.mark.parametrize("acks", [1, "all"])
+async def test_a_producer_that_has_nothing_to_send_sleeps(acks):
+    async with new_node(SimDisk()) as node, client_of(node), Producer(node.address, acks=acks):
+        await trio.sleep(0.05)
+        counter = StepCounter()
+        trio.lowlevel.add_instrument(counter)
+        await trio.sleep(0.1)
+        trio.lowlevel.remove_instrument(counter)
+    assert counter.steps < 50
