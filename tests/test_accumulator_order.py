@@ -89,7 +89,7 @@ def test_a_batch_is_not_the_first_while_an_earlier_one_is_unanswered(apart_s):
 
 
 def test_no_more_batches_are_sent_behind_an_unanswered_one_than_a_broker_remembers():
-    # A broker knows a repeated batch by its last five (ID2); an older one it would store again.
+    # A broker knows a repeated batch by its last five; an older one it would store again.
     story = Story()
     batches = story.fill(*[b"%d" % number for number in range(9)])
     sent = story.send_all()

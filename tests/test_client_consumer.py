@@ -160,6 +160,19 @@ async def test_poll_waits_for_what_is_produced_meanwhile(one):
         assert values_of(await consumer.poll(timeout_ms=5_000)) == [b"new"]
 
 
+async def test_a_poll_that_is_cancelled_takes_nothing(one):
+    async with one.consumer() as consumer:
+        records = await take(consumer, 1)
+        for _ in range(3):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                records += await consumer.poll(timeout_ms=5_000, max_records=2)
+            assert consumer.position("t", 0) == len(records)
+        with trio.fail_after(5):
+            records += await take(consumer, 10 - len(records))
+    assert values_of(records) == numbered(10)
+
+
 async def test_only_named_partitions_are_read(three):
     async with three.consumer(partitions=[("t", 2), ("t", 0)]) as consumer:
         assert consumer.assignment() == [("t", 2), ("t", 0)]

@@ -177,6 +177,33 @@ async def test_another_partition_is_read_although_one_is_damaged(autojump_clock)
     assert found == {0: list(range(10)), 1: list(range(30))}
 
 
+async def test_a_partition_in_trouble_that_is_taken_away_troubles_nobody_any_more(autojump_clock):
+    broker = filled(partitions=2, batches=3)
+    broker.logs[("t", 0)].batches[1][-1] ^= 1
+    options = {"topics": [], "partitions": [("t", 0)]}
+    async with in_memory(broker) as network, consumer_of(broker, network, **options) as consumer:
+        # The first batch waits to be handed out, the second one is known to be damaged.
+        await trio.sleep(10)
+        await consumer.assign([("t", 1)])
+        records = await read(consumer, 30)
+    assert {record.partition for record in records} == {1}
+
+
+async def test_what_was_fetched_is_handed_out_before_the_reset_policy_is_asked(autojump_clock):
+    broker = filled()
+    options = {"auto_offset_reset": "latest", "max_poll_records": 5}
+    async with in_memory(broker) as network, consumer_of(broker, network, **options) as consumer:
+        consumer.seek("t", 0, 0)
+        records = await read(consumer, 5)
+        broker.will(m.FetchRequest, refuse("OFFSET_OUT_OF_RANGE"))
+        await trio.sleep(10)
+        records += await read(consumer, 95)
+        await trio.sleep(10)
+        broker.append(batch(b"end"))
+        records += await read(consumer, 1)
+    assert [record.offset for record in records] == list(range(101))
+
+
 # --- leaders ------------------------------------------------------------------------------------
 
 
@@ -283,6 +310,15 @@ async def test_a_consumer_sleeps_while_there_is_nothing_to_do(autojump_clock):
     # One parked fetch after the other, and metadata when it is old.
     assert 600 < broker.count(m.FetchRequest) < 1_500
     assert 1 <= broker.count(m.MetadataRequest) <= 3
+
+
+async def test_a_consumer_sleeps_while_nobody_asks_for_its_trouble(autojump_clock):
+    broker = filled(batches=1)
+    broker.logs[("t", 0)].batches[0][-1] ^= 1
+    async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+        await trio.sleep(700)
+        with pytest.raises(CorruptBatch):
+            await consumer.poll(timeout_ms=1_000)
 
 
 async def test_without_metadata_starting_fails_after_default_api_timeout_ms(autojump_clock):

@@ -287,6 +287,18 @@ async def test_flush_waits_for_what_was_sent_before_it(one):
         assert not later.is_done, "the flush is over, and records linger again"
 
 
+async def test_a_send_that_is_cancelled_sends_nothing(one):
+    async with one.producer() as producer:
+        await producer.send("t", b"first")
+        await producer.flush()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await producer.send("t", b"cancelled")
+        await producer.send("t", b"last")
+    sent = [] if scope.cancelled_caught else [b"cancelled"]
+    assert await one.values() == [b"first", *sent, b"last"]
+
+
 async def test_an_error_that_nobody_looked_at_is_raised_at_the_end_of_the_block(one):
     await one.client.alter({"max.message.bytes": "500"})
     with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):

@@ -390,7 +390,7 @@ def test_a_payload_above_the_readers_limit_is_corrupt(codec: str) -> None:
     payload = two_records()
     batch = encode_batch(payload, record_count=2, base_timestamp=0, max_timestamp=5, codec=codec)
     header = parse_header(batch)
-    assert open_batch(batch, header, inflated_max=len(payload)).count == 2
+    assert open_batch(batch, header, inflated_max=len(payload)).record_count == 2
     with pytest.raises(CorruptBatch):
         open_batch(batch, header, inflated_max=len(payload) - 1)
 

@@ -370,7 +370,7 @@ def test_a_bomb_is_refused_within_the_limits_memory(codec: str, announced: bool)
     assert len(packed) < MIB, "what is sent is small"
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptBatch, match="more than|does not state"):
+        with pytest.raises(CorruptBatch, match=r"more than|does not state"):
             decompress(packed, codec, limit=MIB)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -378,9 +378,9 @@ def test_a_bomb_is_refused_within_the_limits_memory(codec: str, announced: bool)
     assert peak < 4 * MIB
 
 
-def test_a_zstd_frame_that_asks_for_a_window_of_a_gigabyte_is_refused() -> None:
-    frame = bytes.fromhex("28b52ffd40a00000010800") + bytes(256)  # its window: 2**30
-    with pytest.raises(CorruptBatch, match="memory"):
+def test_a_zstd_frame_that_does_not_state_its_size_is_refused_whatever_its_window() -> None:
+    frame = bytes.fromhex("28b52ffd00a0010000")  # window 2**30; one last block, empty
+    with pytest.raises(CorruptBatch, match="does not state"):
         decompress(frame, "zstd")
 
 

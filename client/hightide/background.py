@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -37,16 +38,22 @@ class Nudge:
     """
 
     def __init__(self) -> None:
+        self._count = 0
+        self._seen: WeakKeyDictionary[trio.lowlevel.Task, int] = WeakKeyDictionary()
         self._event = trio.Event()
 
     def set(self) -> None:
         """There is news: everybody looks again."""
-        self._event.set()
+        self._count += 1
+        event, self._event = self._event, trio.Event()
+        event.set()
 
     async def sleep_until(self, deadline: float) -> None:
         """Until news or `deadline` (trio's clock); look at the state again after it."""
-        with trio.move_on_at(min(deadline, trio.current_time() + _SLEEP_MAX_S)):
-            await self._event.wait()
-        # Only a nudge that everybody got is replaced: those who wait hold on to the event.
-        if self._event.is_set():
-            self._event = trio.Event()
+        task = trio.lowlevel.current_task()
+        if self._seen.get(task, 0) != self._count:
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.move_on_at(min(deadline, trio.current_time() + _SLEEP_MAX_S)):
+                await self._event.wait()
+        self._seen[task] = self._count

@@ -23,13 +23,14 @@ from hightide import messages as m
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata
-from hightide.errors import ClosedError, HightideError, RequestTimedOut
+from hightide.errors import ClosedError, RequestTimedOut
 from hightide.subscription import TopicPartition
 
 T = TypeVar("T")
 
 __all__ = ["Admin", "Consumer", "Delivery", "Producer"]
 
+_FAILED_KEPT = 100
 _QUEUED_RECORDS_MAX = 10_000
 """Records on their way from the caller's thread to trio's."""
 
@@ -155,11 +156,17 @@ class Delivery:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._inner: AsyncDelivery | None = None
-        self._error: HightideError | None = None
-        self._buffered = threading.Event()
+        self._error: Exception | None = None
+        self.was_asked = False
+        """Whether somebody wanted to know the outcome."""
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
+        self.was_asked = True
+        if self._error is not None:
+            raise self._error
+        if self._inner is not None and self._inner.is_done:
+            return self._inner.result()
         return self._producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
 
     async def _wait(self, timeout_s: float) -> RecordMetadata:
@@ -182,6 +189,7 @@ class Producer(_Blocking):
         super().__init__(self._async)
         self._queue: deque[tuple[Delivery, str, bytes | None, dict[str, Any]]] = deque()
         self._room = threading.Semaphore(_QUEUED_RECORDS_MAX)
+        self._failed: deque[Delivery] = deque(maxlen=_FAILED_KEPT)
         self._pumping = False
         self._pump_done = trio.Event()
 
@@ -218,8 +226,10 @@ class Producer(_Blocking):
                 delivery, topic, value, options = self._queue.popleft()
                 try:
                     delivery._inner = await self._async.send(topic, value, **options)
-                except HightideError as error:
+                except Exception as error:
+                    # Whatever it is: it belongs to the caller, and must not end trio's thread.
                     delivery._error = error
+                    self._failed.append(delivery)
                 self._room.release()
             # Stopped before the last look, so that a record queued now starts another pump.
             self._pumping = False
@@ -251,6 +261,9 @@ class Producer(_Blocking):
         if self._open is not None and (kind is None or issubclass(kind, Exception)):
             self.flush()
         super().__exit__(kind, error, traceback)
+        for delivery in self._failed:
+            if kind is None and not delivery.was_asked and delivery._error is not None:
+                raise delivery._error
 
 
 class Consumer(_Blocking):

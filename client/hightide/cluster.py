@@ -44,6 +44,8 @@ _RETRIABLE = (BrokerUnreachable, RequestTimedOut)
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
     """`host:port[,host:port…]` as pairs; raises `UsageError`. `[::1]:19092` is an IPv6 address."""
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    if not parts:
+        raise UsageError("bootstrap names no broker, expected host:port")
     addresses = []
     for part in (part.strip() for part in parts):
         host, colon, port = part.rpartition(":")
@@ -154,7 +156,7 @@ class Cluster:
             self.topics = {}
         for topic in answer.topics:
             if topic.error is not None:
-                self.topics.pop(topic.topic, None)
+                self._forget_topic(topic.topic)
                 continue
             before = self.topics.get(topic.topic)
             anew = before is not None and before.topic_id != topic.topic_id
@@ -164,6 +166,12 @@ class Cluster:
                 known = self._leaders.get(key)
                 if anew or known is None or partition.leader_epoch >= known.leader_epoch:
                     self._leaders[key] = partition
+
+    def _forget_topic(self, name: str) -> None:
+        """The topic is gone: one of the same name is another one, with epochs of its own."""
+        self.topics.pop(name, None)
+        for key in [key for key in self._leaders if key[0] == name]:
+            del self._leaders[key]
 
     async def topic(
         self, name: str, *, timeout_s: float, auto_create: bool = False

@@ -242,9 +242,10 @@ class Consumer:
         if not self._ready:
             with trio.move_on_after(timeout_ms / 1000):
                 await self._wait_for_batch()
+        # Before anything is taken: a cancelled poll has taken nothing.
+        await trio.lowlevel.checkpoint()
         taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
         self._note_position(taken)
-        await trio.lowlevel.checkpoint()
         return taken
 
     def _note_position(self, taken: list[Record]) -> None:

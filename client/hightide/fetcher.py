@@ -79,7 +79,11 @@ class Fetcher:
 
     def raise_failure(self) -> None:
         """Raise what stands in the way, once."""
-        if self._failing is not None and self._failing.fetched and not self._failing.paused:
+        failing = self._failing
+        if failing is not None and self._subscription.find(failing.where) is not failing:
+            self._failure = self._failing = None  # not assigned any more
+            self.wake()
+        if failing is not None and failing.fetched and not failing.paused:
             return  # what came before the trouble is handed out first
         failure, self._failure = self._failure, None
         self._failing = None
@@ -176,6 +180,9 @@ class Fetcher:
             )
         except HightideError as error:
             self._tell(error)
+            if isinstance(error, ApiError):
+                # It was tried for request_timeout_ms already: the caller is told, and it goes on.
+                self._fail(error, assignment)
             await trio.sleep(self._cluster.backoff_s(1))
             return
         if assignment.position is None:
@@ -332,7 +339,9 @@ class Fetcher:
         error = ApiError(code, result.message, broker=address)
         self._tell(error)
         where = assignment.where
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
+            self._back_off(assignment)  # what was fetched is handed out first
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._reset == "none":
                 error.knob = "auto_offset_reset, seek()"
                 self._back_off(assignment)

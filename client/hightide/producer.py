@@ -98,6 +98,7 @@ class Producer:
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._stack = AsyncExitStack()
+        self._owes_checkpoint = False
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -178,6 +179,10 @@ class Producer:
         sender = self._sender
         if sender is None:
             raise closed("producer")
+        if self._owes_checkpoint:
+            # Once a batch, and before the record is buffered: a cancelled send has sent nothing.
+            self._owes_checkpoint = False
+            await trio.lowlevel.checkpoint()
         count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
         if value.__class__ not in _BYTES or key.__class__ not in _BYTES:
             raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
@@ -208,12 +213,10 @@ class Producer:
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
-        # Before the checkpoint: other tasks may append to the same batch meanwhile.
-        delivery = Delivery(batch, len(batch.values) - 1)
         if news:
             sender.wake()
-            await trio.lowlevel.checkpoint()
-        return delivery
+            self._owes_checkpoint = True
+        return Delivery(batch, len(batch.values) - 1)
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
         """Stay while the open batch has room for the record, then move on."""

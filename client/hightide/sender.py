@@ -240,7 +240,7 @@ class Sender:
             self.accumulator.succeed(batch, -1)
             self._announce(batch)
         elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._idempotent:
-            self._tell_retry(error)
+            # Not told: it follows from what happened to a batch before it, and that was.
             not_before = trio.current_time() + self._backoff_s
             if self.accumulator.is_first_outstanding(batch):
                 self.accumulator.refuse_sequence(batch, error, not_before=not_before)
