@@ -105,7 +105,7 @@ class Fetcher:
         """Find offsets and leaders, start a task for each broker; until cancelled."""
         failures = 0
         while True:
-            if self._failure is None and not await self._look_after():
+            if not await self._look_after():
                 failures += 1
                 await trio.sleep(self._cluster.backoff_s(failures))
                 continue

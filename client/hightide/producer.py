@@ -70,8 +70,7 @@ class Producer:
             raise UsageError("enable_idempotence needs acks='all' and max_in_flight up to 5")
         wanted = self._acks == m.ACKS_ALL and max_in_flight <= 5
         self._idempotent = wanted if enable_idempotence is None else enable_idempotence
-        if delivery_timeout_ms < linger_ms + request_timeout_ms:
-            delivery_timeout_ms = linger_ms + request_timeout_ms
+        delivery_timeout_ms = max(delivery_timeout_ms, linger_ms + request_timeout_ms)
         self._accumulator = Accumulator(
             batch_size=batch_size,
             linger_s=linger_ms / 1000,
