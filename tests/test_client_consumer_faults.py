@@ -162,6 +162,20 @@ async def test_a_damaged_batch_is_an_error_each_time_and_can_be_passed_by_a_seek
     assert all(f"t-0 from {broker.address}: batch at offset 10 " in error for error in errors)
 
 
+async def test_a_seek_past_the_damage_ends_the_trouble(autojump_clock):
+    broker = filled(batches=3)
+    broker.logs[("t", 0)].batches[1][-1] ^= 1
+    async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+        assert values_of(await read(consumer, 10)) == numbered(10)
+        with pytest.raises(CorruptBatch):
+            await consumer.poll(timeout_ms=60_000)
+        await trio.sleep(10)
+        consumer.seek("t", 0, 20)
+        records = await read(consumer, 10)
+        assert await consumer.poll(timeout_ms=10_000) == []
+    assert [record.offset for record in records] == list(range(20, 30))
+
+
 async def test_another_partition_is_read_although_one_is_damaged(autojump_clock):
     broker = filled(partitions=2, batches=3)
     broker.logs[("t", 0)].batches[1][-1] ^= 1

@@ -378,6 +378,27 @@ async def test_a_delivery_does_not_wait_for_ever_for_a_producer_that_was_cancell
         await delivery
 
 
+async def test_a_send_that_waits_for_memory_ends_when_the_producer_is_closed(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    broker.always(m.ProduceRequest, IGNORE)
+    ended = []
+
+    async def send_one_more(producer):
+        with trio.fail_after(3600):
+            try:
+                await (await producer.send("t", b"z" * 400))
+            except HightideError as error:
+                ended.append(error)
+
+    async with in_memory(broker) as network, trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            async with producer_of(broker, network, buffer_memory=1_000) as producer:
+                await send_all(producer, [b"x" * 400, b"y" * 400])
+                nursery.start_soon(send_one_more, producer)
+                await trio.sleep_forever()
+    assert len(ended) == 1
+
+
 # --- how errors leave ---------------------------------------------------------------------------
 
 

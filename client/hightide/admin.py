@@ -25,11 +25,11 @@ class _Result(Protocol):
     def message(self) -> str: ...
 
 
-def raise_first(results: Iterable[_Result]) -> None:
-    """Raise the first refusal among `results` as `ApiError`."""
+def raise_first(results: Iterable[_Result], *, broker: str) -> None:
+    """Raise the first refusal among `results` as `ApiError`; `broker` is who answered."""
     for result in results:
         if result.error is not None:
-            raise ApiError(error_code(result.error), result.message)
+            raise ApiError(error_code(result.error), result.message, broker=broker)
 
 
 class Admin:
@@ -99,13 +99,13 @@ class Admin:
         )
         request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
         reply: m.CreateTopicsResponse = await self._call(request)
-        raise_first(reply.topics)
+        raise_first(reply.topics, broker=self.cluster.last_asked)
         return only(reply.topics)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its records."""
         reply: m.DeleteTopicsResponse = await self._call(m.DeleteTopicsRequest(topics=[topic]))
-        raise_first(reply.topics)
+        raise_first(reply.topics, broker=self.cluster.last_asked)
 
     async def create_partitions(self, topic: str, count: int) -> None:
         """Give a topic `count` partitions in all."""
@@ -113,7 +113,7 @@ class Admin:
         reply: m.CreatePartitionsResponse = await self._call(
             m.CreatePartitionsRequest(topics=[more])
         )
-        raise_first(reply.topics)
+        raise_first(reply.topics, broker=self.cluster.last_asked)
 
     async def list_topics(self) -> list[m.TopicMetadata]:
         """Every topic with its partitions."""
@@ -123,7 +123,7 @@ class Admin:
     async def describe_topic(self, topic: str) -> m.TopicMetadata:
         """One topic with its partitions."""
         reply: m.MetadataResponse = await self._call(m.MetadataRequest(topics=[topic]))
-        raise_first(reply.topics)
+        raise_first(reply.topics, broker=self.cluster.last_asked)
         return only(reply.topics)
 
     async def delete_records(
@@ -178,7 +178,7 @@ class Admin:
             reply = await self.cluster.call_broker(int(name), request, timeout_s=self._timeout_s)
         else:
             reply = await self._call(request)
-        raise_first(reply.resources)
+        raise_first(reply.resources, broker=self.cluster.last_asked)
         return only(reply.resources).entries
 
     async def alter_topic_configs(
@@ -187,7 +187,7 @@ class Admin:
         """Set keys of a topic, or take them back to their defaults."""
         change = m.ConfigChange(kind="topic", name=topic, set=dict(set_ or {}), unset=list(unset))
         reply: m.AlterConfigsResponse = await self._call(m.AlterConfigsRequest(resources=[change]))
-        raise_first(reply.resources)
+        raise_first(reply.resources, broker=self.cluster.last_asked)
 
     # -- descriptions ----------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Cluster:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._connecting: dict[tuple[str, int], trio.Lock] = {}
         self._refreshing = trio.Lock()
-        self._asked = ""
+        self.last_asked = ""
         """The broker that was asked last, for messages."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
 
@@ -186,9 +186,10 @@ class Cluster:
             found = only(answer.topics)
             if found.error is not None:
                 code = error_code(found.error)
+                knob = ""
                 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise ApiError(code, found.message, knob="auto.create.topics.enable")
-                raise ApiError(code, found.message)
+                    knob = "auto.create.topics.enable"
+                raise ApiError(code, found.message, broker=self.last_asked, knob=knob)
             return found
 
         return await self.retrying(look, timeout_s=timeout_s, give_up_on_unknown_topic=True)
@@ -227,7 +228,7 @@ class Cluster:
         addresses.sort(key=lambda a: not (a in self._connections and self._connections[a].is_open))
         failure: HightideError | None = None
         for host, port in addresses:
-            self._asked = f"{host}:{port}"
+            self.last_asked = f"{host}:{port}"
             try:
                 connection = await self.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
@@ -312,7 +313,7 @@ class Cluster:
             try:
                 with trio.move_on_after(max(timeout_s - (trio.current_time() - started), 0)):
                     return await attempt()
-                raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self._asked)
+                raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
             except (ApiError, *_RETRIABLE) as error:
                 elapsed = trio.current_time() - started
                 delay = self.backoff_s(attempts)
