@@ -192,7 +192,7 @@ class Consumer:
         self._subscription.get(where).seek(offset)
         if self._ready_of == where:
             self._drop_ready()
-        fetcher.wake()
+        fetcher.forgive(where)
 
     async def seek_to_time(self, timestamp: int) -> None:
         """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""

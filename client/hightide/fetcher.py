@@ -91,6 +91,12 @@ class Fetcher:
             self.wake()
             raise failure
 
+    def forgive(self, where: TopicPartition) -> None:
+        """The caller went on elsewhere in a partition: its trouble is over."""
+        if self._failing is not None and self._failing.where == where:
+            self._failure = self._failing = None
+        self.wake()
+
     def _fail(self, error: HightideError, assignment: Assignment | None = None) -> None:
         self._failure, self._failing = error, assignment
         self._data.set()

@@ -242,6 +242,8 @@ class Producer:
             with trio.move_on_after(self._max_block_s):
                 while accumulator.free_bytes < size:
                     await sender.room.wait()
+                    if self._sender is not sender:
+                        raise closed("producer")
                 return
         finally:
             accumulator.starved -= 1

@@ -76,6 +76,7 @@ class Sender:
         for batch in self.accumulator.unfinished():
             self.accumulator.abandon(batch, error)
             self._announce(batch)
+        self.room.set()
 
     async def keep_house(self) -> None:
         """Find leaders, start senders, expire what waited too long; until cancelled."""
