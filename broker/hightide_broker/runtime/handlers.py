@@ -6,9 +6,9 @@ What changes state (an append) happens in that stretch, in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -246,19 +246,7 @@ class RecordHandlers:
 
     def list_offsets(self, request: m.ListOffsetsRequest, _: list[memoryview]) -> Reply:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
-        results = []
-        for part in request.partitions:
-            try:
-                results.append(self._list_offset(part))
-            except Refused as refusal:
-                results.append(
-                    m.ListOffsetsResult(
-                        topic=part.topic,
-                        partition=part.partition,
-                        error=refusal.code,
-                        message=refusal.message,
-                    )
-                )
+        results = _each(request.partitions, self._list_offset, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
 
     def _list_offset(self, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
@@ -302,54 +290,64 @@ class RecordHandlers:
         self, request: m.OffsetForLeaderEpochRequest, _: list[memoryview]
     ) -> Reply:
         """Where an epoch ends here."""
-        results = []
-        for part in request.partitions:
-            try:
-                replica = self._replicas.get(part.topic, part.partition)
-                replica.require_leader(part.current_leader_epoch)
-                epoch, end = replica.log.epochs.end_offset_for(
-                    part.leader_epoch, replica.log.log_end
-                )
-                results.append(
-                    m.EpochResult(
-                        topic=part.topic,
-                        partition=part.partition,
-                        leader_epoch=epoch,
-                        end_offset=end,
-                    )
-                )
-            except Refused as refusal:
-                results.append(
-                    m.EpochResult(
-                        topic=part.topic,
-                        partition=part.partition,
-                        error=refusal.code,
-                        message=refusal.message,
-                    )
-                )
+        results = _each(request.partitions, self._epoch_end, m.EpochResult)
         return Reply(m.OffsetForLeaderEpochResponse(partitions=results))
+
+    def _epoch_end(self, part: m.EpochPartition) -> m.EpochResult:
+        replica = self._replicas.get(part.topic, part.partition)
+        replica.require_leader(part.current_leader_epoch)
+        epoch, end = replica.log.epochs.end_offset_for(part.leader_epoch, replica.log.log_end)
+        return m.EpochResult(
+            topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
+        )
 
     def delete_records(self, request: m.DeleteRecordsRequest, _: list[memoryview]) -> Reply:
         """Move log starts up."""
-        results = []
-        for part in request.partitions:
-            try:
-                low = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
-                results.append(
-                    m.DeleteRecordsResult(
-                        topic=part.topic, partition=part.partition, low_watermark=low
-                    )
-                )
-            except Refused as refusal:
-                results.append(
-                    m.DeleteRecordsResult(
-                        topic=part.topic,
-                        partition=part.partition,
-                        error=refusal.code,
-                        message=refusal.message,
-                    )
-                )
+        results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
         return Reply(m.DeleteRecordsResponse(partitions=results))
+
+    def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
+        low = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
+        return m.DeleteRecordsResult(topic=part.topic, partition=part.partition, low_watermark=low)
+
+
+class _Part(Protocol):
+    """A partition that a request asks about."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+
+P = TypeVar("P", bound=_Part)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _Refusable(Protocol[R_co]):
+    """A result that may be a refusal."""
+
+    def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
+
+
+def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -> list[R]:
+    """The answer about each partition; where it is refused, a `result` that says so."""
+    results = []
+    for part in parts:
+        try:
+            results.append(answer(part))
+        except Refused as refusal:
+            results.append(
+                result(
+                    topic=part.topic,
+                    partition=part.partition,
+                    error=refusal.code,
+                    message=refusal.message,
+                )
+            )
+    return results
 
 
 class _FetchAnswer(NamedTuple):
