@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,10 @@ def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
     # A process with that in its words would have been seen.
     command = [sys.executable, "-c", "input()", str(scratch)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert processes_with(str(scratch)) == [[*command, ""]]
+        deadline = time.monotonic() + 10
+        while processes_with(str(scratch)) != [[*command, ""]]:
+            assert time.monotonic() < deadline, "a process that is there is not seen"
+            time.sleep(0.01)
         process.communicate(b"\n")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("hightide")] == []
 
