@@ -65,6 +65,8 @@ class FakeLog:
         self.batches: list[bytearray] = []
         self.start = 0
         self.end = 0
+        self.reads_before = 0
+        """How far before the offset that was asked for an answer begins."""
         self._sequences = SequenceCheck()
 
     def append(self, data: bytes | memoryview) -> int | ErrorCode:
@@ -100,7 +102,7 @@ class FakeLog:
         found = b""
         for batch in self.batches:
             ((header, _),) = iter_batches(batch)
-            if header.next_offset <= offset:
+            if header.next_offset <= offset - self.reads_before:
                 continue
             if found and len(found) + len(batch) > max_bytes:
                 break
@@ -315,7 +317,10 @@ class FakeBroker:
             error: str | None = trick.refusal or None
             if not error and not log.start <= part.fetch_offset <= log.end:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
-            data = b"" if error else log.read(part.fetch_offset, part.max_bytes)
+            room = request.max_bytes - sum(map(len, attachments))
+            data = b"" if error else log.read(part.fetch_offset, min(part.max_bytes, room))
+            if attachments and len(data) > room:
+                data = b""
             results.append(
                 m.FetchResult(
                     topic=part.topic,

@@ -260,12 +260,12 @@ async def test_reading_goes_on_at_the_new_leader(hinted, autojump_clock):
 
 
 async def test_what_is_fetched_ahead_is_bounded_and_reading_on_fetches_the_rest(autojump_clock):
-    broker = filled(partitions=2, batches=100, of=20)
+    broker = filled(partitions=10, batches=20, of=20)
     stored = sum(len(data) for log in broker.logs.values() for data in log.batches)
     options = {"prefetch_bytes": 5_000, "max_partition_fetch_bytes": 2_000}
     async with in_memory(broker) as network, consumer_of(broker, network, **options) as consumer:
         await trio.sleep(60)
-        assert 2_000 < broker.bytes_sent < 10_000 < stored
+        assert 5_000 < broker.bytes_sent < 11_000 < stored / 2
         fetches = broker.count(m.FetchRequest)
         await trio.sleep(3600)
         assert broker.count(m.FetchRequest) == fetches, "it has enough, and asks for no more"
@@ -297,6 +297,19 @@ async def test_a_batch_larger_than_a_fetch_is_read_all_the_same(autojump_clock):
     }
     async with in_memory(broker) as network, consumer_of(broker, network, **options) as consumer:
         assert values_of(await read(consumer, 2)) == rows
+
+
+async def test_batches_from_before_the_offset_that_was_asked_for_are_left_out(autojump_clock):
+    broker = filled()
+    broker.logs[("t", 0)].reads_before = 25
+    async with (
+        in_memory(broker) as network,
+        consumer_of(broker, network, max_partition_fetch_bytes=1_000) as consumer,
+    ):
+        consumer.seek("t", 0, 33)
+        records = await read(consumer, 67)
+        assert await consumer.poll(timeout_ms=5_000) == []
+    assert [record.offset for record in records] == list(range(33, 100))
 
 
 async def test_an_answer_to_a_fetch_from_before_a_seek_is_dropped(autojump_clock):

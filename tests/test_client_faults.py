@@ -37,6 +37,7 @@ from hightide import (
 )
 from hightide import messages as m
 from hightide.errors import RemoteProtocolError
+from hightide.records import parse_header
 
 FAULTS = {
     "closes in mid-answer": CLOSE_IN_MID_ANSWER,
@@ -166,6 +167,21 @@ async def test_a_request_that_is_refused_as_a_whole_for_good_fails_and_is_not_re
             await delivery
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert broker.count(m.ProduceRequest) == 1
+
+
+async def test_a_batch_that_came_before_its_predecessor_is_sent_again_in_the_same_epoch(
+    autojump_clock,
+):
+    broker = FakeBroker({"t": 1})
+    broker.will(m.ProduceRequest, refuse("NOT_ENOUGH_REPLICAS"))
+    async with (
+        in_memory(broker) as network,
+        producer_of(broker, network, batch_size=150) as producer,
+    ):
+        await send_all(producer, numbered(40))
+    assert broker.values() == numbered(40)
+    headers = [parse_header(data) for data in broker.logs[("t", 0)].batches]
+    assert {header.producer_epoch for header in headers} == {0}
 
 
 async def test_every_repetition_is_told(autojump_clock):

@@ -8,6 +8,7 @@ wire. The columns are those of Spark's Kafka source. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from hightide.errors import CorruptBatch
 from hightide.records import TIMESTAMP_MAX, BatchHeader, Buffer
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 
@@ -48,42 +50,75 @@ def to_arrow(
     include_headers: bool = False,
 ) -> pa.RecordBatch:
     """Every record of one batch as a `pyarrow.RecordBatch` of `schema()`; raises `CorruptBatch`."""
+    opened = open_batch(batch, header, check_sums=False)
+    return join_arrow([(header, opened)], topic, partition, include_headers=include_headers)
+
+
+def join_arrow(
+    parts: Sequence[tuple[BatchHeader, Columns]],
+    topic: str,
+    partition: int,
+    *,
+    include_headers: bool = False,
+) -> pa.RecordBatch:
+    """Every record of several batches of a partition, in order, as one `pyarrow.RecordBatch`.
+
+    The columns come from `open_batch(…, check_sums=False)`; their lengths are added up here. Those
+    of a single batch are not copied. Raises `CorruptBatch`.
+    """
     import pyarrow as pa
 
-    columns = open_batch(batch, header, check_sums=False)
-    count = columns.record_count
+    count = sum(columns.record_count for _, columns in parts)
     arrays = [
-        _binary(columns.key_lengths, columns.keys, count),
-        _binary(columns.value_lengths, columns.values, count),
+        _binary([(columns.key_lengths, columns.keys) for _, columns in parts], count),
+        _binary([(columns.value_lengths, columns.values) for _, columns in parts], count),
         _constant(topic, "string", count),
         _constant(partition, "int32", count),
-        _offsets(columns, header),
-        _timestamps(columns, header),
-        _constant(1 if header.is_log_append_time else 0, "int32", count),
+        pa.array(_joined([_offsets(columns, header) for header, columns in parts])),
+        _timestamps(parts, count),
+        _timestamp_types(parts, count),
     ]
     if include_headers:
-        arrays.append(_headers(columns))
+        arrays.append(pa.concat_arrays([_headers(columns) for _, columns in parts]))
     return pa.RecordBatch.from_arrays(arrays, schema=schema(include_headers=include_headers))
 
 
-def _binary(lengths: memoryview, blob: memoryview, count: int) -> pa.Array:
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _binary(parts: list[tuple[memoryview, memoryview]], count: int) -> pa.Array:
+    """Lengths and bytes as a binary array."""
     import numpy as np
     import pyarrow as pa
 
-    sizes = np.frombuffer(lengths, np.int32)
-    starts = np.zeros(count + 1, np.int32)
+    sizes = _joined([_sizes(lengths, blob) for lengths, blob in parts])
+    blob = parts[0][1] if len(parts) == 1 else b"".join([blob for _, blob in parts])
     validity = None
-    if count and (least := int(sizes.min())) < 0:
-        if least < -1:
-            raise CorruptBatch(f"a length is {least}")
+    if count and int(sizes.min()) < 0:
         validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
         sizes = np.maximum(sizes, 0)
-    total = int(sizes.sum(dtype=np.int64))
-    if total != len(blob):
-        raise CorruptBatch(f"lengths add up to {total}, {len(blob)} bytes are there")
+    starts = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=starts[1:])
     buffers = [validity, pa.py_buffer(starts), pa.py_buffer(blob)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _sizes(lengths: memoryview, blob: memoryview) -> np.ndarray:
+    """The lengths of one batch, which must be those of its bytes."""
+    import numpy as np
+
+    sizes = np.frombuffer(lengths, np.int32)
+    total = int(sizes.sum(dtype=np.int64))
+    if total != len(blob) or (len(sizes) and int(sizes.min()) < 0):
+        if len(sizes) and (least := int(sizes.min())) < -1:
+            raise CorruptBatch(f"a length is {least}")
+        total += int(np.count_nonzero(sizes == -1))
+        if total != len(blob):
+            raise CorruptBatch(f"lengths add up to {total}, {len(blob)} bytes are there")
+    return sizes
 
 
 @lru_cache(maxsize=1024)
@@ -98,34 +133,46 @@ def _constant(value: str | int, kind: str, count: int) -> pa.Array:
     return _constant_block(value, kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
-def _offsets(columns: Columns, header: BatchHeader) -> pa.Array:
+def _offsets(columns: Columns, header: BatchHeader) -> np.ndarray:
     import numpy as np
-    import pyarrow as pa
 
     if columns.offset_deltas is None:
-        return pa.array(np.arange(header.base_offset, header.base_offset + columns.record_count))
+        return np.arange(header.base_offset, header.base_offset + columns.record_count)
     deltas = np.frombuffer(columns.offset_deltas, np.int32)
-    return pa.array(deltas.astype(np.int64) + header.base_offset)
+    return deltas.astype(np.int64) + header.base_offset
 
 
-def _timestamps(columns: Columns, header: BatchHeader) -> pa.Array:
-    import numpy as np
+def _timestamps(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:
     import pyarrow as pa
+
+    milliseconds = _joined([_milliseconds(columns, header) for header, columns in parts])
+    microseconds = pa.py_buffer(milliseconds * 1000)
+    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, microseconds])
+
+
+def _milliseconds(columns: Columns, header: BatchHeader) -> np.ndarray:
+    """The timestamps of one batch."""
+    import numpy as np
 
     if header.is_log_append_time:
         _check_range(header.max_timestamp)
-        milliseconds = np.full(columns.record_count, header.max_timestamp, np.int64)
-    else:
-        wide = columns.timestamp_deltas.itemsize == 8
-        deltas = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
-        milliseconds = deltas.astype(np.int64) + header.base_timestamp
-        if columns.record_count:
-            _check_range(header.base_timestamp + int(deltas.min()))
-            _check_range(header.base_timestamp + int(deltas.max()))
-    microseconds = pa.py_buffer(milliseconds * 1000)
-    return pa.Array.from_buffers(
-        pa.timestamp("us", tz="UTC"), columns.record_count, [None, microseconds]
-    )
+        return np.full(columns.record_count, header.max_timestamp, np.int64)
+    wide = columns.timestamp_deltas.itemsize == 8
+    deltas = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
+    if columns.record_count:
+        _check_range(header.base_timestamp + int(deltas.min()))
+        _check_range(header.base_timestamp + int(deltas.max()))
+    return deltas.astype(np.int64) + header.base_timestamp
+
+
+def _timestamp_types(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = [1 if header.is_log_append_time else 0 for header, _ in parts]
+    if min(kinds) == max(kinds):
+        return _constant(kinds[0], "int32", count)
+    pairs = zip(kinds, parts, strict=True)
+    return pa.concat_arrays([_constant(kind, "int32", c.record_count) for kind, (_, c) in pairs])
 
 
 def _check_range(milliseconds: int) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hightide import messages as m
-from hightide.arrow import to_arrow
+from hightide.arrow import join_arrow
+from hightide.columns import Columns, open_batch
 from hightide.errors import ApiError, ErrorCode
-from hightide.records import check_crc, iter_batches
+from hightide.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.offsets import DataLoss
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hightide.spark")
 
 ROWS_PER_BATCH = 10_000
-FETCH_BYTES = 8 << 20
-FETCH_WAIT_MS = 500
+FETCH_BYTES = 4 << 20
+FETCH_WAIT_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,66 +52,48 @@ def read_range(
     timeout_s: float,
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of the source's schema; raises `DataLoss` if records of the range are gone."""
-    import pyarrow as pa
-
-    gathered: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in _wire_batches(bootstrap, wanted, include_headers, fail_on_data_loss, timeout_s):
-        gathered.append(batch)
-        rows += batch.num_rows
-        if rows >= ROWS_PER_BATCH:
-            yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-            gathered, rows = [], 0
-    if gathered:
-        yield pa.concat_batches(gathered)
-
-
-def _wire_batches(
-    bootstrap: str,
-    wanted: OffsetRange,
-    include_headers: bool,
-    fail_on_data_loss: bool,
-    timeout_s: float,
-) -> Iterator[pa.RecordBatch]:
     client = client_for(bootstrap)
-    position = wanted.start
+    position = begin = wanted.start
+    parts: list[tuple[BatchHeader, Columns]] = []
+
+    def joined() -> pa.RecordBatch:
+        batch = join_arrow(parts, wanted.topic, wanted.partition, include_headers=include_headers)
+        return _cut(batch, begin, wanted.end)
+
     while position < wanted.end:
         response, attachments = _fetch(
             client, wanted, position, fail_on_data_loss=fail_on_data_loss, timeout_s=timeout_s
         )
+        before = position
         if response is None:
             resume = _resume(client, wanted, position, timeout_s)
-            if resume is None:
-                return
-            position = resume
+            position = wanted.end if resume is None else resume
+        elif response.records >= 0:
+            for header, columns in _opened(attachments[response.records], position, wanted.end):
+                position = header.next_offset
+                if columns.record_count and not header.is_control:
+                    parts.append((header, columns))
+        elif response.high_watermark < wanted.end:
+            why = f"the log now ends at offset {response.high_watermark}: it was cut"
+            _lost(wanted, why, fail_on_data_loss)
+            position = wanted.end
+        rows = sum(columns.record_count for _, columns in parts)
+        if rows >= ROWS_PER_BATCH or response is None or position >= wanted.end:
+            if parts:
+                yield joined()
+            parts, begin = [], position
+        assert position >= before, f"{wanted} went back from {before} to {position}"
+
+
+def _opened(data: memoryview, position: int, end: int) -> Iterator[tuple[BatchHeader, Columns]]:
+    """The batches of a fetch that reach into [position, end), checked and opened."""
+    for header, batch in iter_batches(data):
+        if header.next_offset <= position:
             continue
-        before = position
-        if response.records >= 0:
-            for header, data in iter_batches(attachments[response.records]):
-                if header.next_offset <= position:
-                    continue
-                if header.base_offset >= wanted.end:
-                    return
-                check_crc(data, header)
-                first, position = position, header.next_offset
-                if not header.is_control and header.record_count:
-                    batch = to_arrow(
-                        data,
-                        header,
-                        wanted.topic,
-                        wanted.partition,
-                        include_headers=include_headers,
-                    )
-                    batch = _cut(batch, first, wanted.end)
-                    if batch.num_rows:
-                        yield batch
-        if position == before and response.high_watermark < wanted.end:
-            _lost(
-                wanted,
-                f"the log now ends at offset {response.high_watermark}: it was cut",
-                fail_on_data_loss,
-            )
+        if header.base_offset >= end:
             return
+        check_crc(batch, header)
+        yield header, open_batch(batch, header, check_sums=False)
 
 
 def _fetch(
