@@ -228,9 +228,13 @@ def test_an_error_of_the_cluster_that_nobody_looked_at_is_raised_at_the_end(node
 
 
 def test_the_blocks_own_error_is_the_one_that_leaves(node):
+    with Admin(node.address) as admin:
+        admin.alter_topic_configs("t", set_={"max.message.bytes": "100"})
+
     def fail():
-        with producer_of(node) as producer:
+        with producer_of(node, linger_ms=60_000) as producer:
             producer.send("nowhere", b"x")
+            producer.send("t", b"x" * 500, partition=1)
             producer.send("t", b"good", partition=0)
             raise KeyError("mine")
 

@@ -96,10 +96,12 @@ async def test_a_connection_lives_on_after_a_timeout_and_the_late_answer_is_nobo
     connection = Connection(MemoryStream(here), address="peer:1", client="test")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.read_answers)
+        first = await connection.begin(m.MetadataRequest())
         with pytest.raises(
             RequestTimedOut, match=r"no answer to metadata within 2 s \[broker peer:1"
         ):
-            await connection.call(m.MetadataRequest(), timeout_s=2)
+            await first.wait(2)
+        assert repr(connection) == "<Connection peer:1 open waiting=0>"
         second = await connection.begin(m.MetadataRequest())
         for number, name in [(1, "late"), (2, "right")]:
             body = m.MetadataResponse(cluster_id=name, controller=1, brokers=[], topics=[])

@@ -166,8 +166,8 @@ def _write_aggregate(source: DataFrame, output: Path) -> Any:
 
     def replace(frame: DataFrame, _: int) -> None:
         day = (f.unix_timestamp("day.start") / _DAY_SECONDS).cast("int").alias("day")
-        columns = [day, "carrier", "flights", "cancelled", "delay"]
-        frame.select(*columns).coalesce(1).write.mode("overwrite").parquet(target)
+        rows = frame.select(day, "carrier", "flights", "cancelled", "delay").coalesce(1)
+        rows.write.mode("overwrite").parquet(target)
 
     return (
         daily.writeStream.outputMode("complete")
