@@ -8,6 +8,7 @@ batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def make_session(app_name: str, master: str, conf: Mapping[str, Any]) -> SparkSe
     for name, value in {**SETTINGS, **conf}.items():
         builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
-    # Spark finds the format by itself in an installed package, but not in an editable install.
-    spark.dataSource.register(HightideDataSource)
+    if not any(module.name == "pyspark_hightide" for module in pkgutil.iter_modules()):
+        # Spark looks for its formats in the same way, and does not find an editable install.
+        spark.dataSource.register(HightideDataSource)
     return spark
