@@ -117,7 +117,7 @@ class _Open:
 
 
 class _Blocking:
-    """What the three classes share: `with`, `close`, and calls into trio's thread."""
+    """What the three classes share: `with`, and calls into trio's thread."""
 
     _name = "client"
 
@@ -191,6 +191,7 @@ class Producer(_Blocking):
         self._room = threading.Semaphore(_QUEUED_RECORDS_MAX)
         self._failed: deque[Delivery] = deque(maxlen=_FAILED_KEPT)
         self._pumping = False
+        self._pump_lock = threading.Lock()
         self._pump_done = trio.Event()
 
     def send(
@@ -214,10 +215,16 @@ class Producer(_Blocking):
             "headers": tuple(headers),
         }
         self._queue.append((delivery, topic, value, options))
-        if not self._pumping:
-            self._pumping = True
+        if self._claim_pump():
             portal.token.run_sync_soon(partial(portal.nursery.start_soon, self._pump))
         return delivery
+
+    def _claim_pump(self) -> bool:
+        """Whether the caller is the one to pump now: two pumps at once would mix up the order."""
+        with self._pump_lock:
+            claimed = not self._pumping
+            self._pumping = True
+        return claimed
 
     async def _pump(self) -> None:
         """Move queued records into the async producer, in order."""
@@ -232,12 +239,12 @@ class Producer(_Blocking):
                     self._failed.append(delivery)
                 self._room.release()
             # Stopped before the last look, so that a record queued now starts another pump.
-            self._pumping = False
+            with self._pump_lock:
+                self._pumping = False
             done, self._pump_done = self._pump_done, trio.Event()
             done.set()
-            if not self._queue or self._pumping:
+            if not self._queue or not self._claim_pump():
                 return
-            self._pumping = True
 
     async def _pumped(self, delivery: Delivery) -> None:
         while delivery._inner is None and delivery._error is None:
