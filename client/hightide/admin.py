@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -168,8 +169,7 @@ class Admin:
         request = m.DescribeConfigsRequest(resources=[resource])
         reply: m.DescribeConfigsResponse
         if kind == "broker" and name.isdigit():
-            await self._call(m.MetadataRequest(topics=[]))
-            await self.cluster.refresh([])
+            await self._look_for_brokers()
             if int(name) not in self.cluster.brokers:
                 raise ApiError(
                     ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -200,12 +200,16 @@ class Admin:
         self, topics: Sequence[str] | None = None
     ) -> list[m.DescribeLogDirsResponse]:
         """Each broker's replicas with offsets and sizes."""
-        await self.cluster.refresh([])
+        await self._look_for_brokers()
         request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
         return [
             await self.cluster.call_broker(broker, request, timeout_s=self._timeout_s)
             for broker in sorted(self.cluster.brokers)
         ]
+
+    async def _look_for_brokers(self) -> None:
+        """Learn who the brokers are now."""
+        await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
 
     async def _call(self, request: m.Message) -> Any:
         return await self.cluster.call_any(request, timeout_s=self._timeout_s)

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 
 from hightide.errors import ErrorCode, Refused
 
-UNLIMITED = -1
 _I64_MAX = (1 << 63) - 1
 
 
