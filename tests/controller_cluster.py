@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.core.changes import AnyChange, decode_change, encode_change
@@ -59,7 +60,7 @@ class Cluster:
     def register(
         self, broker: int, *, incarnation: str = "a", previous: int = -1, cluster: str = OURS
     ) -> int:
-        request = m.RegisterBrokerRequest(
+        request = c.RegisterBrokerRequest(
             broker=broker,
             incarnation=incarnation,
             cluster_id=cluster,
@@ -74,8 +75,8 @@ class Cluster:
 
     def heartbeat(
         self, broker: int, *, epoch: int | None = None, seen: int | None = None, **wants: bool
-    ) -> m.BrokerHeartbeatResponse:
-        request = m.BrokerHeartbeatRequest(
+    ) -> c.BrokerHeartbeatResponse:
+        request = c.BrokerHeartbeatRequest(
             broker=broker,
             broker_epoch=self.image.brokers[broker].epoch if epoch is None else epoch,
             metadata_offset=self.image.offset if seen is None else seen,
@@ -135,7 +136,7 @@ class Cluster:
     def allocate(self, broker: int, *, epoch: int | None = None) -> range:
         state = self.image.brokers.get(broker)
         known = state.epoch if state is not None else 0
-        request = m.AllocateProducerIdsRequest(
+        request = c.AllocateProducerIdsRequest(
             broker=broker, broker_epoch=known if epoch is None else epoch
         )
         reply = self.commit(self.controller.allocate_producer_ids(request))

@@ -19,6 +19,7 @@ from trio.testing import memory_stream_pair
 
 from hightide import messages as m
 from hightide import wire
+from hightide.apis import API_BY_NAME
 from hightide.columns import Record, to_records
 from hightide.errors import ErrorCode
 from hightide.records import BatchHeader, iter_batches, stamp
@@ -222,7 +223,7 @@ class FakeBroker:
                     (length,) = struct.unpack(">I", await link.receive(4))
                     frame = wire.split_frame(await link.receive(length), message_limit=1 << 20)
                     envelope = wire.decode_request_envelope(frame)
-                    api = m.API_BY_NAME[envelope.api]
+                    api = API_BY_NAME[envelope.api]
                     request = wire.decode_body(envelope.body, api.request)
                     self.requests.append(request)
                     queue = self._tricks[api.request]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from controller_cluster import Cluster, epochs, isrs, leaders, refusal
 
-from hightide import messages as m
+from hightide import controller_messages as c
 from hightide.errors import ErrorCode
 from hightide_broker.core.changes import (
     ChangePartition,
@@ -89,7 +89,7 @@ def test_a_broker_is_unfenced_once_it_has_seen_its_own_registration() -> None:
         reply = cluster.heartbeat(1, seen=seen)
         assert (reply.caught_up, reply.fenced, cluster.changes) == (False, True, [])
     reply = cluster.heartbeat(1, seen=epoch + 1)
-    assert reply == m.BrokerHeartbeatResponse(caught_up=True, fenced=False, should_shut_down=False)
+    assert reply == c.BrokerHeartbeatResponse(caught_up=True, fenced=False, should_shut_down=False)
     assert cluster.changes == [UnfenceBroker(broker=1, broker_epoch=epoch)]
     assert cluster.heartbeat(1).fenced is False
     assert cluster.changes == [], "a heartbeat without news writes nothing"

@@ -20,8 +20,10 @@ from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import wire
+from hightide.apis import APIS
 from hightide.bins import bin_header
 from hightide.errors import ERRORS, ErrorCode
 from hightide_broker.simulation.disk import SimDisk
@@ -149,7 +151,7 @@ NO_FRAMES = {
     "an unknown api": (framed(envelope("drop_everything", {})), "INVALID_REQUEST"),
     "an api of brokers": (
         request_bytes(
-            m.RegisterBrokerRequest(broker=1, incarnation="i", cluster_id="c", host="h", port=1)
+            c.RegisterBrokerRequest(broker=1, incarnation="i", cluster_id="c", host="h", port=1)
         ),
         "INVALID_REQUEST",
     ),
@@ -238,7 +240,7 @@ def of_type(kind):
     return st.integers(0, 29).flatmap(lambda n: good if n else junk)
 
 
-@pytest.mark.parametrize("api", m.APIS, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_any_fields_of_a_request_get_an_answer_or_a_typed_error(api):
     @given(st.lists(of_type(api.request), min_size=1, max_size=4))
     @settings(max_examples=25, deadline=None)

@@ -43,7 +43,8 @@ ARROWS = {
     "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
     "hightide_broker": Room(("hightide_broker", "hightide")),
     "hightide_broker.core": Room(
-        ("hightide_broker.core", *these("hightide", "errors records columns messages"))
+        these("hightide_broker", "core")
+        + these("hightide", "errors records columns messages controller_messages")
     ),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
@@ -71,7 +72,8 @@ REPLACEMENTS = {
     "subprocess": "return the wish and let the shell start the process",
 }
 PURE_CLIENT = (
-    "errors bins records columns arrow messages wire accumulator partitioner subscription assignors"
+    "errors bins records columns arrow messages controller_messages apis wire accumulator"
+    " partitioner subscription assignors"
 )
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
@@ -95,7 +97,7 @@ ALLOWED_BROAD_EXCEPT = {
 CATCH_ALLS = {"Exception", "BaseException"}
 
 LEFTOVERS = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X)\b")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 class Module(NamedTuple):

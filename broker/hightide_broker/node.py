@@ -18,7 +18,9 @@ from typing import Protocol
 
 import trio
 
+from hightide import controller_messages as c
 from hightide import messages as m
+from hightide.apis import APIS, Api
 from hightide.ports import Random, Stream, WallClock
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.changes import AnyChange
@@ -120,18 +122,18 @@ class Node:
 
     # -- server.Handlers -------------------------------------------------------------------------
 
-    def serves(self, api: m.Api) -> bool:
+    def serves(self, api: Api) -> bool:
         """Whether clients may use this API here."""
         return api.name in _CONTROLLER_APIS or self._handler(api) is not None
 
-    def _handler(self, api: m.Api) -> object | None:
+    def _handler(self, api: Api) -> object | None:
         return getattr(self._records, api.name, None) or getattr(self._admin, api.name, None)
 
-    def _served_apis(self) -> list[m.Api]:
-        return [api for api in m.APIS if self.serves(api)]
+    def _served_apis(self) -> list[Api]:
+        return [api for api in APIS if self.serves(api)]
 
     def begin(
-        self, api: m.Api, request: m.Message, attachments: list[memoryview], client: str
+        self, api: Api, request: m.Message, attachments: list[memoryview], client: str
     ) -> Reply | Later | None:
         """Begin a request."""
         if api.name in _CONTROLLER_APIS:
@@ -197,7 +199,7 @@ class Node:
             random=self._random,
         )
         registered, _ = await self._controller.submit(
-            m.RegisterBrokerRequest(
+            c.RegisterBrokerRequest(
                 broker=self.id,
                 incarnation=random_id(self._random),
                 cluster_id=self.cluster_id,
@@ -208,7 +210,7 @@ class Node:
                 previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             )
         )
-        assert isinstance(registered, m.RegisterBrokerResponse)
+        assert isinstance(registered, c.RegisterBrokerResponse)
         self.broker_epoch = registered.broker_epoch
         for offset, change in self._metadata_log.changes(0):
             self.image.replay(change, offset)
@@ -219,7 +221,7 @@ class Node:
 
     async def _heartbeat(self, *, stopping: bool = False) -> None:
         await self.change(
-            m.BrokerHeartbeatRequest(
+            c.BrokerHeartbeatRequest(
                 broker=self.id,
                 broker_epoch=self.broker_epoch,
                 metadata_offset=self._applied.value,

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from hightide import wire
+from hightide.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.background import open_background
 from hightide.errors import (
     ApiError,
@@ -23,7 +24,7 @@ from hightide.errors import (
     RequestTimedOut,
     error_code,
 )
-from hightide.messages import API_BY_NAME, API_BY_REQUEST, Message
+from hightide.messages import Message
 from hightide.ports import Network, Stream
 from hightide.records import Buffer
 

@@ -1,4 +1,6 @@
-"""Every request and response as a frozen Struct, and the registry of APIs.
+"""Requests and responses as frozen Structs: those of clients and of everybody.
+
+What only nodes say to each other is in `controller_messages.py`; `apis.py` lists the APIs.
 
 The evolution rule: unknown keys are ignored, missing ones take the defaults here. A field without a
 default has been there since version 1 and must be sent; each element of a list has at least one, so
@@ -9,7 +11,7 @@ attachment, -1 for none. Offsets are records, `_ms` is milliseconds, sizes are b
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -153,6 +155,9 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
     max_bytes: int = 1 << 20
+    high_watermark: int = -1
+    """What the fetcher knows of it: a leader that knows more answers at once (KIP-1166); -1: do not
+    care."""
 
 
 class FetchRequest(Message, frozen=True, kw_only=True):
@@ -164,9 +169,13 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     """Broker id of a follower, -1 for a consumer."""
     replica_epoch: int = -1
     rack: str = ""
+    cluster_id: str = ""
+    """Checked where the metadata log is fetched; empty: not known."""
 
 
 class EpochEnd(Message, frozen=True, kw_only=True):
+    """Where an epoch ends; also the id of a metadata snapshot: what it contains ends there."""
+
     epoch: int
     end_offset: int
 
@@ -179,6 +188,8 @@ class FetchResult(Message, frozen=True, kw_only=True):
     high_watermark: int = -1
     log_start_offset: int = -1
     diverging_epoch: EpochEnd | None = None
+    snapshot: EpochEnd | None = None
+    """The metadata log no longer holds what was asked for: fetch this snapshot (KIP-630)."""
     current_leader: LeaderHint | None = None
     records: int = -1
 
@@ -409,75 +420,52 @@ class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
     free_bytes: int = -1
 
 
-class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
-    broker: int
-    incarnation: str
+class TopicPartition(Message, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+
+
+class ElectLeadersRequest(Message, frozen=True, kw_only=True):
+    """An election by hand (KIP-460)."""
+
+    unclean: bool = False
+    """False: move leadership to the preferred replica. True: elect any live one, data may be
+    lost."""
+    partitions: list[TopicPartition] | None = None
+    """None: every partition that needs one."""
+    timeout_ms: int = 30_000
+
+
+class ElectLeadersResult(Message, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    leader: int = -1
+
+
+class ElectLeadersResponse(Message, frozen=True, kw_only=True):
+    partitions: list[ElectLeadersResult]
+
+
+class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
+    pass
+
+
+class QuorumReplica(Message, frozen=True, kw_only=True):
+    """A voter or an observer as the leader sees it."""
+
+    id: int
+    log_end_offset: int = -1
+    lag: int = -1
+    last_fetch_ms_ago: int = -1
+    last_caught_up_ms_ago: int = -1
+
+
+class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
     cluster_id: str
-    host: str
-    port: int
-    rack: str = ""
-    roles: list[str] = []
-    previous_broker_epoch: int = -1
-    """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
-
-
-class RegisterBrokerResponse(Message, frozen=True, kw_only=True):
-    broker_epoch: int
-
-
-class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
-    broker: int
-    broker_epoch: int
-    metadata_offset: int
-    want_fence: bool = False
-    want_shut_down: bool = False
-
-
-class BrokerHeartbeatResponse(Message, frozen=True, kw_only=True):
-    caught_up: bool
-    fenced: bool
-    should_shut_down: bool
-
-
-class AllocateProducerIdsRequest(Message, frozen=True, kw_only=True):
-    broker: int
-    broker_epoch: int
-
-
-class AllocateProducerIdsResponse(Message, frozen=True, kw_only=True):
-    first: int
-    count: int
-
-
-class Api(NamedTuple):
-    """One kind of request: its name on the wire, its two messages and the versions spoken here."""
-
-    name: str
-    request: type[Message]
-    response: type[Message]
-    min_version: int = 1
-    max_version: int = 1
-
-
-APIS: tuple[Api, ...] = (
-    Api("api_versions", ApiVersionsRequest, ApiVersionsResponse),
-    Api("metadata", MetadataRequest, MetadataResponse),
-    Api("produce", ProduceRequest, ProduceResponse),
-    Api("fetch", FetchRequest, FetchResponse),
-    Api("list_offsets", ListOffsetsRequest, ListOffsetsResponse),
-    Api("offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    Api("init_producer_id", InitProducerIdRequest, InitProducerIdResponse),
-    Api("create_topics", CreateTopicsRequest, CreateTopicsResponse),
-    Api("delete_topics", DeleteTopicsRequest, DeleteTopicsResponse),
-    Api("create_partitions", CreatePartitionsRequest, CreatePartitionsResponse),
-    Api("delete_records", DeleteRecordsRequest, DeleteRecordsResponse),
-    Api("describe_configs", DescribeConfigsRequest, DescribeConfigsResponse),
-    Api("alter_configs", AlterConfigsRequest, AlterConfigsResponse),
-    Api("describe_cluster", DescribeClusterRequest, DescribeClusterResponse),
-    Api("describe_log_dirs", DescribeLogDirsRequest, DescribeLogDirsResponse),
-    Api("register_broker", RegisterBrokerRequest, RegisterBrokerResponse),
-    Api("broker_heartbeat", BrokerHeartbeatRequest, BrokerHeartbeatResponse),
-    Api("allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsResponse),
-)
-API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
-API_BY_REQUEST: dict[type[Message], Api] = {api.request: api for api in APIS}
+    leader: int
+    epoch: int
+    high_watermark: int
+    voters: list[QuorumReplica]
+    observers: list[QuorumReplica]

@@ -19,16 +19,10 @@ from typing import Final, NamedTuple, TypeVar
 import msgpack
 import msgspec
 
+from hightide.apis import API_BY_REQUEST, Api
 from hightide.bins import bin_header, read_bin
 from hightide.errors import ErrorCode, RemoteProtocolError
-from hightide.messages import (
-    API_BY_REQUEST,
-    Api,
-    ErrorBody,
-    Message,
-    RequestEnvelope,
-    ResponseEnvelope,
-)
+from hightide.messages import ErrorBody, Message, RequestEnvelope, ResponseEnvelope
 from hightide.records import Buffer
 
 LENGTH_BYTES: Final = 4

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.core.changes import (
@@ -69,7 +70,7 @@ class Controller:
 
     # -- brokers ---------------------------------------------------------------------------------
 
-    def register_broker(self, request: m.RegisterBrokerRequest) -> Decision:
+    def register_broker(self, request: c.RegisterBrokerRequest) -> Decision:
         """A broker process announces itself. The reply's epoch is set once the offset is known."""
         if request.cluster_id != self._cluster_id:
             raise Refused(
@@ -93,9 +94,9 @@ class Controller:
                 clean=known is None or request.previous_broker_epoch == known.epoch,
             )
         )
-        return Decision(changes, m.RegisterBrokerResponse(broker_epoch=-1))
+        return Decision(changes, c.RegisterBrokerResponse(broker_epoch=-1))
 
-    def broker_heartbeat(self, request: m.BrokerHeartbeatRequest) -> Decision:
+    def broker_heartbeat(self, request: c.BrokerHeartbeatRequest) -> Decision:
         """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
         state = self._check_broker(request.broker, request.broker_epoch)
         caught_up = request.metadata_offset > state.epoch
@@ -108,7 +109,7 @@ class Controller:
         elif fenced and caught_up:
             changes = self._unfence(request.broker, state.epoch)
             fenced = False
-        reply = m.BrokerHeartbeatResponse(
+        reply = c.BrokerHeartbeatResponse(
             caught_up=caught_up, fenced=fenced, should_shut_down=request.want_shut_down
         )
         return Decision(changes, reply)
@@ -380,13 +381,13 @@ class Controller:
             for key, value in changed.items()
         ]
 
-    def allocate_producer_ids(self, request: m.AllocateProducerIdsRequest) -> Decision:
+    def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:
         """Hand a broker a block of producer ids; none is ever handed out twice."""
         self._check_broker(request.broker, request.broker_epoch)
         first = self._image.next_producer_id
         return Decision(
             [AllocateProducerIds(next_id=first + PRODUCER_ID_BLOCK)],
-            m.AllocateProducerIdsResponse(first=first, count=PRODUCER_ID_BLOCK),
+            c.AllocateProducerIdsResponse(first=first, count=PRODUCER_ID_BLOCK),
         )
 
 

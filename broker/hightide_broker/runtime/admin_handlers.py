@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
+from hightide import controller_messages as c
 from hightide import messages as m
+from hightide.apis import Api
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.config import KEYS, BrokerConfig
 from hightide_broker.core.image import NO_LEADER, ClusterImage, TopicState
@@ -45,7 +47,7 @@ class AdminHandlers:
         broker: int,
         config: BrokerConfig,
         disk: Disk,
-        apis: Callable[[], list[m.Api]],
+        apis: Callable[[], list[Api]],
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
@@ -191,11 +193,11 @@ class AdminHandlers:
         return self._refill_producer_ids
 
     async def _refill_producer_ids(self) -> Reply:
-        request = m.AllocateProducerIdsRequest(
+        request = c.AllocateProducerIdsRequest(
             broker=self._broker, broker_epoch=self._metadata.broker_epoch
         )
         reply = await self._metadata.change(request)
-        assert isinstance(reply, m.AllocateProducerIdsResponse)
+        assert isinstance(reply, c.AllocateProducerIdsResponse)
         # Two of these may have run at once: keep whichever block is not used up.
         if not self._producer_ids:
             self._producer_ids = range(reply.first, reply.first + reply.count)

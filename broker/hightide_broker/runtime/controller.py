@@ -13,6 +13,7 @@ from functools import partial
 
 import trio
 
+from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import Random
@@ -70,7 +71,7 @@ class ControllerShell:
             for number, change in enumerate(decision.changes):
                 self._image.replay(change, first + number)
                 if isinstance(change, RegisterBroker):
-                    reply = m.RegisterBrokerResponse(broker_epoch=first + number)
+                    reply = c.RegisterBrokerResponse(broker_epoch=first + number)
             self._syncer.mark(self._log)
         end = self._log.log_end
         with trio.move_on_after(self._timeout_s):
@@ -86,9 +87,9 @@ class ControllerShell:
         core = self._core
         new_id: Callable[[], str] = partial(random_id, self._random)
         match request:
-            case m.RegisterBrokerRequest():
+            case c.RegisterBrokerRequest():
                 return core.register_broker(request)
-            case m.BrokerHeartbeatRequest():
+            case c.BrokerHeartbeatRequest():
                 return core.broker_heartbeat(request)
             case m.CreateTopicsRequest():
                 return core.create_topics(request, new_id=new_id, shift=self._random.randrange)
@@ -98,7 +99,7 @@ class ControllerShell:
                 return core.create_partitions(request, shift=self._random.randrange)
             case m.AlterConfigsRequest():
                 return core.alter_configs(request)
-            case m.AllocateProducerIdsRequest():
+            case c.AllocateProducerIdsRequest():
                 return core.allocate_producer_ids(request)
         name = type(request).__name__
         raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is no request to a controller")

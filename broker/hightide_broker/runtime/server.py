@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol
 import trio
 
 from hightide import wire
+from hightide.apis import API_BY_NAME, Api
 from hightide.bins import bin_header
 from hightide.connection import FrameReader
 from hightide.errors import ErrorCode, Refused, RemoteProtocolError
-from hightide.messages import API_BY_NAME, Api, Message, RequestEnvelope
+from hightide.messages import Message, RequestEnvelope
 from hightide.ports import Stream
 from hightide.records import Buffer
 from hightide_broker.config import BrokerConfig

@@ -15,6 +15,7 @@ from typing import Any
 
 from hightide import messages as m
 from hightide import wire
+from hightide.apis import API_BY_REQUEST
 from hightide.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
 from hightide.errors import (
     ApiError,
@@ -71,7 +72,7 @@ class BlockingConnection:
             )
         if envelope.id != self._next_id:
             raise RemoteProtocolError(f"answer {envelope.id} to request {self._next_id}")
-        kind = m.API_BY_REQUEST[type(request)].response
+        kind = API_BY_REQUEST[type(request)].response
         return wire.decode_body(envelope.body, kind), frame.attachments
 
     def _receive(self, count: int) -> bytearray:

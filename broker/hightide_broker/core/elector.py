@@ -1,0 +1,364 @@
+"""Who leads the metadata quorum: roles, elections, announcements. Pure.
+
+Elections go by (last epoch, log end), after a pre-vote that changes nothing: a voter that was cut
+off and comes back cannot depose a leader whom a majority follows. A vote is for one candidate and
+one epoch, and so is a leader.
+
+Invariants: the epoch never falls; (leader, voted) of an epoch never change once set. The voters are
+fixed. Sources: KIP-595, KIP-996. `core/quorum.py` is the other half: what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.election import Audience, Votes
+from hightide_broker.core.fetching import Fetching
+from hightide_broker.core.peer import Peer, last_majority_contact
+from hightide_broker.core.ready import NOBODY, Answered, Ballot, LogView, Ready, Sending
+from hightide_broker.core.roles import TRANSITIONS, QuorumConfig, Role
+from hightide_broker.core.serving import check_envelope
+
+_NEVER = float("inf")
+
+
+class Elector:
+    """One node's standing in the quorum; `Quorum` is the whole of it."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        log: LogView,
+        ballot: Ballot,
+        *,
+        random: Callable[[], float],
+        now: float,
+    ) -> None:
+        """`ballot` is what `quorum-state` says, `random` draws from [0, 1)."""
+        self.config = config
+        self.role = Role.UNATTACHED
+        self.epoch, self.leader, self.voted = ballot
+        self.high_watermark = log.log_start
+        """Everything below it is committed, as far as this node knows."""
+        self.epoch_start = -1
+        """Where a leader's own epoch begins."""
+        self._log = log
+        self._random = random
+        self._ready = Ready()
+        self._durable = ballot
+        self._is_voter = config.node in config.voters
+        self._others = tuple(v for v in config.voters if v != config.node)
+        self._peers: dict[int, Peer] = {}
+        self._observers: dict[int, Peer] = {}
+        self._votes = Votes(config.voters)
+        self._audience = Audience()
+        self._round_at = _NEVER
+        """When a leader looks for voters that do not fetch, to tell them again."""
+        self._successors: list[int] = []
+        self._elections_lost = 0
+        self._stopping = False
+        self._fetching = Fetching(config, log)
+        self._deadline = now + self._election_timeout()
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        """The role after a start."""
+        me = self.config.node
+        if self.epoch < self._log.last_epoch:
+            self.epoch, self.leader, self.voted = self._log.last_epoch, NOBODY, NOBODY
+        if self.leader == me and not (self._is_voter and self._others):
+            self.leader = NOBODY
+        if self.leader == me:
+            # What was written in this epoch and not synced is lost: it must not be written again.
+            self.role = Role.RESIGNED
+        elif self.leader != NOBODY:
+            self.role = Role.FOLLOWER
+            self._fetching.begin(self.leader, now)
+            self._deadline = now + self.config.fetch_timeout_s
+        elif not self._is_voter:
+            self._fetching.search(now)
+        elif not self._others:
+            self._deadline = now
+        elif self.voted == me:
+            self.role, self._deadline = Role.CANDIDATE, now
+
+    def __repr__(self) -> str:
+        return (
+            f"<Quorum {self.config.node} {self.role.value} epoch={self.epoch} "
+            f"leader={self.leader} watermark={self.high_watermark}>"
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _election_timeout(self) -> float:
+        return self.config.election_timeout_s * (1 + self._random())
+
+    def _time_passed(self, now: float) -> None:
+        if self.role is Role.LEADER:
+            self._check_quorum(now)
+        if now < self._deadline or self.role is Role.LEADER:
+            return
+        if self._stopping or (not self._is_voter and self.role is not Role.FOLLOWER):
+            self._deadline = _NEVER
+            return
+        match self.role:
+            case Role.UNATTACHED | Role.CANDIDATE:
+                self._become_prospective(now)
+            case Role.FOLLOWER if self._is_voter:
+                self._become_prospective(now)
+            case Role.FOLLOWER | Role.RESIGNED:
+                epoch = self.epoch + (self.role is Role.RESIGNED)
+                self._become_unattached(epoch, now)
+            case Role.PROSPECTIVE:
+                self._lose_pre_vote(now)
+
+    def _check_quorum(self, now: float) -> None:
+        """Resign if a majority has not fetched for 1.5 fetch timeouts."""
+        heard = [self._peers[voter].heard_at for voter in self._others]
+        self._deadline = last_majority_contact(heard) + 1.5 * self.config.fetch_timeout_s
+        if now >= self._deadline:
+            self._become_resigned(now)
+
+    # -- becoming --------------------------------------------------------------------------------
+
+    def _become(self, role: Role) -> None:
+        assert role in TRANSITIONS[self.role], f"{self!r} cannot become {role.value}"
+        self.role = role
+        self._audience.end()
+        self._round_at = _NEVER
+        self._peers, self._observers = {}, {}
+        self._fetching.end()
+
+    def _become_unattached(self, epoch: int, now: float, *, voted: int = NOBODY) -> None:
+        """Know no leader, of a higher epoch or after a vote."""
+        assert epoch >= self.epoch, f"{self!r}: epoch would fall to {epoch}"
+        if self.role in (Role.LEADER, Role.FOLLOWER) or voted != NOBODY:
+            # Otherwise what is left of the old timer goes on: epochs must not put elections off.
+            self._deadline = now + self._election_timeout()
+        self._become(Role.UNATTACHED)
+        if epoch > self.epoch:
+            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+        if voted != NOBODY:
+            assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
+            self.voted = voted
+        if not self._is_voter:
+            self._fetching.search(now)
+
+    def _become_follower(self, leader: int, epoch: int, now: float) -> None:
+        if epoch == self.epoch and self.role is Role.FOLLOWER:
+            return
+        self._become(Role.FOLLOWER)
+        if epoch > self.epoch:
+            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+        assert self.leader in (NOBODY, leader), f"{self!r}: {leader} leads this epoch as well"
+        self.leader = leader
+        self._deadline = now + self.config.fetch_timeout_s
+        self._fetching.begin(leader, now)
+
+    def _become_prospective(self, now: float) -> None:
+        """Ask who would vote, before disturbing anybody."""
+        self._become(Role.PROSPECTIVE)
+        self._seek_votes(now)
+        if self._votes.won:
+            self._become_candidate(now)
+
+    def _become_candidate(self, now: float) -> None:
+        self._become(Role.CANDIDATE)
+        self.epoch, self.leader, self.voted = self.epoch + 1, NOBODY, self.config.node
+        self._seek_votes(now)
+        if self._votes.won:
+            self._become_leader(now)
+
+    def _seek_votes(self, now: float) -> None:
+        self._votes.begin(self.config.node)
+        self._audience.begin(self._others, now)
+        self._deadline = now + self._election_timeout()
+
+    def _become_leader(self, now: float) -> None:
+        self._become(Role.LEADER)
+        self.leader = self.config.node
+        self.epoch_start = self._log.log_end
+        self._elections_lost = 0
+        self._peers = {voter: Peer(voter, now) for voter in self._others}
+        self._audience.begin(self._others, now)
+        self._round_at = now + self.config.fetch_timeout_s / 2 if self._others else _NEVER
+        self._ready.begin_epoch = True
+        self._check_quorum(now)
+
+    def _become_resigned(self, now: float) -> None:
+        successors = sorted(self._others, key=lambda voter: -self._peers[voter].log_end)
+        self._become(Role.RESIGNED)
+        self._successors = successors
+        self._audience.begin(self._others, now)
+        self._deadline = now + self._election_timeout()
+
+    def _lose_pre_vote(self, now: float) -> None:
+        """Nobody wants an election now: go back to what was."""
+        self._elections_lost += 1
+        if self.leader != NOBODY:
+            self._become_follower(self.leader, self.epoch, now)
+        else:
+            self._become_unattached(self.epoch, now)
+            self._deadline = now + self._backoff()
+
+    def _backoff(self) -> float:
+        """Longer and longer with each election lost, and never the same for two voters."""
+        slots = min(1 << min(self._elections_lost, 10), 1 << 10)
+        longest = min(0.1 * slots, self.config.election_backoff_max_s)
+        return self.config.retry_backoff_s + longest * self._random()
+
+    # -- announcing: votes, and beginnings and ends of epochs -------------------------------------
+
+    def _announce(self, now: float) -> None:
+        """Tell those who have not answered yet what there is to tell in this role."""
+        if self.role is Role.LEADER and now >= self._round_at:
+            half = self.config.fetch_timeout_s / 2
+            self._round_at = now + half
+            for peer in self._peers.values():
+                if now - peer.heard_at >= half:
+                    self._audience.add(peer.id)
+                    self._audience.due_at = now
+        for peer_id in self._audience.due(now):
+            self._ready.send.append(Sending(peer_id, self._announcement(peer_id)))
+
+    def _announcement(self, peer: int) -> m.Message:
+        me, cluster_id = self.config.node, self.config.cluster_id
+        if self.role is Role.LEADER:
+            return c.BeginQuorumEpochRequest(
+                cluster_id=cluster_id, voter=peer, leader=me, epoch=self.epoch
+            )
+        if self.role is Role.RESIGNED:
+            return c.EndQuorumEpochRequest(
+                cluster_id=cluster_id,
+                voter=peer,
+                leader=me,
+                epoch=self.epoch,
+                successors=self._successors,
+            )
+        return c.VoteRequest(
+            cluster_id=cluster_id,
+            voter=peer,
+            candidate=me,
+            epoch=self.epoch,
+            last_epoch=self._log.last_epoch,
+            log_end=self._log.log_end,
+            pre_vote=self.role is Role.PROSPECTIVE,
+        )
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, event: Answered, now: float) -> None:
+        is_current = event.request == self._current_announcement(event.peer)
+        response = event.response
+        if response is None:
+            if is_current:
+                again_in = self.config.retry_backoff_s
+                if self.role is Role.LEADER:
+                    again_in = self.config.fetch_timeout_s / 2
+                self._audience.failed(event.peer, again_at=now + again_in)
+            return
+        assert isinstance(response, c.QuorumResponse), f"{response} to {event.request}"
+        if self._heed(response.leader, response.epoch, now) or not is_current:
+            return
+        self._audience.answered(event.peer)
+        if isinstance(response, c.VoteResponse):
+            self._count_vote(event.peer, response, now)
+
+    def _current_announcement(self, peer: int) -> m.Message | None:
+        if self.role in (Role.UNATTACHED, Role.FOLLOWER) or peer not in self._others:
+            return None
+        return self._announcement(peer)
+
+    def _heed(self, leader: int, epoch: int, now: float) -> bool:
+        """Learn from what another node says of the quorum; whether this node's role changed."""
+        if epoch < self.epoch or leader == self.config.node:
+            return False
+        before = (self.role, self.epoch)
+        is_news = epoch > self.epoch or self.leader == NOBODY or self.role is Role.PROSPECTIVE
+        if leader != NOBODY and is_news and (epoch > self.epoch or self.leader in (NOBODY, leader)):
+            self._become_follower(leader, epoch, now)
+        elif epoch > self.epoch:
+            self._become_unattached(epoch, now)
+        return before != (self.role, self.epoch)
+
+    def _count_vote(self, voter: int, response: c.VoteResponse, now: float) -> None:
+        self._votes.count(voter, granted=response.granted and not response.error)
+        if self._votes.won:
+            if self.role is Role.PROSPECTIVE:
+                self._become_candidate(now)
+            else:
+                self._become_leader(now)
+        elif self._votes.lost:
+            if self.role is Role.PROSPECTIVE:
+                self._lose_pre_vote(now)
+            else:
+                self._elections_lost += 1
+                self._deadline = now + self._backoff()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise Refused(
+                ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is over, this is {self.epoch}"
+            )
+
+    def _vote(self, request: c.VoteRequest, now: float) -> bool:
+        """Whether to vote for a candidate. Sources: KIP-595, KIP-996."""
+        check_envelope(request.cluster_id, request.voter, request.candidate, self.config)
+        if (
+            request.log_end < 0
+            or not 0 <= request.last_epoch <= request.epoch - (not request.pre_vote)
+            or request.candidate == self.config.node
+        ):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{request} contradicts itself")
+        self._check_epoch(request.epoch)
+        if request.epoch > self.epoch:
+            self._become_unattached(request.epoch, now)
+        mine = (self._log.last_epoch, self._log.log_end)
+        up_to_date = (request.last_epoch, request.log_end) >= mine
+        if request.pre_vote:
+            if self.role is Role.FOLLOWER and self._fetching.leader_is_well:
+                return False
+            return up_to_date and self.role is not Role.LEADER
+        if self.leader != NOBODY:
+            return False
+        if self.voted == NOBODY and up_to_date:
+            self._become_unattached(self.epoch, now, voted=request.candidate)
+        return self.voted == request.candidate
+
+    def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
+        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
+        self._check_epoch(request.epoch)
+        is_rival = request.epoch == self.epoch and self.leader not in (NOBODY, request.leader)
+        if is_rival or request.leader == self.config.node:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{request.leader} says it leads epoch {request.epoch}, but {self.leader} does",
+            )
+        self._become_follower(request.leader, request.epoch, now)
+
+    def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
+        """The leader steps down: its best successor is to stand at once, the others later."""
+        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
+        self._check_epoch(request.epoch)
+        if request.epoch > self.epoch and request.leader != self.config.node:
+            self._become_follower(request.leader, request.epoch, now)
+        if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._is_voter:
+            return
+        self._fetching.leader_gone = True
+        successors = request.successors
+        longest = self.config.election_backoff_max_s
+        if self.config.node not in successors:
+            self._deadline = now + longest
+        elif (place := successors.index(self.config.node)) == 0:
+            self._deadline = now
+        else:
+            self._deadline = now + longest / 2 ** (len(successors) - 1) * 2 ** (place - 1)

@@ -1,0 +1,50 @@
+"""The roles a node can have in the metadata quorum, and how it may go from one to another. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(Enum):
+    """What a node is to the quorum, in one epoch."""
+
+    UNATTACHED = "unattached"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    RESIGNED = "resigned"
+
+
+_R = Role
+TRANSITIONS: dict[Role, frozenset[Role]] = {
+    # A higher epoch; an election timeout; a leader made itself known.
+    _R.UNATTACHED: frozenset({_R.UNATTACHED, _R.PROSPECTIVE, _R.FOLLOWER}),
+    # A higher epoch, or lost without knowing a leader; a leader; a majority would vote.
+    _R.PROSPECTIVE: frozenset({_R.UNATTACHED, _R.FOLLOWER, _R.CANDIDATE}),
+    # A higher epoch; timed out or rejected; a leader; a majority voted.
+    _R.CANDIDATE: frozenset({_R.UNATTACHED, _R.PROSPECTIVE, _R.FOLLOWER, _R.LEADER}),
+    # A higher epoch; lost its majority, or stops; a leader of a higher epoch.
+    _R.LEADER: frozenset({_R.UNATTACHED, _R.RESIGNED, _R.FOLLOWER}),
+    # A higher epoch, or its own timeout.
+    _R.RESIGNED: frozenset({_R.UNATTACHED, _R.FOLLOWER}),
+    # A higher epoch; a fetch timeout; a leader of a higher epoch.
+    _R.FOLLOWER: frozenset({_R.UNATTACHED, _R.PROSPECTIVE, _R.FOLLOWER}),
+}
+"""Every legal transition. Observers are unattached or followers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumConfig:
+    """Who this node is, who votes, and how long it waits. Kafka's names and defaults."""
+
+    node: int
+    voters: tuple[int, ...]
+    cluster_id: str = ""
+    election_timeout_s: float = 1.0
+    fetch_timeout_s: float = 2.0
+    election_backoff_max_s: float = 1.0
+    retry_backoff_s: float = 0.02
+    fetch_wait_ms: int = 500
+    fetch_bytes_max: int = 8 << 20
