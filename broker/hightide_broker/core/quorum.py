@@ -24,8 +24,8 @@ from hightide_broker.core.ready import (
     Ready,
     Requested,
     Resign,
-    Unusable,
     Tick,
+    Unusable,
 )
 from hightide_broker.core.roles import Role
 from hightide_broker.core.serving import (
