@@ -6,6 +6,7 @@ its disk is mostly the simulated one, its clock of day stands still unless a tes
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ from hightide_broker.simulation.disk import SimDisk
 
 NOW_MS = 1_700_000_000_000
 DATA = "data/broker-1"
+_SEEDS = itertools.count(7)
+"""No two lives of a node draw the same ids."""
 
 
 class FakeClock:
@@ -235,7 +238,7 @@ async def new_node(
             config or settings(),
             disk=disk,
             clock=clock or FakeClock(),
-            random=random.Random(7),
+            random=random.Random(next(_SEEDS)),
             listen=remember,
         ) as node:
             yield node

@@ -47,6 +47,19 @@ _KEYS = (
     Key(
         "cluster.id", "", "the cluster's id; empty: whatever the data directory says", is_text=True
     ),
+    Key(
+        "process.roles",
+        "broker,controller",
+        "what this node is: broker, controller, or both with a comma",
+        is_text=True,
+    ),
+    Key(
+        "controller.quorum.voters",
+        "",
+        "the controllers, for ever: ID@HOST:PORT with commas, the same on every node; "
+        "empty: this node alone",
+        is_text=True,
+    ),
     Key("log.dirs", ".hightide/broker-1", "the data directory", is_text=True),
     Key("listen.host", "127.0.0.1", "the address to listen on", is_text=True),
     Key("listen.port", "19092", "the port to listen on, 0 = any free one", low=0, high=65535),
@@ -196,6 +209,93 @@ _KEYS = (
         "write.timeout.ms", "30s", "a client that does not take its answer is dropped", "ms", low=1
     ),
     Key("request.timeout.ms", "30s", "the longest a request waits for commit", "ms", low=1),
+    Key(
+        "controller.quorum.election.timeout.ms",
+        "1s",
+        "a voter that knows no leader stands after one to two times this",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "controller.quorum.fetch.timeout.ms",
+        "2s",
+        "a follower that has not reached its leader for so long stands; "
+        "a leader not fetched from for 1.5 times this resigns",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "controller.quorum.election.backoff.max.ms",
+        "1s",
+        "the longest pause after a lost election",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "controller.quorum.request.timeout.ms",
+        "2s",
+        "how long a node waits for another one's answer",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "controller.quorum.retry.backoff.ms",
+        "20",
+        "the first pause before asking again",
+        "ms",
+        low=1,
+    ),
+    Key("broker.heartbeat.interval.ms", "2s", "how often a broker says it is alive", "ms", low=1),
+    Key(
+        "broker.session.timeout.ms",
+        "9s",
+        "a broker that is silent for so long is fenced",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "auto.leader.rebalance.enable",
+        "true",
+        "move leaders back to the preferred replicas",
+        choices=("true", "false"),
+    ),
+    Key(
+        "leader.imbalance.check.interval.seconds",
+        "300",
+        "how often leaders are moved back, in seconds",
+        low=1,
+    ),
+    Key(
+        "unclean.leader.election.enable",
+        "false",
+        "whether a replica that may miss records may lead when no other is left",
+        choices=("true", "false"),
+        topic_key="unclean.leader.election.enable",
+    ),
+    Key(
+        "metadata.log.segment.bytes", "1GiB", "the metadata log rolls at this size", "bytes", low=1
+    ),
+    Key(
+        "metadata.log.max.record.bytes.between.snapshots",
+        "20MiB",
+        "so many new bytes of metadata make a snapshot due",
+        "bytes",
+        low=1,
+    ),
+    Key(
+        "metadata.log.max.snapshot.interval.ms",
+        "1h",
+        "so much time since new metadata makes a snapshot due",
+        "ms",
+        low=1,
+    ),
+    Key(
+        "metadata.max.retention.bytes",
+        "100MiB",
+        "older snapshots, and the log before them, go while metadata takes more",
+        "bytes",
+        low=1,
+    ),
     Key("shutdown.timeout.ms", "10s", "an orderly stop waits so long for requests at work", "ms"),
 )
 KEYS: dict[str, Key] = {key.name: key for key in _KEYS}
@@ -250,6 +350,39 @@ class BrokerConfig:
     def advertised_host(self) -> str:
         return self.values["advertised.host"] or self.values["listen.host"]
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """`broker`, `controller`, or both; raises `ConfigError`."""
+        roles = tuple(role.strip() for role in self.text("process.roles").split(","))
+        if not roles or set(roles) - {"broker", "controller"} or len(set(roles)) != len(roles):
+            raise ConfigError(
+                f"process.roles is {self.text('process.roles')!r}, expected broker, controller, "
+                f"or broker,controller"
+            )
+        return roles
+
+    @property
+    def voters(self) -> dict[int, tuple[str, int]]:
+        """Where each controller listens; this node alone where nothing is set. Raises
+        `ConfigError` for what cannot be."""
+        text = self.text("controller.quorum.voters")
+        node, is_controller = self.number("node.id"), "controller" in self.roles
+        voters = {node: (self.advertised_host, self.number("listen.port"))} if not text else {}
+        for entry in filter(None, text.split(",")):
+            number, at, address = entry.strip().partition("@")
+            host, colon, port = address.rpartition(":")
+            if not (at and colon and host and number.isdigit() and port.isdigit()):
+                raise ConfigError(f"controller.quorum.voters has {entry!r}, expected ID@HOST:PORT")
+            if int(number) in voters:
+                raise ConfigError(f"controller.quorum.voters names node {number} twice")
+            voters[int(number)] = (host, int(port))
+        if (node in voters) != is_controller:
+            raise ConfigError(
+                f"node {node} has process.roles={self.text('process.roles')} and "
+                f"controller.quorum.voters={text!r}: exactly the controllers are voters"
+            )
+        return voters
+
     def topic_defaults(self) -> dict[str, str]:
         """What this node sets for topics that do not say themselves, in topic keys."""
         defaults = {}
@@ -274,7 +407,13 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             hint = f", did you mean {close[0]}?" if close else ""
             raise ConfigError(f"unknown configuration key {name!r}{hint}")
         _check(key, value)
-    return BrokerConfig({**values, **given}, frozenset(given))
+    config = BrokerConfig({**values, **given}, frozenset(given))
+    if len(config.voters) > 1 and not config.text("cluster.id"):
+        raise ConfigError(
+            "cluster.id is empty, expected the id that all nodes of controller.quorum.voters share "
+            "(hightide storage id makes one)"
+        )
+    return config
 
 
 def _check(key: Key, value: str) -> None:

@@ -1,12 +1,13 @@
-"""A node: builds a broker from its configuration and ports, and runs it in one nursery.
+"""A node: builds a broker, a controller, or both from configuration and ports, in one nursery.
 
-The composition root: the only place that picks which disk, clock, randomness and listener are used.
+The composition root: the only place that picks which disk, clock, randomness and network are used.
 
 Start, in this order: lock the directory and check whose it is; read (and remove) the clean-shutdown
-marker; open the metadata log in a new epoch; listen; register with the controller, which takes away
-whatever the last incarnation led; open the replicas; ask to be unfenced, which elects; serve. A
-client is answered only when all of that is done. Stop: finish requests, hand leadership back, close
-the logs, write the checkpoints, and last the marker.
+marker; open the metadata log; listen, so that the quorum can form. A broker then registers with the
+active controller, which takes away whatever the last incarnation led; opens its replicas; and asks
+to be unfenced, which elects. A client is answered only when all of that is done. Stop: hand
+leadership on, resign from the quorum, finish requests, close the logs, write the checkpoints, and
+last the marker.
 """
 
 from __future__ import annotations
@@ -21,20 +22,27 @@ import trio
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.apis import APIS, Api
-from hightide.ports import Random, Stream, WallClock
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import Network, Random, Stream, WallClock
+from hightide.tcp import TcpNetwork
 from hightide_broker.config import BrokerConfig, ConfigError
-from hightide_broker.core.changes import AnyChange
 from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.serving import METADATA_TOPIC
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.admin_handlers import AdminHandlers
+from hightide_broker.runtime.channel import ControllerChannel
 from hightide_broker.runtime.controller import ControllerShell, random_id
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.housekeeping import Housekeeping
-from hightide_broker.runtime.quorum import MetadataLog
+from hightide_broker.runtime.lifecycle import BrokerLifecycle
+from hightide_broker.runtime.metadata_log import MetadataLog
+from hightide_broker.runtime.peers import Peers
+from hightide_broker.runtime.publisher import ImagePublisher
+from hightide_broker.runtime.quorum import QuorumDriver, Witness
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY, Replicas
 from hightide_broker.runtime.server import Later, Reply, Server
 from hightide_broker.runtime.syncer import Syncer
-from hightide_broker.runtime.watermark import Watermark
 from hightide_broker.storage.directory import (
     Meta,
     check_owner,
@@ -44,10 +52,20 @@ from hightide_broker.storage.directory import (
     take_clean_marker,
     write_clean_marker,
 )
+from hightide_broker.storage.quorum_state import QUORUM_STATE, QuorumState, write_quorum_state
+from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.node")
 
-_CONTROLLER_APIS = ("create_topics", "delete_topics", "create_partitions", "alter_configs")
+_DECIDED_BY_CONTROLLER = (
+    "create_topics",
+    "delete_topics",
+    "create_partitions",
+    "alter_configs",
+    "elect_leaders",
+    "describe_quorum",
+)
+_QUORUM_APIS = ("vote", "begin_quorum_epoch", "end_quorum_epoch", "fetch_snapshot")
 
 
 class Listener(Protocol):
@@ -74,40 +92,108 @@ class Listen(Protocol):
 
 
 class Node:
-    """A running broker and controller of a cluster of one; made by `open_node`."""
+    """A running node; made by `open_node`."""
 
     def __init__(
-        self, config: BrokerConfig, *, disk: Disk, clock: WallClock, random: Random, clean: bool
+        self,
+        config: BrokerConfig,
+        meta: Meta,
+        *,
+        disk: Disk,
+        clock: WallClock,
+        random: Random,
+        network: Network,
+        clean: bool,
+        witness: Witness | None = None,
     ) -> None:
+        """Opens the metadata log; raises `MetadataFailed`, `QuorumStateDamaged`, `DiskError`."""
         self.id = config.number("node.id")
         self.config = config
-        self.image = ClusterImage()
-        self.cluster_id = ""
+        self.cluster_id = meta.cluster_id
         self.port = -1
-        self.broker_epoch = -1
         self.serving = trio.Event()
+        self._meta = meta
         self._disk = disk
         self._random = random
-        self._directory = config.text("log.dirs").rstrip("/")
-        self._applied = Watermark()
+        self._directory = _directory(config)
         self._syncer = Syncer(disk)
         self._stop = trio.Event()
+        self._voters = config.voters
+        self._peers = Peers(network, self._voters, node=self.id)
+        self._build_quorum(clock, witness)
+        self._build_broker(clock, clean=clean)
+
+    def _build_quorum(self, clock: WallClock, witness: Witness | None) -> None:
+        config, path = self.config, f"{self._directory}/{METADATA_DIRECTORY}"
+        self.metadata = MetadataLog(
+            self._disk,
+            path,
+            config=LogConfig(segment_bytes=config.number("metadata.log.segment.bytes")),
+            clock=clock,
+        )
+        self.quorum = QuorumDriver(
+            QuorumConfig(
+                node=self.id,
+                voters=tuple(self._voters),
+                cluster_id=self.cluster_id,
+                election_timeout_s=config.seconds("controller.quorum.election.timeout.ms"),
+                fetch_timeout_s=config.seconds("controller.quorum.fetch.timeout.ms"),
+                election_backoff_max_s=config.seconds("controller.quorum.election.backoff.max.ms"),
+                retry_backoff_s=config.seconds("controller.quorum.retry.backoff.ms"),
+            ),
+            self.metadata,
+            disk=self._disk,
+            directory=path,
+            peers=self._peers,
+            syncer=self._syncer,
+            random=self._random,
+            request_timeout_s=config.seconds("controller.quorum.request.timeout.ms"),
+            witness=witness,
+        )
+        self.publisher = ImagePublisher(self.metadata, self.quorum.committed, config=config)
+        self.controller: ControllerShell | None = None
+        if "controller" in config.roles:
+            self.controller = ControllerShell(
+                self.quorum,
+                self.publisher,
+                cluster_id=self.cluster_id,
+                config=config,
+                random=self._random,
+            )
+        self.channel = ControllerChannel(
+            self.quorum,
+            self.controller,
+            self._peers,
+            timeout_s=config.seconds("request.timeout.ms"),
+        )
+
+    def _build_broker(self, clock: WallClock, *, clean: bool) -> None:
+        config = self.config
         self.replicas = Replicas(
             broker=self.id,
             config=config,
             directory=self._directory,
-            disk=disk,
+            disk=self._disk,
             clock=clock,
             syncer=self._syncer,
             clean=clean,
         )
-        self._metadata_log = MetadataLog(
-            disk, f"{self._directory}/{METADATA_DIRECTORY}", node=self.id, clock=clock
+        self.lifecycle: BrokerLifecycle | None = None
+        if "broker" in config.roles:
+            self.lifecycle = BrokerLifecycle(
+                self.channel, self.publisher.applied, broker=self.id, config=config
+            )
+        self._housekeeping = Housekeeping(
+            self.replicas, config=config, disk=self._disk, clock=clock
         )
-        self._housekeeping = Housekeeping(self.replicas, config=config, disk=disk, clock=clock)
         self._records = RecordHandlers(self.replicas, config=config, clock=clock)
         self._admin = AdminHandlers(
-            self, self.replicas, broker=self.id, config=config, disk=disk, apis=self._served_apis
+            self,
+            self.replicas,
+            broker=self.id,
+            config=config,
+            disk=self._disk,
+            apis=self._served_apis,
         )
         self.server = Server(self, config)
 
@@ -116,6 +202,21 @@ class Node:
         """host:port, as clients are told."""
         return f"{self.config.advertised_host}:{self.port}"
 
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as far as this node has followed the metadata."""
+        return self.publisher.image
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration, -1 without one."""
+        return self.lifecycle.broker_epoch if self.lifecycle else -1
+
+    @property
+    def controller_id(self) -> int:
+        """The active controller as far as this node knows, -1 if it knows none."""
+        return self.quorum.leader
+
     def stop(self) -> None:
         """Begin an orderly stop; `open_node` ends when it is done."""
         self._stop.set()
@@ -123,11 +224,13 @@ class Node:
     # -- server.Handlers -------------------------------------------------------------------------
 
     def serves(self, api: Api) -> bool:
-        """Whether clients may use this API here."""
-        return api.name in _CONTROLLER_APIS or self._handler(api) is not None
+        """Whether this API may be used here."""
+        is_ours = api.name in (*_DECIDED_BY_CONTROLLER, *_QUORUM_APIS, "envelope")
+        return is_ours or self._handler(api) is not None
 
     def _handler(self, api: Api) -> object | None:
-        return getattr(self._records, api.name, None) or getattr(self._admin, api.name, None)
+        in_records = getattr(self._records, api.name, None) if self.lifecycle else None
+        return in_records or getattr(self._admin, api.name, None)
 
     def _served_apis(self) -> list[Api]:
         return [api for api in APIS if self.serves(api)]
@@ -136,7 +239,17 @@ class Node:
         self, api: Api, request: m.Message, attachments: list[memoryview], client: str
     ) -> Reply | Later | None:
         """Begin a request."""
-        if api.name in _CONTROLLER_APIS:
+        is_fetch = isinstance(request, m.FetchRequest)
+        if api.name in _QUORUM_APIS or (is_fetch and _is_of_metadata(request)):
+            return self.quorum.begin(request)
+        if isinstance(request, c.EnvelopeRequest):
+            return self.channel.open_envelope(request)
+        if not self.serving.is_set() and api.name != "api_versions":
+            raise Refused(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"node {self.id} is starting: it waits for the controllers {[*self._voters]}",
+            )
+        if api.name in _DECIDED_BY_CONTROLLER:
             return self._admin.change(request, attachments)
         handler = self._handler(api)
         assert callable(handler), f"{api.name} passed the door without a handler"
@@ -146,44 +259,28 @@ class Node:
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
     async def change(self, request: m.Message) -> m.Message:
-        """Have the controller decide; returns once this broker has applied it."""
-        reply, offset = await self._controller.submit(request)
-        await self._applied.wait_for(offset)
+        """Have the controller decide; returns once this node has applied it."""
+        reply, offset = await self.channel.ask(request)
+        await self.publisher.applied.wait_for(offset)
         return reply
-
-    async def _apply_metadata(self) -> None:
-        """Follow the metadata log for ever: replay, then act."""
-        while True:
-            await self._metadata_log.committed.wait_for(self._applied.value + 1)
-            await self._apply_committed()
-
-    async def _apply_committed(self) -> None:
-        end = self._metadata_log.committed.value
-        changes: list[AnyChange] = []
-        for offset, change in self._metadata_log.changes(self._applied.value):
-            self.image.replay(change, offset)
-            changes.append(change)
-        await self.replicas.apply(self.image, changes)
-        self._applied.advance(end)
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def run(self, meta: Meta, listener: Listener, previous_epoch: int | None) -> None:
+    async def run(self, listener: Listener, previous_epoch: int | None) -> None:
         """Serve until `stop`; raises what makes serving impossible."""
-        self.cluster_id = meta.cluster_id
         self.port = listener.port
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._syncer.run)
-            await self._join(nursery, previous_epoch)
             accepting = trio.CancelScope()
+            nursery.start_soon(self._syncer.run)
+            nursery.start_soon(self._peers.run)
             nursery.start_soon(self._accept, listener, nursery, accepting)
-            nursery.start_soon(self._housekeeping.run)
-            self.serving.set()
-            log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
+            nursery.start_soon(self.quorum.run)
+            nursery.start_soon(self.publisher.run)
+            if self.controller is not None:
+                nursery.start_soon(self.controller.run)
+            nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
-            accepting.cancel()
-            await listener.aclose()
-            clean = await self._leave()
+            clean = await self._leave(listener, accepting)
             nursery.cancel_scope.cancel()
         if clean:
             write_clean_marker(self._disk, self._directory, self.broker_epoch)
@@ -191,51 +288,48 @@ class Node:
 
     async def _join(self, nursery: trio.Nursery, previous_epoch: int | None) -> None:
         """Register, catch up, open the replicas, be unfenced."""
-        self._controller = ControllerShell(
-            self._metadata_log,
-            self._syncer,
-            cluster_id=self.cluster_id,
-            config=self.config,
-            random=self._random,
-        )
-        registered, _ = await self._controller.submit(
-            c.RegisterBrokerRequest(
-                broker=self.id,
-                incarnation=random_id(self._random),
-                cluster_id=self.cluster_id,
-                host=self.config.advertised_host,
-                port=self.port,
-                rack=self.config.text("broker.rack"),
-                roles=["broker", "controller"],
-                previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
+        if self.lifecycle is not None:
+            await self.lifecycle.register(
+                c.RegisterBrokerRequest(
+                    broker=self.id,
+                    incarnation=random_id(self._random),
+                    cluster_id=self.cluster_id,
+                    host=self.config.advertised_host,
+                    port=self.port,
+                    rack=self.config.text("broker.rack"),
+                    roles=list(self.config.roles),
+                    previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
+                    directory=self._meta.directory_id,
+                )
             )
-        )
-        assert isinstance(registered, c.RegisterBrokerResponse)
-        self.broker_epoch = registered.broker_epoch
-        for offset, change in self._metadata_log.changes(0):
-            self.image.replay(change, offset)
-        self._applied.advance(self._metadata_log.committed.value)
-        await self.replicas.load(self.image)
-        nursery.start_soon(self._apply_metadata)
-        await self._heartbeat()
+            await self.publisher.attach(self.replicas)
+            nursery.start_soon(self.lifecycle.run)
+            await self.lifecycle.unfenced.wait()
+            nursery.start_soon(self._housekeeping.run)
+        self.serving.set()
+        log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
 
-    async def _heartbeat(self, *, stopping: bool = False) -> None:
-        await self.change(
-            c.BrokerHeartbeatRequest(
-                broker=self.id,
-                broker_epoch=self.broker_epoch,
-                metadata_offset=self._applied.value,
-                want_shut_down=stopping,
-            )
-        )
-
-    async def _leave(self) -> bool:
-        """Finish requests, hand leadership back, close the logs; whether all is whole on disk."""
-        await self.server.drain(self.config.seconds("shutdown.timeout.ms"))
-        await self._heartbeat(stopping=True)
-        whole = await self.replicas.close()
-        await self._metadata_log.close(self._disk)
+    async def _leave(self, listener: Listener, accepting: trio.CancelScope) -> bool:
+        """Hand everything on, finish requests, close the logs; whether all is whole on disk."""
+        patience_s = self.config.seconds("shutdown.timeout.ms")
+        if len(self._voters) == 1:
+            # Nobody else is asked or asks: what is at work is finished first.
+            await self._stop_listening(listener, accepting, patience_s)
+        was_serving = self.serving.is_set()
+        if self.lifecycle is not None and was_serving:
+            await self.lifecycle.stop(patience_s)
+        await self.quorum.resign()
+        await self._stop_listening(listener, accepting, patience_s)
+        whole = was_serving and await self.replicas.close()
+        await self.metadata.close()
         return whole
+
+    async def _stop_listening(
+        self, listener: Listener, accepting: trio.CancelScope, patience_s: float
+    ) -> None:
+        accepting.cancel()
+        await listener.aclose()
+        await self.server.drain(patience_s)
 
     async def _accept(
         self, listener: Listener, nursery: trio.Nursery, accepting: trio.CancelScope
@@ -252,15 +346,33 @@ class Node:
                 nursery.start_soon(self.server.serve_stream, stream)
 
 
+def _is_of_metadata(request: m.Message) -> bool:
+    assert isinstance(request, m.FetchRequest)
+    return any(part.topic == METADATA_TOPIC for part in request.partitions)
+
+
+def _directory(config: BrokerConfig) -> str:
+    directory = config.text("log.dirs").rstrip("/")
+    if not directory:
+        raise ConfigError("log.dirs is empty, expected a directory")
+    return directory
+
+
 def prepare_directory(config: BrokerConfig, disk: Disk, random: Random) -> Meta:
     """Whose the directory is; a new one is formatted. Raises `WrongDirectory` or `DiskError`."""
-    directory = config.text("log.dirs").rstrip("/")
+    directory = _directory(config)
     node = config.number("node.id")
     cluster = config.text("cluster.id") or None
     disk.make_dirs(directory)
     meta = read_meta(disk, directory)
     if meta is None:
         meta = Meta(cluster or random_id(random), node, random_id(random))
+        metadata = f"{directory}/{METADATA_DIRECTORY}"
+        disk.make_dirs(metadata)
+        if not disk.exists(f"{metadata}/{QUORUM_STATE}"):
+            write_quorum_state(disk, metadata, QuorumState())
+        disk.sync_now([], [directory])
+        # Last: from here on, a quorum state that is missing was lost.
         format_directory(disk, directory, meta)
     check_owner(directory, meta, cluster_id=cluster, node_id=node)
     return meta
@@ -268,15 +380,22 @@ def prepare_directory(config: BrokerConfig, disk: Disk, random: Random) -> Meta:
 
 @asynccontextmanager
 async def open_node(
-    config: BrokerConfig, *, disk: Disk, clock: WallClock, random: Random, listen: Listen
+    config: BrokerConfig,
+    *,
+    disk: Disk,
+    clock: WallClock,
+    random: Random,
+    listen: Listen,
+    network: Network | None = None,
+    witness: Witness | None = None,
+    wait: bool = True,
 ) -> AsyncIterator[Node]:
-    """A serving node for the block; an orderly stop at its end.
+    """A node for the block, serving already unless told not to `wait`; an orderly stop at its end.
 
-    Raises `LockHeld`, `WrongDirectory`, `DiskError`, or `OSError` if the port is taken.
+    Raises `LockHeld`, `WrongDirectory`, `QuorumStateDamaged`, `MetadataFailed`, `DiskError`, or
+    `OSError` if the port is taken.
     """
-    directory = config.text("log.dirs").rstrip("/")
-    if not directory:
-        raise ConfigError("log.dirs is empty, expected a directory")
+    directory = _directory(config)
     disk.make_dirs(directory)
     lock = lock_directory(disk, directory)
     listener: Listener | None = None
@@ -288,10 +407,20 @@ async def open_node(
         except OSError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         previous_epoch = take_clean_marker(disk, directory)
-        node = Node(config, disk=disk, clock=clock, random=random, clean=previous_epoch is not None)
+        node = Node(
+            config,
+            meta,
+            disk=disk,
+            clock=clock,
+            random=random,
+            network=network or TcpNetwork(),
+            clean=previous_epoch is not None,
+            witness=witness,
+        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.run, meta, listener, previous_epoch)
-            await node.serving.wait()
+            nursery.start_soon(node.run, listener, previous_epoch)
+            if wait:
+                await node.serving.wait()
             try:
                 yield node
             finally:

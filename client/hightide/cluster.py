@@ -15,7 +15,7 @@ import trio
 
 from hightide import messages as m
 from hightide.background import open_background
-from hightide.connection import Connection, connect
+from hightide.connection import Connection
 from hightide.errors import (
     ApiError,
     BrokerUnreachable,
@@ -27,6 +27,7 @@ from hightide.errors import (
     UsageError,
     error_code,
 )
+from hightide.pool import ConnectionPool
 from hightide.ports import Network, Random, system_random
 from hightide.records import Buffer
 from hightide.tcp import TcpNetwork
@@ -80,12 +81,8 @@ class Cluster:
         self.topics: dict[str, m.TopicMetadata] = {}
         self.refreshed_at = float("-inf")
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._nursery = nursery
-        self._network = network or TcpNetwork()
-        self._client_id = client_id
         self._max_age_s = metadata_max_age_s
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._connecting: dict[tuple[str, int], trio.Lock] = {}
+        self._pool = ConnectionPool(network or TcpNetwork(), nursery, client_id=client_id)
         self._refreshing = trio.Lock()
         self.last_asked = ""
         """The broker that was asked last, for messages."""
@@ -196,41 +193,24 @@ class Cluster:
 
     # -- ways to brokers -------------------------------------------------------------------------
 
-    async def connection(self, host: str, port: int) -> Connection:
-        """An open connection to an address; raises `BrokerUnreachable`."""
-        key = (host, port)
-        known = self._connections.get(key)
-        if known is not None and known.is_open:
-            return known
-        async with self._connecting.setdefault(key, trio.Lock()):
-            known = self._connections.get(key)
-            if known is not None:
-                if known.is_open:
-                    return known
-                await known.aclose()
-            fresh = await connect(self._network, host, port, client=self._client_id)
-            self._connections[key] = fresh
-            self._nursery.start_soon(fresh.read_answers)
-            return fresh
-
     async def connection_to(self, broker: int) -> Connection:
         """An open connection to a broker; raises `BrokerUnreachable`."""
         info = self.brokers.get(broker)
         if info is None:
             raise BrokerUnreachable(f"broker {broker} is not in the cluster's metadata")
-        return await self.connection(info.host, info.port)
+        return await self._pool.connection(info.host, info.port)
 
     async def _call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """Try known brokers, then the bootstrap addresses, until one answers."""
         addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
         # Open connections first: a dead broker costs a connect timeout.
-        addresses.sort(key=lambda a: not (a in self._connections and self._connections[a].is_open))
+        addresses.sort(key=lambda address: not self._pool.has_open(address))
         failure: HightideError | None = None
         for host, port in addresses:
             self.last_asked = f"{host}:{port}"
             try:
-                connection = await self.connection(host, port)
+                connection = await self._pool.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
                 failure = error
@@ -339,8 +319,7 @@ class Cluster:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        for connection in self._connections.values():
-            await connection.aclose()
+        await self._pool.aclose()
 
 
 @asynccontextmanager

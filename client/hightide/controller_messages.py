@@ -22,6 +22,8 @@ class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
     roles: list[str] = []
     previous_broker_epoch: int = -1
     """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
+    directory: str = ""
+    """The id of the data directory, which only one process at a time can hold."""
 
 
 class RegisterBrokerResponse(Message, frozen=True, kw_only=True):

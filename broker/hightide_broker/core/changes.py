@@ -26,6 +26,13 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
     clean: bool = True
     """Whether its last stop was orderly (KIP-966)."""
+    directory: str = ""
+    """The id of its data directory: another one means another disk."""
+    broker_epoch: int = -1
+    """-1: the offset of this record. Set in a snapshot, whose records have no offsets, and so are
+    the next two."""
+    fenced: bool = True
+    stopping: bool = False
 
 
 class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):
@@ -34,6 +41,13 @@ class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):
 
 
 class UnfenceBroker(Change, tag="unfence_broker", frozen=True, kw_only=True):
+    broker: int
+    broker_epoch: int
+
+
+class StopBroker(Change, tag="stop_broker", frozen=True, kw_only=True):
+    """A broker is in its controlled shutdown: it may not lead or join an ISR any more (KIP-841)."""
+
     broker: int
     broker_epoch: int
 
@@ -55,6 +69,8 @@ class CreatePartition(Change, tag="partition", frozen=True, kw_only=True):
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_leader: int = -1
 
 
 class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True):
@@ -65,6 +81,11 @@ class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True)
     isr: tuple[int, ...] | None = None
     leader: int | None = None
     """Set: the leader epoch rises by one."""
+    elr: tuple[int, ...] | None = None
+    """Eligible leader replicas: not in the ISR, and yet they have all that is committed
+    (KIP-966)."""
+    last_leader: int | None = None
+    """Who led when the ISR became empty; -1: it is not empty."""
 
 
 class SetConfig(Change, tag="config", frozen=True, kw_only=True):
@@ -86,6 +107,7 @@ AnyChange = (
     RegisterBroker
     | FenceBroker
     | UnfenceBroker
+    | StopBroker
     | CreateTopic
     | RemoveTopic
     | CreatePartition

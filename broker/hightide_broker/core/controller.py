@@ -10,33 +10,29 @@ Sources: KIP-631, KIP-841, KIP-966.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.brokers import Brokers
 from hightide_broker.core.changes import (
     AllocateProducerIds,
     AnyChange,
-    ChangePartition,
     CreatePartition,
     CreateTopic,
-    FenceBroker,
-    RegisterBroker,
     RemoveTopic,
     SetConfig,
-    UnfenceBroker,
 )
 from hightide_broker.core.image import (
-    NO_LEADER,
-    BrokerState,
     ClusterImage,
-    PartitionState,
-    TopicState,
 )
+from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TOPIC_KEYS, check_topic_configs, unknown_key
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 PRODUCER_ID_BLOCK = 1000
 METADATA_TOPIC = "__cluster_metadata"
 """Its directory is the metadata log's."""
@@ -62,114 +58,39 @@ class Controller:
         cluster_id: str,
         default_partitions: int,
         default_replication: int,
+        topic_defaults: Mapping[str, str] = EMPTY,
+        session_timeout_s: float = 9.0,
     ) -> None:
+        self.partitions = Partitions(image, topic_defaults)
+        self.brokers = Brokers(
+            image, self.partitions, cluster_id=cluster_id, session_timeout_s=session_timeout_s
+        )
         self._image = image
-        self._cluster_id = cluster_id
         self._default_partitions = default_partitions
         self._default_replication = default_replication
 
-    # -- brokers ---------------------------------------------------------------------------------
+    # -- brokers and partitions --------------------------------------------------------------------
 
-    def register_broker(self, request: c.RegisterBrokerRequest) -> Decision:
+    def register_broker(self, request: c.RegisterBrokerRequest, now: float) -> Decision:
         """A broker process announces itself. The reply's epoch is set once the offset is known."""
-        if request.cluster_id != self._cluster_id:
-            raise Refused(
-                ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"broker {request.broker} belongs to cluster {request.cluster_id}, "
-                f"this is cluster {self._cluster_id}",
-            )
-        known = self._image.brokers.get(request.broker)
-        changes: list[AnyChange] = []
-        if known is not None and not known.fenced:
-            # A new incarnation: whatever the old one led has no leader until this one is unfenced.
-            changes += self._leaderless(request.broker)
-        changes.append(
-            RegisterBroker(
-                broker=request.broker,
-                incarnation=request.incarnation,
-                host=request.host,
-                port=request.port,
-                rack=request.rack,
-                roles=tuple(request.roles),
-                clean=known is None or request.previous_broker_epoch == known.epoch,
-            )
-        )
-        return Decision(changes, c.RegisterBrokerResponse(broker_epoch=-1))
+        return Decision(*self.brokers.register(request, now))
 
-    def broker_heartbeat(self, request: c.BrokerHeartbeatRequest) -> Decision:
-        """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
-        state = self._check_broker(request.broker, request.broker_epoch)
-        caught_up = request.metadata_offset > state.epoch
-        changes: list[AnyChange] = []
-        fenced = state.fenced
-        if request.want_shut_down or request.want_fence:
-            if not fenced:
-                changes = self._fence(request.broker, state.epoch)
-            fenced = True
-        elif fenced and caught_up:
-            changes = self._unfence(request.broker, state.epoch)
-            fenced = False
-        reply = c.BrokerHeartbeatResponse(
-            caught_up=caught_up, fenced=fenced, should_shut_down=request.want_shut_down
-        )
-        return Decision(changes, reply)
+    def broker_heartbeat(self, request: c.BrokerHeartbeatRequest, now: float) -> Decision:
+        """A broker says that it is alive and what it wants."""
+        return Decision(*self.brokers.heartbeat(request, now))
 
-    def _check_broker(self, broker: int, broker_epoch: int) -> BrokerState:
-        """The registration a broker speaks for; raises `Refused` if it is none or an older one."""
-        state = self._image.brokers.get(broker)
-        if state is None:
-            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker} is not registered")
-        if state.epoch != broker_epoch:
-            raise Refused(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {broker} sent epoch {broker_epoch}, its registration has {state.epoch}",
-            )
-        return state
+    def alter_partition(self, request: c.AlterPartitionRequest) -> Decision:
+        """A leader wants another ISR for its partitions."""
+        self.brokers.check(request.broker, request.broker_epoch)
+        changes, results = self.partitions.alter(request)
+        return Decision(changes, c.AlterPartitionResponse(partitions=results))
 
-    def _fence(self, broker: int, epoch: int) -> list[AnyChange]:
-        return [*self._leaderless(broker), FenceBroker(broker=broker, broker_epoch=epoch)]
+    def elect_leaders(self, request: m.ElectLeadersRequest) -> Decision:
+        """Somebody wants an election."""
+        changes, results = self.partitions.elect(request)
+        return Decision(changes, m.ElectLeadersResponse(partitions=results))
 
-    def _unfence(self, broker: int, epoch: int) -> list[AnyChange]:
-        changes: list[AnyChange] = [UnfenceBroker(broker=broker, broker_epoch=epoch)]
-        for topic, number, partition in self._partitions_of(broker):
-            if partition.leader == NO_LEADER and broker in partition.isr:
-                changes.append(
-                    ChangePartition(topic_id=topic.topic_id, partition=number, leader=broker)
-                )
-        return changes
-
-    def _leaderless(self, broker: int) -> list[AnyChange]:
-        """Take a broker out of every ISR it is in, and elect where it led."""
-        changes: list[AnyChange] = []
-        for topic, number, partition in self._partitions_of(broker):
-            rest = tuple(b for b in partition.isr if b != broker)
-            if broker not in partition.isr and partition.leader != broker:
-                continue
-            leader: int | None = None
-            if partition.leader == broker:
-                candidates = [
-                    b for b in partition.replicas if b in rest and self._image.is_active(b)
-                ]
-                leader = candidates[0] if candidates else NO_LEADER
-            elif not rest:
-                continue
-            changes.append(
-                ChangePartition(
-                    topic_id=topic.topic_id,
-                    partition=number,
-                    isr=rest or None,  # the last member stays: it alone has everything
-                    leader=leader,
-                )
-            )
-        return changes
-
-    def _partitions_of(self, broker: int) -> Iterator[tuple[TopicState, int, PartitionState]]:
-        for topic in self._image.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                if broker in partition.replicas:
-                    yield topic, number, partition
-
-    # -- topics ----------------------------------------------------------------------------------
+    # -- topics ------------------------------------------------------------------------------------
 
     def create_topics(
         self,
@@ -339,7 +260,7 @@ class Controller:
         reply = m.CreatePartitionsResponse(topics=results)
         return Decision([] if request.validate_only else changes, reply)
 
-    # -- configs and producer ids ----------------------------------------------------------------
+    # -- configs and producer ids ------------------------------------------------------------------
 
     def alter_configs(self, request: m.AlterConfigsRequest) -> Decision:
         """Set and unset configuration keys of topics."""
@@ -383,7 +304,7 @@ class Controller:
 
     def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:
         """Hand a broker a block of producer ids; none is ever handed out twice."""
-        self._check_broker(request.broker, request.broker_epoch)
+        self.brokers.check(request.broker, request.broker_epoch)
         first = self._image.next_producer_id
         return Decision(
             [AllocateProducerIds(next_id=first + PRODUCER_ID_BLOCK)],

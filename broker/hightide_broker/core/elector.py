@@ -41,7 +41,8 @@ class Elector:
         self.config = config
         self.role = Role.UNATTACHED
         self.epoch, self.leader, self.voted = ballot
-        self.high_watermark = log.log_start
+        latest = log.latest_snapshot
+        self.high_watermark = max(log.log_start, latest.end_offset if latest else 0)
         """Everything below it is committed, as far as this node knows."""
         self.epoch_start = -1
         """Where a leader's own epoch begins."""

@@ -27,9 +27,16 @@ VERSION = "0.1.0"
 class Metadata(Protocol):
     """What the node knows of the cluster, and its way to the controller."""
 
-    image: ClusterImage
     cluster_id: str
-    broker_epoch: int
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def controller_id(self) -> int: ...
 
     async def change(self, request: m.Message) -> m.Message:
         """Have the controller decide; returns once this broker has applied it. Raises `Refused`."""
@@ -106,7 +113,7 @@ class AdminHandlers:
         return Reply(
             m.MetadataResponse(
                 cluster_id=self._metadata.cluster_id,
-                controller=self._broker,
+                controller=self._metadata.controller_id,
                 brokers=self._brokers(only_active=True),
                 topics=topics,
             )
@@ -132,7 +139,7 @@ class AdminHandlers:
         return Reply(
             m.DescribeClusterResponse(
                 cluster_id=self._metadata.cluster_id,
-                controller=self._broker,
+                controller=self._metadata.controller_id,
                 brokers=self._brokers(only_active=False),
             )
         )
@@ -272,6 +279,7 @@ def _topic_metadata(topic: TopicState) -> m.TopicMetadata:
             leader_epoch=state.leader_epoch,
             replicas=list(state.replicas),
             isr=list(state.isr),
+            elr=list(state.elr),
             error=ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else None,
         )
         for number, state in enumerate(topic.partitions)

@@ -1,15 +1,19 @@
-"""The active controller: runs decisions one after the other, and answers once they are committed.
+"""The controller of this node: idle until the quorum elects it, then active for that term.
 
-A decision reads the image as of everything appended so far, its changes go to the metadata log and
-into that image in the same stretch, and its reply is parked until they are committed: nobody
-is ever told what might still be lost.
+The active controller runs decisions one after the other. A decision reads an image of everything
+appended so far, its changes go to the metadata log and into that image in the same stretch, and its
+reply is parked until they are committed: nobody is ever told what might still be lost. When the
+term is over, everything that waits fails with NOT_CONTROLLER, and the image is forgotten; the next
+term begins with what is committed.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -18,11 +22,15 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import Random
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.changes import RegisterBroker
+from hightide_broker.core.changes import AnyChange, RegisterBroker
 from hightide_broker.core.controller import Controller, Decision
 from hightide_broker.core.image import ClusterImage
-from hightide_broker.runtime.quorum import MetadataLog
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.publisher import ImagePublisher
+from hightide_broker.runtime.quorum import QuorumDriver, Term, not_controller
+
+log = logging.getLogger("hightide.controller")
+
+_FOR_EVER = 1 << 62
 
 
 def random_id(random: Random) -> str:
@@ -33,49 +41,116 @@ def random_id(random: Random) -> str:
             return text
 
 
+class _Active(NamedTuple):
+    """What the controller is while it is active."""
+
+    term: Term
+    image: ClusterImage
+    core: Controller
+
+
 class ControllerShell:
     """The controller of this node."""
 
     def __init__(
         self,
-        log: MetadataLog,
-        syncer: Syncer,
+        quorum: QuorumDriver,
+        publisher: ImagePublisher,
         *,
         cluster_id: str,
         config: BrokerConfig,
         random: Random,
     ) -> None:
-        self._log = log
-        self._syncer = syncer
+        self._quorum = quorum
+        self._publisher = publisher
+        self._cluster_id = cluster_id
+        self._config = config
         self._random = random
         self._timeout_s = config.seconds("request.timeout.ms")
-        self._image = ClusterImage()
-        for offset, change in log.changes(0):
-            self._image.replay(change, offset)
-        self._core = Controller(
-            self._image,
-            cluster_id=cluster_id,
-            default_partitions=config.number("num.partitions"),
-            default_replication=config.number("default.replication.factor"),
+        self._session_s = config.seconds("broker.session.timeout.ms")
+        self._rebalance_s = config.number("leader.imbalance.check.interval.seconds")
+        self._active: _Active | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether requests are decided here now."""
+        return self._active is not None
+
+    # -- terms -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Be active in every term of this node, until cancelled."""
+        last = -1
+        while True:
+            await self._quorum.led.wait_for(last + 1)
+            last = self._quorum.led.value
+            term = self._quorum.term
+            if term is None:
+                continue
+            try:
+                await self._activate(term)
+                await self._watch(term)
+            except Refused as refusal:
+                log.info("no longer active in epoch %d: %s", term.epoch, refusal.message)
+            finally:
+                self._active = None
+
+    async def _activate(self, term: Term) -> None:
+        """Begin once everything from before the term is committed, and in the image."""
+        await term.committed.wait_for(term.start + 1)
+        await self._publisher.applied.wait_for(term.start + 1)
+        if term.committed.closed is not None:
+            raise term.committed.closed
+        image = self._publisher.image.copy()
+        core = Controller(
+            image,
+            cluster_id=self._cluster_id,
+            default_partitions=self._config.number("num.partitions"),
+            default_replication=self._config.number("default.replication.factor"),
+            topic_defaults=self._config.topic_defaults(),
+            session_timeout_s=self._session_s,
         )
+        core.brokers.activate(trio.current_time())
+        self._active = _Active(term, image, core)
+        self._quorum.announce_move()
+        log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
+
+    async def _watch(self, term: Term) -> None:
+        """Fence silent brokers and move leaders back, until the term is over."""
+        assert self._active is not None
+        core = self._active.core
+        rebalance_at = trio.current_time() + self._rebalance_s
+        while True:
+            # A session that begins while this sleeps cannot end before `soon`.
+            soon = trio.current_time() + self._session_s
+            with trio.move_on_at(min(core.brokers.next_expiry, rebalance_at, soon)):
+                await term.committed.wait_for(_FOR_EVER)
+            self._append(core.brokers.fence_silent(trio.current_time()))
+            if trio.current_time() >= rebalance_at:
+                if self._config.text("auto.leader.rebalance.enable") == "true":
+                    self._append(core.partitions.rebalance())
+                rebalance_at = trio.current_time() + self._rebalance_s
+
+    # -- requests --------------------------------------------------------------------------------
 
     async def submit(self, request: m.Message) -> tuple[m.Message, int]:
         """Decide, append, wait for commit; the reply and the metadata offset it holds at.
 
-        Raises `Refused`, also REQUEST_TIMED_OUT when the changes do not commit in time.
+        Raises `Refused`: NOT_CONTROLLER where or when this node is not active, REQUEST_TIMED_OUT
+        when the changes do not commit in time.
         """
-        decision = self._decide(request)
+        if self._active is None:
+            raise not_controller(self._quorum.leader)
+        term = self._active.term
+        decision = self._decide(self._active.core, request)
         reply = decision.reply
-        if decision.changes:
-            first = self._log.append(decision.changes)
-            for number, change in enumerate(decision.changes):
-                self._image.replay(change, first + number)
-                if isinstance(change, RegisterBroker):
-                    reply = c.RegisterBrokerResponse(broker_epoch=first + number)
-            self._syncer.mark(self._log)
-        end = self._log.log_end
+        first = self._append(decision.changes)
+        for number, change in enumerate(decision.changes):
+            if isinstance(change, RegisterBroker):
+                reply = c.RegisterBrokerResponse(broker_epoch=first + number)
+        end = self._quorum.metadata.log_end
         with trio.move_on_after(self._timeout_s):
-            await self._log.committed.wait_for(end)
+            await term.committed.wait_for(end)
             return reply, end
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
@@ -83,14 +158,28 @@ class ControllerShell:
             f"it may still take effect",
         )
 
-    def _decide(self, request: m.Message) -> Decision:
-        core = self._core
+    def _append(self, changes: list[AnyChange]) -> int:
+        """Write changes to the log and into the controller's own image; the first one's offset."""
+        active = self._active
+        if not changes or active is None:
+            return -1
+        first = self._quorum.append(changes, active.term.epoch)
+        for number, change in enumerate(changes):
+            active.image.replay(change, first + number)
+        return first
+
+    def _decide(self, core: Controller, request: m.Message) -> Decision:
         new_id: Callable[[], str] = partial(random_id, self._random)
+        now = trio.current_time()
         match request:
             case c.RegisterBrokerRequest():
-                return core.register_broker(request)
+                return core.register_broker(request, now)
             case c.BrokerHeartbeatRequest():
-                return core.broker_heartbeat(request)
+                return core.broker_heartbeat(request, now)
+            case c.AlterPartitionRequest():
+                return core.alter_partition(request)
+            case c.AllocateProducerIdsRequest():
+                return core.allocate_producer_ids(request)
             case m.CreateTopicsRequest():
                 return core.create_topics(request, new_id=new_id, shift=self._random.randrange)
             case m.DeleteTopicsRequest():
@@ -99,7 +188,9 @@ class ControllerShell:
                 return core.create_partitions(request, shift=self._random.randrange)
             case m.AlterConfigsRequest():
                 return core.alter_configs(request)
-            case c.AllocateProducerIdsRequest():
-                return core.allocate_producer_ids(request)
+            case m.ElectLeadersRequest():
+                return core.elect_leaders(request)
+            case m.DescribeQuorumRequest():
+                return Decision([], self._quorum.describe(self._cluster_id))
         name = type(request).__name__
         raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is no request to a controller")

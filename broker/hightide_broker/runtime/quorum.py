@@ -1,148 +1,369 @@
-"""The metadata log of a quorum of one: append changes, sync, and only then call them committed.
+"""The driver of the quorum's state machine: clocks, disk and network around `core/quorum.py`.
 
-The log is `__cluster_metadata-0`, an ordinary log of ordinary batches whose values are changes
-(`core/changes.py`). With one voter this node is candidate and leader at once, in a new epoch at
-each start; the epoch is durable in `quorum-state` before the first record of it is written.
-The log is synced before it counts; if a sync of it fails, the node stops: it can promise nothing
-any more.
+Every event goes through `step`, which is one stretch without an `await`: the state machine decides,
+and its duties are carried out in the order that `core/ready.py` lays down. Votes are on disk before
+an answer leaves, because the answer leaves after `step`; what was appended is synced by the
+`Syncer` and counts from the moment it steps `LogSynced`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
-import msgspec
+import trio
 
-from hightide.columns import encode_columns, offsets_of, open_batch, values_of
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import WallClock
-from hightide.records import CONTROL, BatchHeader, encode_batch, parse_header
-from hightide_broker.core.changes import AnyChange, decode_change, encode_change
-from hightide_broker.ports import Disk, DiskError, NodeMustStop
-from hightide_broker.runtime.watermark import Watermark
-from hightide_broker.storage.log import Log, SyncJob
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
+from hightide.ports import Random
+from hightide_broker.core.changes import Change
+from hightide_broker.core.quorum import Quorum
+from hightide_broker.core.ready import (
+    NOBODY,
+    Answered,
+    Ballot,
+    Event,
+    LogSynced,
+    Ready,
+    Requested,
+    Resign,
+    Sending,
+    SnapshotId,
+    Tick,
+    Unusable,
+)
+from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.runtime.peers import Peers
+from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.watermark import Wake, Watermark
+from hightide_broker.storage.log import SyncJob
 from hightide_broker.storage.quorum_state import (
     QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
-from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.quorum")
 
-METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Kafka's fixed id of the metadata topic."""
+FETCH_WAIT_MS_MAX = 60_000
+SNAPSHOT_PIECE_BYTES_MAX = 8 << 20
 
 
-class MetadataLogFailed(NodeMustStop):
-    """The metadata log could not be written or synced."""
+class Witness(Protocol):
+    """Whoever is told what a node does as it does it: the judge of a simulated world."""
+
+    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        """An event was taken into account, and all of its duties were carried out."""
+        ...
 
 
-class MetadataLog:
-    """The log and its commit point; implements `syncer.Syncable`."""
+class Term(NamedTuple):
+    """One epoch in which this node leads."""
 
-    def __init__(self, disk: Disk, directory: str, *, node: int, clock: WallClock) -> None:
-        self._clock = clock
+    epoch: int
+    start: int
+    """Where the epoch begins: the leader change is at this offset."""
+    committed: Watermark
+    """Closed when the term is over."""
+
+
+class QuorumDriver:
+    """One node's part in the quorum; implements `syncer.Syncable`."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        metadata: MetadataLog,
+        *,
+        disk: Disk,
+        directory: str,
+        peers: Peers,
+        syncer: Syncer,
+        random: Random,
+        request_timeout_s: float,
+        witness: Witness | None = None,
+    ) -> None:
+        """Raises `QuorumStateDamaged`."""
+        state = read_quorum_state(disk, directory)
+        ballot = Ballot(state.leader_epoch, state.leader_id, state.voted_id)
+        self.core = Quorum(config, metadata, ballot, random=random.random, now=trio.current_time())
+        self.metadata = metadata
+        self.committed = Watermark(self.core.high_watermark)
+        """What this node knows to be committed; never falls."""
+        self.term: Term | None = None
+        self.led = Watermark(-1)
+        """The newest epoch in which this node has led."""
         self.needs_sync = False
         self.syncing = False
-        state = read_quorum_state(disk, directory) if disk.exists(directory) else QuorumState()
-        config = LogConfig()
-        if disk.exists(f"{directory}/partition.metadata"):
-            # The metadata log is always scanned whole: it is small, and everything hangs on it.
-            self._log = Log.open(
-                disk,
-                directory,
-                topic_id=METADATA_TOPIC_ID,
-                config=config,
-                log_start=0,
-                recovery_point=0,
-                clean=False,
-            )
-        else:
-            self._log = Log.create(disk, directory, topic_id=METADATA_TOPIC_ID, config=config)
-        self.epoch = max(state.leader_epoch, self._log.epochs.latest_epoch) + 1
-        write_quorum_state(disk, directory, QuorumState(node, self.epoch, node))
-        self._log.epochs.assign(self.epoch, self._log.log_end)
-        self._append_leader_change(node)
-        disk.sync_now([], [directory])
-        job = self._log.begin_sync()
-        assert job is not None, "a leader change was just written"
-        disk.sync_now(job.files, job.directories)
-        self._log.finish_sync(job)
-        self.committed = Watermark(self._log.synced_end)
+        self._disk = disk
+        self._directory = directory
+        self._peers = peers
+        self._syncer = syncer
+        self._request_timeout_s = request_timeout_s
+        self._witness = witness
+        self._nursery: trio.Nursery | None = None
+        self._parked: dict[Wake, None] = {}
+        self._wake_at = float("-inf")
+        self._alarm = trio.Event()
+        self._moved = trio.Event()
 
     @property
-    def log_end(self) -> int:
-        """The offset of the next change."""
-        return self._log.log_end
+    def node(self) -> int:
+        """This node's id."""
+        return self.core.config.node
 
-    def _append_leader_change(self, node: int) -> None:
-        value = msgspec.msgpack.encode({"type": "leader_change", "leader": node, "voters": [node]})
-        self._write([value], attributes=CONTROL)
+    @property
+    def leader(self) -> int:
+        """Who leads, as far as is known; -1 if nobody is."""
+        return self.core.leader
 
-    def append(self, changes: Sequence[AnyChange]) -> int:
-        """Write changes as one batch, atomically; the offset of the first one.
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.step(Tick())
+            while True:
+                sleeping_until = self._wake_at
+                with trio.move_on_at(sleeping_until):
+                    await self._alarm.wait()
+                self._alarm = trio.Event()
+                if trio.current_time() >= self._wake_at:
+                    self.step(Tick())
 
-        They count once `committed` reaches the log end. Raises `Refused` if the disk has no room.
-        """
-        assert changes, "a batch of no changes"
+    async def resign(self) -> None:
+        """Stop leading, if this node does, and give the others a moment to hear of it."""
+        was_leader = self.core.is_leader
+        self.step(Resign())
+        if was_leader and len(self.core.config.voters) > 1:
+            with trio.move_on_after(self._request_timeout_s / 4):
+                while self.core.leader == self.node:
+                    await self.moved()
+
+    # -- the one way in --------------------------------------------------------------------------
+
+    def step(self, event: Event) -> Ready:
+        """Let the state machine decide, and carry out what it says, in order."""
+        before = (self.core.role, self.core.epoch, self.core.leader)
+        ready = self.core.step(event, trio.current_time())
+        if ready.ballot is not None:
+            self._persist(ready.ballot)
+        outcome = self._change_log(ready)
+        for sending in ready.send:
+            assert self._nursery is not None, "requests leave while the driver runs"
+            self._nursery.start_soon(self._ask, sending)
+        if before != (self.core.role, self.core.epoch, self.core.leader):
+            self._role_changed()
+        if ready.committed >= 0:
+            self._advance(ready.committed)
+        self._set_alarm(ready.wake_at)
+        if self._witness is not None:
+            self._witness.quorum_stepped(self, event, ready)
+        if outcome is not None:
+            self.step(outcome)
+        return ready
+
+    def _persist(self, ballot: Ballot) -> None:
+        state = QuorumState(ballot.leader, ballot.epoch, ballot.voted)
         try:
-            header = self._write([encode_change(change) for change in changes])
+            write_quorum_state(self._disk, self._directory, state)
         except DiskError as error:
-            if error.full:
-                raise Refused(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"the controller's disk is full: {error}; nothing was changed, free some room",
-                ) from error
-            raise MetadataLogFailed(str(error)) from error
+            raise MetadataFailed(f"the vote cannot be kept: {error}") from error
+
+    def _change_log(self, ready: Ready) -> Event | None:
+        """Cut, append, or begin anew; the event that follows at once, if any."""
+        usable = True
+        if ready.truncate_to is not None:
+            self.metadata.truncate_to(ready.truncate_to)
+            return LogSynced()
+        if ready.begin_epoch:
+            core = self.core
+            self.metadata.append_leader_change(
+                core.epoch, leader=core.leader, voters=core.config.voters
+            )
+            self._appended()
+        for data in ready.append:
+            usable = self.metadata.replicate(data, epoch=self.core.epoch)
+            self._appended()
+        if ready.piece is not None:
+            usable = self.metadata.gather(ready.piece)
+        if ready.install is not None and usable:
+            usable = self.metadata.install(ready.install)
+            if usable:
+                return LogSynced()
+        return None if usable else Unusable()
+
+    def append(self, changes: Sequence[Change], epoch: int) -> int:
+        """Append changes as the leader of `epoch`; the offset of the first one.
+
+        Raises `Refused` NOT_CONTROLLER if this node does not lead it any more.
+        """
+        if self.term is None or self.term.epoch != epoch:
+            raise not_controller(self.leader)
+        first = self.metadata.append(changes, epoch)
+        self._appended()
+        return first
+
+    def _appended(self) -> None:
         self.needs_sync = True
-        return header.base_offset
+        self._syncer.mark(self)
+        self._wake_parked()
 
-    def _write(self, values: list[bytes], *, attributes: int = 0) -> BatchHeader:
-        now = self._clock.now_ms()
-        payload = encode_columns([now] * len(values), None, values, base_timestamp=now)
-        batch = encode_batch(
-            payload,
-            record_count=len(values),
-            base_timestamp=now,
-            max_timestamp=now,
-            attributes=attributes,
-        )
-        return self._log.append_as_leader(
-            batch, parse_header(batch), leader_epoch=self.epoch, now_ms=now
-        )
+    def _advance(self, watermark: int) -> None:
+        self.committed.advance(watermark)
+        if self.term is not None:
+            self.term.committed.advance(watermark)
+        self._wake_parked()
 
-    def changes(self, offset: int) -> Iterator[tuple[int, AnyChange]]:
-        """Every committed change at or above `offset`, with its offset."""
-        for header, batch in self._log.batches(offset):
-            if header.next_offset > self.committed.value:
-                return
-            if header.is_control:
-                continue
-            columns = open_batch(batch, header)
-            for at, value in zip(offsets_of(columns, header), values_of(columns), strict=True):
-                if at >= offset and value is not None:
-                    yield at, decode_change(value)
+    def _wake_parked(self) -> None:
+        parked, self._parked = self._parked, {}
+        for wake in parked:
+            wake.set()
+
+    def _role_changed(self) -> None:
+        core = self.core
+        if self.term is not None and not (core.is_leader and core.epoch == self.term.epoch):
+            self.term.committed.close(not_controller(core.leader))
+            self.term = None
+        if core.is_leader and self.term is None:
+            self.term = Term(core.epoch, core.epoch_start, Watermark(self.committed.value))
+            self.led.advance(core.epoch)
+        self.announce_move()
+        self._wake_parked()
+        leader = "nobody known" if core.leader == NOBODY else f"node {core.leader}"
+        log.info("%s in epoch %d, leader: %s", core.role.value, core.epoch, leader)
+
+    def _set_alarm(self, wake_at: float) -> None:
+        if wake_at < self._wake_at or self._wake_at <= trio.current_time():
+            self._alarm.set()
+        self._wake_at = wake_at
 
     # -- syncer.Syncable -------------------------------------------------------------------------
 
     def begin_sync(self) -> SyncJob | None:
         """What is to be synced now."""
         self.needs_sync = False
-        return self._log.begin_sync()
+        return self.metadata.begin_sync()
 
     def finish_sync(self, job: SyncJob) -> None:
-        """Durable changes are committed changes in a quorum of one."""
-        self.committed.advance(self._log.finish_sync(job))
+        """It is durable: from now on it counts."""
+        self.metadata.finish_sync(job)
+        self.step(LogSynced())
 
     def go_offline(self, why: str) -> None:
         """The metadata cannot be promised any more."""
-        raise MetadataLogFailed(why)
+        raise MetadataFailed(why)
 
-    async def close(self, disk: Disk) -> None:
-        """Flush and close."""
-        job = self._log.finish()
-        if job is not None:
-            await disk.sync(job.files, job.directories)
-        self._log.close()
+    # -- asking others ---------------------------------------------------------------------------
+
+    async def _ask(self, sending: Sending) -> None:
+        peer, request = sending
+        timeout_s = self._request_timeout_s
+        if isinstance(request, m.FetchRequest):
+            timeout_s += request.max_wait_ms / 1000
+        try:
+            response, attachments = await self._peers.call(peer, request, timeout_s=timeout_s)
+        except HightideError as error:
+            log.debug("no answer of node %d: %s", peer, error)
+            gone = isinstance(error, BrokerUnreachable)
+            self.step(Answered(peer, request, None, gone=gone))
+        else:
+            self.step(Answered(peer, request, response, attachments))
+
+    async def moved(self) -> None:
+        """Until there is news of who leads, or this node's controller becomes active."""
+        await self._moved.wait()
+
+    def announce_move(self) -> None:
+        """Wake those who wait for such news."""
+        self._moved.set()
+        self._moved = trio.Event()
+
+    # -- answering others ------------------------------------------------------------------------
+
+    def begin(self, request: m.Message) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Answer a voter or an observer."""
+        ready = self.step(Requested(request))
+        if ready.reply is not None:
+            return Reply(ready.reply)
+        assert ready.serve, f"{request} was neither answered nor found to be valid"
+        if isinstance(request, c.FetchSnapshotRequest):
+            return self._snapshot_piece(request)
+        assert isinstance(request, m.FetchRequest)
+        return self._fetched(request) or partial(self._park, request)
+
+    def _snapshot_piece(self, request: c.FetchSnapshotRequest) -> Reply:
+        leader, epoch = self.core.leader, self.core.epoch
+        wanted = SnapshotId(request.snapshot.end_offset, request.snapshot.epoch)
+        most = min(max(request.max_bytes, 1), SNAPSHOT_PIECE_BYTES_MAX)
+        try:
+            size, data = self.metadata.snapshot_piece(wanted, request.position, most)
+        except Refused as refusal:
+            return Reply(
+                c.FetchSnapshotResponse(
+                    epoch=epoch, leader=leader, error=refusal.code, message=refusal.message
+                )
+            )
+        return Reply(
+            c.FetchSnapshotResponse(
+                epoch=epoch, leader=leader, size=size, position=request.position, data=0
+            ),
+            [data],
+        )
+
+    def _fetched(self, request: m.FetchRequest, *, even_nothing: bool = False) -> Reply | None:
+        """The answer to a valid fetch; None if there is nothing to say yet."""
+        (part,) = request.partitions
+        found = self.metadata.read(part.fetch_offset, min(part.max_bytes, request.max_bytes))
+        watermark = self.core.high_watermark
+        is_news = 0 <= part.high_watermark < watermark
+        if found is None and not is_news and not even_nothing and request.max_wait_ms > 0:
+            return None
+        result = m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            high_watermark=watermark,
+            log_start_offset=self.metadata.log_start,
+            current_leader=m.LeaderHint(leader=self.core.leader, leader_epoch=self.core.epoch),
+            records=-1 if found is None else 0,
+        )
+        return Reply(m.FetchResponse(partitions=[result]), [] if found is None else [found])
+
+    async def _park(self, request: m.FetchRequest) -> Reply:
+        """Wait for something to say, or until the fetcher's patience is over."""
+        over = trio.current_time() + min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
+        while True:
+            wake = Wake()
+            self._parked[wake] = None
+            with trio.move_on_at(over):
+                await wake.wait()
+            self._parked.pop(wake, None)
+            ready = self.step(Requested(request, parked=True))
+            if ready.reply is not None:
+                return Reply(ready.reply)
+            answer = self._fetched(request, even_nothing=trio.current_time() >= over)
+            if answer is not None:
+                return answer
+
+    def describe(self, cluster_id: str) -> m.DescribeQuorumResponse:
+        """The quorum as its leader sees it; raises `Refused` elsewhere."""
+        voters, observers = self.core.describe(trio.current_time())
+        return m.DescribeQuorumResponse(
+            cluster_id=cluster_id,
+            leader=self.core.leader,
+            epoch=self.core.epoch,
+            high_watermark=self.core.high_watermark,
+            voters=voters,
+            observers=observers,
+        )
+
+
+def not_controller(leader: int) -> Refused:
+    """The refusal of a node that is not the active controller."""
+    who = f"node {leader} is" if leader != NOBODY else "none is known"
+    return Refused(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller, {who}")

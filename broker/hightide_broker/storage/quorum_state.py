@@ -1,8 +1,8 @@
 """`quorum-state`: who leads the metadata quorum in which epoch, and for whom this node voted.
 
-JSON with Kafka's fields, replaced durably before anything acts on it. A missing file means a node
-that has never voted; a damaged one is refused, never guessed: guessing could vote twice in an
-epoch. Source: KIP-595.
+JSON with Kafka's fields, replaced durably before anything acts on it. It is made when the data
+directory is formatted, so a file that is missing later was lost; a lost or damaged one is refused,
+never guessed: guessing could vote twice in an epoch. Source: KIP-595.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ QUORUM_STATE = "quorum-state"
 
 
 class QuorumStateDamaged(Exception):
-    """The file is there and does not say what it must."""
+    """The file is not there, or does not say what it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
     """The state; raises `QuorumStateDamaged`."""
     path = f"{directory}/{QUORUM_STATE}"
     if not disk.exists(path):
-        return QuorumState()
+        raise QuorumStateDamaged(
+            f"{path} is lost; restore it from a copy, or format an empty directory: this node must "
+            f"not vote without it"
+        )
     try:
         fields = json.loads(disk.read_file(path))
         if fields["data_version"] != 1:

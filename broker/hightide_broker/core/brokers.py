@@ -1,0 +1,191 @@
+"""The controller's decisions about brokers: registration, heartbeats, fencing, orderly stops. Pure.
+
+A broker registers once per process and gets its epoch, the offset of its registration; it is fenced
+until its heartbeats show that it has caught up, and again when they stop coming. Before it stops it
+says so, loses its leaderships in one batch, and waits until the others know. Sources: KIP-631,
+KIP-841 (shutdown), KIP-966 (what a broker may have forgotten).
+"""
+
+from __future__ import annotations
+
+from hightide import controller_messages as c
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.changes import (
+    AnyChange,
+    FenceBroker,
+    RegisterBroker,
+    StopBroker,
+    UnfenceBroker,
+)
+from hightide_broker.core.image import BrokerState, ClusterImage
+from hightide_broker.core.partitions import Partitions
+from hightide_broker.core.sessions import Sessions
+
+
+class Brokers:
+    """Decisions over the brokers of one image. `now` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        partitions: Partitions,
+        *,
+        cluster_id: str,
+        session_timeout_s: float,
+    ) -> None:
+        self._image = image
+        self._partitions = partitions
+        self._cluster_id = cluster_id
+        self._sessions = Sessions(session_timeout_s)
+
+    def activate(self, now: float) -> None:
+        """A new controller: every broker gets a whole session before it can be fenced."""
+        for state in self._image.brokers.values():
+            if not state.fenced:
+                self._sessions.touch(state.broker, state.epoch, -1, now)
+
+    # -- registration ------------------------------------------------------------------------------
+
+    def register(
+        self, request: c.RegisterBrokerRequest, now: float
+    ) -> tuple[list[AnyChange], c.RegisterBrokerResponse]:
+        """A broker process announces itself; -1 as epoch means the offset of its registration."""
+        if request.cluster_id != self._cluster_id:
+            raise Refused(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"broker {request.broker} belongs to cluster {request.cluster_id}, "
+                f"this is cluster {self._cluster_id}",
+            )
+        known = self._image.brokers.get(request.broker)
+        if known is not None and known.incarnation == request.incarnation:
+            return [], c.RegisterBrokerResponse(broker_epoch=known.epoch)
+        changes: list[AnyChange] = []
+        clean = True
+        if known is not None:
+            self._check_duplicate(known, request, now)
+            same_disk = request.directory == known.directory
+            clean = same_disk and request.previous_broker_epoch == known.epoch
+
+            def forgets(topic: str) -> bool:
+                # What was synced before it counted survives any stop, but not another disk.
+                synced = self._partitions.setting(topic, "flush") == "synced"
+                return not clean and not (same_disk and synced)
+
+            changes = self._partitions.leaving(request.broker, forgets)
+        self._sessions.end(request.broker)
+        changes.append(
+            RegisterBroker(
+                broker=request.broker,
+                incarnation=request.incarnation,
+                host=request.host,
+                port=request.port,
+                rack=request.rack,
+                roles=tuple(request.roles),
+                clean=clean,
+                directory=request.directory,
+            )
+        )
+        return changes, c.RegisterBrokerResponse(broker_epoch=-1)
+
+    def _check_duplicate(
+        self, known: BrokerState, request: c.RegisterBrokerRequest, now: float
+    ) -> None:
+        """Two processes with one id must not both live. One directory is one process: it is locked,
+        so whoever registers from it has outlived the other."""
+        same_process_slot = bool(request.directory) and request.directory == known.directory
+        if (
+            not known.fenced
+            and not same_process_slot
+            and self._sessions.is_alive(known.broker, now)
+        ):
+            raise Refused(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"broker {known.broker} is alive at {known.host}:{known.port}; another process "
+                f"with this node.id may register {self._sessions.timeout_s:g} s after its last "
+                f"heartbeat (broker.session.timeout.ms)",
+            )
+
+    # -- heartbeats --------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: c.BrokerHeartbeatRequest, now: float
+    ) -> tuple[list[AnyChange], c.BrokerHeartbeatResponse]:
+        """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
+        state = self.check(request.broker, request.broker_epoch)
+        caught_up = request.metadata_offset > state.epoch
+        changes: list[AnyChange] = []
+        fenced, may_stop = state.fenced, False
+        if state.fenced:
+            may_stop = request.want_shut_down
+            if caught_up and not request.want_fence and not request.want_shut_down:
+                fenced, changes = False, self._unfence(state)
+        elif request.want_shut_down:
+            may_stop, changes = self._stop(state, request.metadata_offset, now)
+            fenced = may_stop
+        elif request.want_fence:
+            fenced, changes = True, self.fence(state.broker)
+        if not fenced:
+            self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
+        reply = c.BrokerHeartbeatResponse(
+            caught_up=caught_up, fenced=fenced, should_shut_down=may_stop
+        )
+        return changes, reply
+
+    def check(self, broker: int, broker_epoch: int) -> BrokerState:
+        """The registration a broker speaks for; raises `Refused` if it is none or an older one."""
+        state = self._image.brokers.get(broker)
+        if state is None:
+            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker} is not registered")
+        if state.epoch != broker_epoch:
+            raise Refused(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {broker} sent epoch {broker_epoch}, its registration has {state.epoch}",
+            )
+        return state
+
+    def _unfence(self, state: BrokerState) -> list[AnyChange]:
+        unfenced = UnfenceBroker(broker=state.broker, broker_epoch=state.epoch)
+        return [unfenced, *self._partitions.arriving(state.broker)]
+
+    def _stop(
+        self, state: BrokerState, metadata_offset: int, now: float
+    ) -> tuple[bool, list[AnyChange]]:
+        """Whether a broker may stop now, and what to change."""
+        session = self._sessions.touch(state.broker, state.epoch, metadata_offset, now)
+        if not state.stopping:
+            changes = self._partitions.leaving(state.broker)
+            if changes:
+                stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
+                return False, [*changes, stopping]
+        if session.stop_offset < 0:
+            session.stop_offset = self._image.offset
+        others = self._sessions.lowest_offset(besides=state.broker)
+        others_know = others is None or others >= session.stop_offset
+        if others_know and not self._partitions.led_by(state.broker):
+            return True, self.fence(state.broker)
+        return False, []
+
+    def fence(self, broker: int) -> list[AnyChange]:
+        """Take a broker out of service; what it led is led by others in the same batch."""
+        state = self._image.brokers[broker]
+        self._sessions.end(broker)
+        fenced = FenceBroker(broker=broker, broker_epoch=state.epoch)
+        return [*self._partitions.leaving(broker), fenced]
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def fence_silent(self, now: float) -> list[AnyChange]:
+        """Fence the broker that has been silent longest, if for longer than its session."""
+        broker = self._sessions.expired(now)
+        if broker is None:
+            return []
+        state = self._image.brokers.get(broker)
+        if state is None or state.fenced:
+            self._sessions.end(broker)
+            return []
+        return self.fence(broker)
+
+    @property
+    def next_expiry(self) -> float:
+        """When the next session would end."""
+        return self._sessions.next_expiry()

@@ -1,0 +1,289 @@
+"""The controller's decisions about partitions that exist: leaders and in-sync replicas. Pure.
+
+A broker that leaves takes itself out of every ISR and hands its leadership on, in one batch of
+changes; one that arrives leads what waits for it. A leader's own wish (`alter_partition`) is
+granted only as of the epochs that the controller has. Sources: KIP-497, KIP-841, KIP-966, KIP-460.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.changes import AnyChange, ChangePartition
+from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
+from hightide_broker.core.partition_changes import Election, Rules, change_partition
+from hightide_broker.core.topic_config import TOPIC_KEYS
+
+REBALANCE_MAX = 1000
+"""Leaders moved in one batch."""
+
+
+class Partitions:
+    """Decisions over the partitions of one image."""
+
+    def __init__(self, image: ClusterImage, topic_defaults: Mapping[str, str]) -> None:
+        self._image = image
+        self._topic_defaults = topic_defaults
+
+    def setting(self, topic: str, key: str) -> str:
+        """What a topic's configuration key is in effect."""
+        default = self._topic_defaults.get(key, TOPIC_KEYS[key].default)
+        return self._image.topic_config(topic).get(key, default)
+
+    def _rules(self, topic: str, is_active: Callable[[int], bool] | None = None) -> Rules:
+        return Rules(
+            is_active or self._image.is_active,
+            int(self.setting(topic, "min.insync.replicas")),
+            self.setting(topic, "unclean.leader.election.enable") == "true",
+        )
+
+    def _all(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
+        for topic in self._image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                yield topic, number, partition
+
+    # -- brokers that leave and arrive -------------------------------------------------------------
+
+    def led_by(self, broker: int) -> bool:
+        """Whether a broker leads anything."""
+        return any(partition.leader == broker for _, _, partition in self._all())
+
+    def leaving(self, broker: int, forgets: Callable[[str], bool] | None = None) -> list[AnyChange]:
+        """Take a broker out of every ISR it is in, and elect where it led.
+
+        `forgets(topic)`: whether its replicas of this topic may have lost what they had.
+        """
+
+        def is_active(other: int) -> bool:
+            return other != broker and self._image.is_active(other)
+
+        changes: list[AnyChange] = []
+        for topic, number, partition in self._all():
+            if broker not in partition.replicas:
+                continue
+            forgetful = forgets is not None and forgets(topic.name)
+            concerned = broker in partition.isr or partition.leader == broker
+            if concerned or (forgetful and broker in partition.elr):
+                _add(
+                    changes,
+                    change_partition(
+                        topic.topic_id,
+                        number,
+                        partition,
+                        self._rules(topic.name, is_active),
+                        isr=tuple(b for b in partition.isr if b != broker),
+                        forgetful=broker if forgetful else None,
+                    ),
+                )
+        return changes
+
+    def arriving(self, broker: int) -> list[AnyChange]:
+        """Elect a broker that is unfenced now where nobody leads and it may."""
+
+        def is_active(other: int) -> bool:
+            return other == broker or self._image.is_active(other)
+
+        changes: list[AnyChange] = []
+        for topic, number, partition in self._all():
+            if partition.leader == NO_LEADER and broker in partition.replicas:
+                rules = self._rules(topic.name, is_active)
+                _add(changes, change_partition(topic.topic_id, number, partition, rules))
+        return changes
+
+    # -- in-sync replicas --------------------------------------------------------------------------
+
+    def alter(
+        self, request: c.AlterPartitionRequest
+    ) -> tuple[list[AnyChange], list[c.AlterPartitionResult]]:
+        """Grant or refuse each partition's new ISR; a refused one changes nothing."""
+        changes: list[AnyChange] = []
+        results = []
+        for wish in request.partitions:
+            try:
+                change = self._grant(request.broker, wish)
+            except Refused as refusal:
+                results.append(
+                    c.AlterPartitionResult(
+                        topic_id=wish.topic_id,
+                        partition=wish.partition,
+                        error=refusal.code,
+                        message=refusal.message,
+                    )
+                )
+                continue
+            _add(changes, change)
+            results.append(self._result(wish, change))
+        return changes, results
+
+    def _result(
+        self, wish: c.AlterPartition, change: ChangePartition | None
+    ) -> c.AlterPartitionResult:
+        topic = self._image.topics_by_id[wish.topic_id]
+        after = topic.partitions[wish.partition]
+        if change is not None:
+            after = after.changed(change)
+        return c.AlterPartitionResult(
+            topic_id=wish.topic_id,
+            partition=wish.partition,
+            leader=after.leader,
+            leader_epoch=after.leader_epoch,
+            partition_epoch=after.partition_epoch,
+            isr=list(after.isr),
+        )
+
+    def _grant(self, sender: int, wish: c.AlterPartition) -> ChangePartition | None:
+        """Kafka's checks, in Kafka's order; raises `Refused`."""
+        topic = self._image.topics_by_id.get(wish.topic_id)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {wish.topic_id}")
+        if not 0 <= wish.partition < len(topic.partitions):
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic.name} has {len(topic.partitions)} partitions, not {wish.partition}",
+            )
+        state = topic.partitions[wish.partition]
+        name = f"{topic.name}-{wish.partition}"
+        if wish.leader_epoch > state.leader_epoch or wish.partition_epoch > state.partition_epoch:
+            raise Refused(
+                ErrorCode.NOT_CONTROLLER,
+                f"{name}: epochs {wish.leader_epoch}/{wish.partition_epoch} are newer than ours, "
+                f"{state.leader_epoch}/{state.partition_epoch}",
+            )
+        if wish.leader_epoch < state.leader_epoch:
+            raise Refused(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{name}: leader epoch {wish.leader_epoch} is over, this is {state.leader_epoch}",
+            )
+        if sender != state.leader:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"{name} is led by {state.leader}, not by {sender}"
+            )
+        if wish.partition_epoch < state.partition_epoch:
+            raise Refused(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{name}: partition epoch {wish.partition_epoch}, ours is {state.partition_epoch}",
+            )
+        self._check_isr(name, state, wish)
+        rules = self._rules(topic.name)
+        return change_partition(topic.topic_id, wish.partition, state, rules, isr=tuple(wish.isr))
+
+    def _check_isr(self, name: str, state: PartitionState, wish: c.AlterPartition) -> None:
+        members = set(wish.isr)
+        if len(members) != len(wish.isr) or not members <= {*state.replicas}:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{name}: ISR {wish.isr}, expected some of {list(state.replicas)}, each once",
+            )
+        if state.leader not in members:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"{name}: ISR {wish.isr} without leader {state.leader}"
+            )
+        epochs = [*wish.broker_epochs, *[-1] * len(wish.isr)]
+        for member, epoch in zip(wish.isr, epochs, strict=False):
+            if not self._image.is_active(member):
+                why = "is fenced, stopping, or not registered"
+            elif epoch not in (-1, self._image.brokers[member].epoch):
+                why = f"has epoch {self._image.brokers[member].epoch}, not {epoch}"
+            else:
+                continue
+            raise Refused(ErrorCode.INELIGIBLE_REPLICA, f"{name}: broker {member} of the ISR {why}")
+
+    # -- elections by hand and by timer ------------------------------------------------------------
+
+    def elect(
+        self, request: m.ElectLeadersRequest
+    ) -> tuple[list[AnyChange], list[m.ElectLeadersResult]]:
+        """Elections that somebody asked for (KIP-460)."""
+        changes: list[AnyChange] = []
+        results = []
+        wanted = request.partitions
+        if wanted is None:
+            wanted = [
+                m.TopicPartition(topic=topic.name, partition=number)
+                for topic, number, partition in self._all()
+                if self._needs(partition, unclean=request.unclean)
+            ]
+        for each in {(part.topic, part.partition): part for part in wanted}.values():
+            try:
+                change = self._elect(each, unclean=request.unclean)
+            except Refused as refusal:
+                results.append(
+                    m.ElectLeadersResult(
+                        topic=each.topic,
+                        partition=each.partition,
+                        error=refusal.code,
+                        message=refusal.message,
+                    )
+                )
+                continue
+            _add(changes, change)
+            leader = change.leader if change.leader is not None else NO_LEADER
+            results.append(
+                m.ElectLeadersResult(topic=each.topic, partition=each.partition, leader=leader)
+            )
+        return changes, results
+
+    def _needs(self, partition: PartitionState, *, unclean: bool) -> bool:
+        if unclean:
+            return partition.leader == NO_LEADER
+        return partition.leader != partition.replicas[0]
+
+    def _elect(self, part: m.TopicPartition, *, unclean: bool) -> ChangePartition:
+        topic = self._image.topics.get(part.topic)
+        if topic is None or not 0 <= part.partition < len(topic.partitions):
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{part.topic}-{part.partition} does not exist",
+            )
+        state = topic.partitions[part.partition]
+        if not self._needs(state, unclean=unclean):
+            what = "has a leader" if unclean else "is led by its preferred replica"
+            raise Refused(
+                ErrorCode.ELECTION_NOT_NEEDED,
+                f"{part.topic}-{part.partition} {what}: {state.leader}",
+            )
+        election = Election.UNCLEAN if unclean else Election.PREFERRED
+        change = change_partition(
+            topic.topic_id, part.partition, state, self._rules(part.topic), election=election
+        )
+        preferred = state.replicas[0]
+        if not unclean and (change is None or change.leader != preferred):
+            raise Refused(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"{part.topic}-{part.partition}: broker {preferred} is not alive and in sync",
+            )
+        if change is None or change.leader is None:
+            raise Refused(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                f"{part.topic}-{part.partition}: no replica of {list(state.replicas)} is alive",
+            )
+        return change
+
+    def rebalance(self) -> list[AnyChange]:
+        """Move leaders back to their preferred replicas, and elect where nobody leads and somebody
+        may; no more than `REBALANCE_MAX` at once."""
+        changes: list[AnyChange] = []
+        for topic, number, partition in self._all():
+            if partition.leader == partition.replicas[0]:
+                continue
+            online = partition.leader == NO_LEADER
+            change = change_partition(
+                topic.topic_id,
+                number,
+                partition,
+                self._rules(topic.name),
+                election=Election.ONLINE if online else Election.PREFERRED,
+            )
+            if change is not None and change.leader is not None:
+                changes.append(change)
+            if len(changes) == REBALANCE_MAX:
+                break
+        return changes
+
+
+def _add(changes: list[AnyChange], change: ChangePartition | None) -> None:
+    if change is not None:
+        changes.append(change)

@@ -1,0 +1,63 @@
+"""When brokers were last heard of, and how far they have followed the metadata. Pure.
+
+The active controller's memory, not part of the image: a new controller begins with a fresh session
+for everybody. Source: KIP-631.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Session:
+    """One broker's session. `heard_at` is of the controller's monotonic clock."""
+
+    broker_epoch: int
+    heard_at: float
+    metadata_offset: int = -1
+    stop_offset: int = -1
+    """What the others must have applied before it may stop; -1 while it does not want to."""
+
+
+class Sessions:
+    """The sessions of all brokers that are not fenced."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._sessions: dict[int, Session] = {}
+
+    def touch(self, broker: int, broker_epoch: int, metadata_offset: int, now: float) -> Session:
+        """A broker was heard of."""
+        session = self._sessions.get(broker)
+        if session is None or session.broker_epoch != broker_epoch:
+            session = self._sessions[broker] = Session(broker_epoch, now)
+        session.heard_at = now
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        return session
+
+    def is_alive(self, broker: int, now: float) -> bool:
+        """Whether a broker was heard of within the session timeout."""
+        session = self._sessions.get(broker)
+        return session is not None and now < session.heard_at + self.timeout_s
+
+    def end(self, broker: int) -> None:
+        """It is fenced."""
+        self._sessions.pop(broker, None)
+
+    def expired(self, now: float) -> int | None:
+        """The broker that has been silent longest, if longer than the timeout."""
+        if not self._sessions:
+            return None
+        oldest = min(self._sessions, key=lambda broker: self._sessions[broker].heard_at)
+        return oldest if now >= self._sessions[oldest].heard_at + self.timeout_s else None
+
+    def next_expiry(self) -> float:
+        """When the next session would end."""
+        heard = (session.heard_at for session in self._sessions.values())
+        return min(heard, default=float("inf")) + self.timeout_s
+
+    def lowest_offset(self, *, besides: int) -> int | None:
+        """How far every other broker has followed the metadata; None if there is no other."""
+        offsets = [s.metadata_offset for b, s in self._sessions.items() if b != besides]
+        return min(offsets, default=None)

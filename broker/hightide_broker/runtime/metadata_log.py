@@ -1,0 +1,406 @@
+"""The metadata log of one node: `__cluster_metadata-0` with its snapshots.
+
+An ordinary log of ordinary batches whose values are changes (`core/changes.py`), and the snapshots
+that let its beginning go. It knows no roles and no watermark: `runtime/quorum.py` tells it what to
+do. Every start scans all of it: it is small, and everything hangs on it.
+
+Invariants: a log that does not begin at 0 begins where its earliest snapshot ends; every snapshot
+that is listed was whole when it got its name. Sources: KIP-595, KIP-630.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from hightide.columns import encode_columns, offsets_of, open_batch, values_of
+from hightide.errors import CorruptBatch, ErrorCode, Refused
+from hightide.ports import WallClock
+from hightide.records import (
+    CONTROL,
+    BatchHeader,
+    Buffer,
+    check_crc,
+    encode_batch,
+    iter_batches,
+    parse_header,
+)
+from hightide_broker.core.changes import AnyChange, Change, decode_change, encode_change
+from hightide_broker.core.ready import SnapshotId, SnapshotPiece
+from hightide_broker.ports import Disk, DiskError, NodeMustStop
+from hightide_broker.storage.log import Log, SyncJob, UnexpectedAppendOffset
+from hightide_broker.storage.recovery import LogDamaged
+from hightide_broker.storage.segment import FileSlice, LogConfig
+from hightide_broker.storage.snapshots import (
+    SnapshotDamaged,
+    SnapshotWriter,
+    encode_snapshot,
+    list_snapshots,
+    read_piece,
+    read_snapshot,
+    remove_parts,
+    remove_snapshot,
+)
+
+log = logging.getLogger("hightide.metadata")
+
+METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""Kafka's fixed id of the metadata topic."""
+
+
+class MetadataFailed(NodeMustStop):
+    """The metadata could not be read, written or synced."""
+
+
+class Batch(NamedTuple):
+    """The changes of one batch, with their offsets; none if it was the quorum's own."""
+
+    changes: list[tuple[int, AnyChange]]
+    next_offset: int
+    size: int
+
+
+class MetadataLog:
+    """Implements `core.ready.LogView`."""
+
+    def __init__(self, disk: Disk, directory: str, *, config: LogConfig, clock: WallClock) -> None:
+        """Open the log, or make it. Raises `MetadataFailed` if it is damaged, or `DiskError`."""
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._gathering: SnapshotWriter | None = None
+        disk.make_dirs(directory)
+        remove_parts(disk, directory)
+        self._snapshots = [SnapshotId(*each) for each in list_snapshots(disk, directory)]
+        self._log = self._open(config)
+        self._drop_unusable_snapshots()
+        latest = self.latest_snapshot
+        if latest is not None and latest.end_offset > self._log.log_end:
+            self._begin_behind(latest)
+        earliest = self.earliest_snapshot
+        if self._log.segment_bases()[0] > 0:
+            if earliest is None:
+                raise MetadataFailed(
+                    f"{directory} begins at offset {self._log.segment_bases()[0]} and has no "
+                    f"snapshot of what came before; restore it from a copy"
+                )
+            self._log.advance_log_start(earliest.end_offset)
+        job = self._log.begin_sync()
+        if job is not None:
+            disk.sync_now(job.files, job.directories)
+            self._log.finish_sync(job)
+
+    def _open(self, config: LogConfig) -> Log:
+        disk, directory = self._disk, self._directory
+        if not disk.exists(f"{directory}/partition.metadata"):
+            return Log.create(disk, directory, topic_id=METADATA_TOPIC_ID, config=config)
+        try:
+            return Log.open(
+                disk,
+                directory,
+                topic_id=METADATA_TOPIC_ID,
+                config=config,
+                log_start=0,
+                recovery_point=0,
+                clean=False,
+            )
+        except LogDamaged as error:
+            raise MetadataFailed(str(error)) from error
+
+    def _drop_unusable_snapshots(self) -> None:
+        """Forget snapshots from before the log's beginning, and damaged ones that it can do
+        without."""
+        base = self._log.segment_bases()[0]
+        for snapshot in list(self._snapshots):
+            if snapshot.end_offset < base:
+                self._remove(snapshot)
+                continue
+            try:
+                read_snapshot(self._disk, self._directory, snapshot)
+            except SnapshotDamaged as error:
+                if not self._can_do_without(snapshot, base):
+                    raise MetadataFailed(f"{error}; restore it from a copy") from error
+                log.warning("%s; the log has what it contained, it is removed", error)
+                self._remove(snapshot)
+
+    def _can_do_without(self, snapshot: SnapshotId, base: int) -> bool:
+        older = [s for s in self._snapshots if s.end_offset < snapshot.end_offset]
+        is_in_log = snapshot.end_offset <= self._log.log_end
+        return is_in_log and (base == 0 or any(s.end_offset >= base for s in older))
+
+    def _remove(self, snapshot: SnapshotId) -> None:
+        remove_snapshot(self._disk, self._directory, snapshot)
+        self._snapshots.remove(snapshot)
+
+    def __repr__(self) -> str:
+        return f"<MetadataLog {self._log!r} snapshots={[*map(tuple, self._snapshots)]}>"
+
+    # -- core.ready.LogView ----------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> int:
+        return self._log.log_start
+
+    @property
+    def log_end(self) -> int:
+        return self._log.log_end
+
+    @property
+    def synced_end(self) -> int:
+        return self._log.synced_end
+
+    @property
+    def last_epoch(self) -> int:
+        latest = self.latest_snapshot
+        of_snapshot = latest.epoch if latest and latest.end_offset == self.log_end else 0
+        return max(self._log.epochs.latest_epoch, of_snapshot, 0)
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self._snapshots[0] if self._snapshots else None
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        return self._log.epochs.end_offset_for(epoch, self.log_end)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append_leader_change(self, epoch: int, *, leader: int, voters: Sequence[int]) -> None:
+        """Begin a leader's epoch: its first record."""
+        fields = {"type": "leader_change", "leader": leader, "voters": list(voters)}
+        self._log.epochs.assign(epoch, self.log_end)
+        try:
+            self._write([msgspec.msgpack.encode(fields)], epoch, attributes=CONTROL)
+        except DiskError as error:
+            raise MetadataFailed(str(error)) from error
+
+    def append(self, changes: Sequence[Change], epoch: int) -> int:
+        """Write changes as one batch, atomically; the offset of the first one.
+
+        Raises `Refused` if the disk has no room.
+        """
+        values = [encode_change(change) for change in changes]
+        assert values, "a batch of no changes"
+        try:
+            return self._write(values, epoch).base_offset
+        except DiskError as error:
+            if not error.full:
+                raise MetadataFailed(str(error)) from error
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the controller's disk is full: {error}; nothing was changed, free some room",
+            ) from error
+
+    def _write(self, values: list[bytes], epoch: int, *, attributes: int = 0) -> BatchHeader:
+        now = self._clock.now_ms()
+        payload = encode_columns([now] * len(values), None, values, base_timestamp=now)
+        batch = encode_batch(
+            payload,
+            record_count=len(values),
+            base_timestamp=now,
+            max_timestamp=now,
+            attributes=attributes,
+        )
+        return self._log.append_as_leader(
+            batch, parse_header(batch), leader_epoch=epoch, now_ms=now
+        )
+
+    def replicate(self, data: Buffer, *, epoch: int) -> bool:
+        """Append batches of the leader of `epoch`; False if some were not what they must be.
+
+        Whole batches before a bad one are kept. Raises `MetadataFailed`.
+        """
+        try:
+            for header, batch in iter_batches(data):
+                check_crc(batch, header)
+                if header.base_offset != self.log_end or header.leader_epoch > epoch:
+                    raise UnexpectedAppendOffset(
+                        f"batch {header.base_offset}..{header.last_offset} of epoch "
+                        f"{header.leader_epoch}, the log ends at {self.log_end} in epoch {epoch}"
+                    )
+                self._log.append_as_follower(batch, header, now_ms=self._clock.now_ms())
+        except (CorruptBatch, UnexpectedAppendOffset) as error:
+            log.error("the leader sent what cannot be appended: %s", error)
+            return False
+        except DiskError as error:
+            if not error.full:
+                raise MetadataFailed(str(error)) from error
+            log.error("the metadata log waits for room on the disk: %s", error)
+            return False
+        return True
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log, durably."""
+        try:
+            self._log.truncate_to(offset)
+        except DiskError as error:
+            raise MetadataFailed(str(error)) from error
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
+        """Batches from `offset` on, whether committed or not; None if there are none."""
+        return self._log.read(offset, max_bytes=max_bytes)
+
+    def batches(self, offset: int, end: int) -> Iterator[Batch]:
+        """Every batch from `offset` on that ends at or below `end`."""
+        for header, batch in self._log.batches(offset):
+            if header.next_offset > end:
+                return
+            changes: list[tuple[int, AnyChange]] = []
+            if not header.is_control:
+                columns = open_batch(batch, header)
+                for at, value in zip(offsets_of(columns, header), values_of(columns), strict=True):
+                    if at >= offset and value is not None:
+                        changes.append((at, decode_change(value)))
+            yield Batch(changes, header.next_offset, header.size)
+
+    # -- syncing ---------------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncJob | None:
+        """What is to be synced now."""
+        return self._log.begin_sync()
+
+    def finish_sync(self, job: SyncJob) -> None:
+        """It is durable."""
+        self._log.finish_sync(job)
+
+    async def close(self) -> None:
+        """Flush and close."""
+        job = self._log.finish()
+        if job is not None:
+            await self._disk.sync(job.files, job.directories)
+        self._log.close()
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot_id(self, end_offset: int) -> SnapshotId:
+        """The id of a snapshot of everything below `end_offset`."""
+        latest = self.latest_snapshot
+        epoch = self._log.epochs.epoch_for_offset(end_offset - 1)
+        if epoch < 0 and latest is not None and latest.end_offset == end_offset:
+            epoch = latest.epoch
+        return SnapshotId(end_offset, max(epoch, 0))
+
+    async def write_snapshot(self, snapshot: SnapshotId, changes: Sequence[Change]) -> int:
+        """Write a snapshot and let the log roll, so that what is below can go; its size.
+
+        Raises `DiskError`; then there is no snapshot.
+        """
+        if snapshot in self._snapshots:
+            return 0
+        values = [encode_change(change) for change in changes]
+        writing = partial(self._write_snapshot, snapshot, values, self._clock.now_ms())
+        size = await self._disk.in_thread(writing)
+        latest = self.latest_snapshot
+        if latest is not None and latest.end_offset >= snapshot.end_offset:
+            # One came from the leader meanwhile, and the log begins behind it.
+            remove_snapshot(self._disk, self._directory, snapshot)
+            return 0
+        self._snapshots.append(snapshot)
+        self._log.roll()
+        return size
+
+    def _write_snapshot(self, snapshot: SnapshotId, values: list[bytes], now_ms: int) -> int:
+        writer = SnapshotWriter(self._disk, self._directory, snapshot)
+        try:
+            for batch in encode_snapshot(values, epoch=snapshot.epoch, now_ms=now_ms):
+                writer.append(batch)
+            size = writer.size
+            writer.finish()
+        except DiskError:
+            writer.discard()
+            raise
+        return size
+
+    def prune(self, retention_bytes: int) -> None:
+        """Delete the oldest snapshots while all takes more than `retention_bytes`, and the log
+        before the oldest that stays; the latest one always stays."""
+        while len(self._snapshots) > 1 and self.size_bytes > retention_bytes:
+            oldest, following = self._snapshots[:2]
+            self._log.advance_log_start(following.end_offset)
+            bases = self._log.segment_bases()
+            below = sum(base <= following.end_offset for base in bases) - 1
+            if below > 0:
+                for path in self._log.delete_segments(below):
+                    self._disk.remove(path)
+            self._remove(oldest)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log and its snapshots."""
+        sizes = (read_piece(self._disk, self._directory, s, 0, 0)[0] for s in self._snapshots)
+        return self._log.size_bytes + sum(sizes)
+
+    def load_snapshot(self, snapshot: SnapshotId) -> list[AnyChange]:
+        """What a snapshot says; raises `MetadataFailed`."""
+        try:
+            values = read_snapshot(self._disk, self._directory, snapshot)
+        except SnapshotDamaged as error:
+            raise MetadataFailed(str(error)) from error
+        return [decode_change(value) for value in values]
+
+    def snapshot_piece(
+        self, snapshot: SnapshotId, position: int, max_bytes: int
+    ) -> tuple[int, bytes]:
+        """(size of the snapshot, bytes from `position`); raises `Refused`."""
+        if snapshot not in self._snapshots:
+            raise Refused(
+                ErrorCode.SNAPSHOT_NOT_FOUND,
+                f"no snapshot {snapshot.end_offset}-{snapshot.epoch} here, the latest is "
+                f"{self.latest_snapshot}",
+            )
+        size, data = read_piece(self._disk, self._directory, snapshot, position, max_bytes)
+        if position >= size:
+            raise Refused(
+                ErrorCode.POSITION_OUT_OF_RANGE,
+                f"position {position} of a snapshot of {size} bytes",
+            )
+        return size, data
+
+    def gather(self, piece: SnapshotPiece) -> bool:
+        """Keep a piece of a snapshot that comes from the leader; False if there is no room."""
+        try:
+            if piece.position == 0:
+                if self._gathering is not None:
+                    self._gathering.discard()
+                self._gathering = SnapshotWriter(self._disk, self._directory, piece.snapshot)
+            assert self._gathering is not None, "a snapshot begins at position 0"
+            assert self._gathering.size == piece.position, f"a gap before {piece.position}"
+            self._gathering.append(piece.data)
+        except DiskError as error:
+            if not error.full:
+                raise MetadataFailed(str(error)) from error
+            log.error("the metadata snapshot waits for room on the disk: %s", error)
+            return False
+        return True
+
+    def install(self, snapshot: SnapshotId) -> bool:
+        """Begin the log anew behind a gathered snapshot; False if it does not pass its checks."""
+        assert self._gathering is not None, "nothing was gathered"
+        gathered, self._gathering = self._gathering, None
+        gathered.finish()
+        try:
+            read_snapshot(self._disk, self._directory, snapshot)
+        except SnapshotDamaged as error:
+            log.error("the leader sent a snapshot that is none: %s", error)
+            remove_snapshot(self._disk, self._directory, snapshot)
+            return False
+        if snapshot not in self._snapshots:
+            self._snapshots.append(snapshot)
+        self._begin_behind(snapshot)
+        log.info("loaded snapshot %d-%d from the leader", *snapshot)
+        return True
+
+    def _begin_behind(self, snapshot: SnapshotId) -> None:
+        """An empty log that goes on where a snapshot ends."""
+        self._log.truncate_fully(snapshot.end_offset)
+        for older in [s for s in self._snapshots if s != snapshot]:
+            self._remove(older)

@@ -1,0 +1,60 @@
+"""The other nodes of the quorum, by id: one connection each, and a deadline for every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from hightide.errors import BrokerUnreachable, RequestTimedOut
+from hightide.messages import Message
+from hightide.pool import ConnectionPool
+from hightide.ports import Network
+
+
+class NotSent(BrokerUnreachable):
+    """There was no connection: the request has certainly had no effect."""
+
+
+class Peers:
+    """Usable once `run` has begun."""
+
+    def __init__(
+        self, network: Network, addresses: Mapping[int, tuple[str, int]], *, node: int
+    ) -> None:
+        self._network = network
+        self._addresses = dict(addresses)
+        self._client_id = f"node-{node}"
+        self._pool: ConnectionPool | None = None
+
+    async def run(self) -> None:
+        """Keep connections until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._pool = ConnectionPool(self._network, nursery, client_id=self._client_id)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._pool.aclose()
+
+    async def call(
+        self, node: int, request: Message, *, timeout_s: float
+    ) -> tuple[Any, list[memoryview]]:
+        """A node's answer; raises `NotSent` or `BrokerUnreachable` if nobody listens there,
+        `RequestTimedOut`, `ApiError`, or `RemoteProtocolError`."""
+        address = self._addresses.get(node)
+        if address is None or self._pool is None:
+            raise NotSent(f"node {node} has no address in controller.quorum.voters")
+        with trio.move_on_after(timeout_s):
+            try:
+                connection = await self._pool.connection(*address)
+            except BrokerUnreachable as error:
+                raise NotSent(error.message, broker=error.broker) from error
+            return await connection.call(request, timeout_s=timeout_s)
+        raise RequestTimedOut(
+            f"no connection to node {node} within {timeout_s:g} s",
+            broker="{}:{}".format(*address),
+            elapsed_s=timeout_s,
+            knob="controller.quorum.request.timeout.ms",
+        )

@@ -1,0 +1,69 @@
+"""What the members of a quorum say to each other, in a few words. For stories; not a test."""
+
+from __future__ import annotations
+
+from hightide import controller_messages as c
+from hightide import messages as m
+
+
+def kind(request: m.Message) -> str:
+    """What a story calls such a request."""
+    match request:
+        case c.VoteRequest():
+            return "pre-vote" if request.pre_vote else "vote"
+        case c.BeginQuorumEpochRequest():
+            return "begin"
+        case c.EndQuorumEpochRequest():
+            return "end"
+        case c.FetchSnapshotRequest():
+            return "piece"
+        case m.FetchRequest():
+            return "fetch"
+        case _:
+            raise AssertionError(f"{request} is not said in a quorum")
+
+
+def show_request(request: m.Message) -> str:
+    """A log that ends at 5 with a record of epoch 2 is 5@2, and so is a snapshot."""
+    match request:
+        case c.VoteRequest():
+            words = f"{request.log_end}@{request.last_epoch} epoch={request.epoch}"
+        case c.BeginQuorumEpochRequest():
+            words = f"epoch={request.epoch}"
+        case c.EndQuorumEpochRequest():
+            successors = ",".join(map(str, request.successors)) or "-"
+            words = f"epoch={request.epoch} successors={successors}"
+        case c.FetchSnapshotRequest(snapshot=wanted):
+            words = f"{wanted.end_offset}@{wanted.epoch} from={request.position}"
+        case m.FetchRequest(partitions=[part]):
+            end = f"{part.fetch_offset}@{part.last_fetched_epoch}"
+            words = f"{end} epoch={part.current_leader_epoch}"
+        case _:
+            words = ""
+    return f"{kind(request)} {words}"
+
+
+def show_response(response: m.Message) -> str:
+    """The news of an answer, and who leads as far as its sender knows."""
+    if isinstance(response, m.FetchResponse):
+        return _show_fetched(response.partitions[0])
+    assert isinstance(response, c.QuorumResponse)
+    news = response.error or "ok"
+    if isinstance(response, c.VoteResponse) and not response.error:
+        news = "yes" if response.granted else "no"
+    if isinstance(response, c.FetchSnapshotResponse) and not response.error:
+        news = f"bytes from {response.position} of {response.size}"
+    return f"{news} {_who(response.leader, response.epoch)}"
+
+
+def _show_fetched(result: m.FetchResult) -> str:
+    news = result.error or ""
+    for name, place in (("diverging", result.diverging_epoch), ("snapshot", result.snapshot)):
+        if place is not None:
+            news = f"{name} {place.end_offset}@{place.epoch}"
+    hint = result.current_leader
+    return f"{news} {_who(hint.leader, hint.leader_epoch)}"
+
+
+def _who(leader: int, epoch: int) -> str:
+    return f"({leader if leader >= 0 else '-'} leads {epoch})"

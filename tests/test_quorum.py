@@ -1,0 +1,212 @@
+"""The metadata quorum as stories in `scenarios/quorum`, and what is too small for a story.
+
+Goal: elections, pre-votes, announcements, replication and snapshots follow Kafka's rules (KIP-595,
+KIP-630, KIP-996, KIP-1166), and the stories reach every legal transition. Method: transcripts told
+to a few nodes in memory, where each letter arrives when the story says so; beneath them plain tests
+of what must be refused, forgotten or found again.
+"""
+
+from __future__ import annotations
+
+import pytest
+import transcripts
+from quorum_story import QuorumStory
+from quorum_world import Entry, FakeLog, Node, World
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide_broker.core import quorum as core
+from hightide_broker.core.ready import Answered, Ballot, Requested, Tick
+from hightide_broker.core.roles import TRANSITIONS, Role
+
+
+@pytest.mark.parametrize("path", transcripts.stories("quorum"), ids=lambda path: path.stem)
+def test_the_story_is_as_it_is_told(path, rewrite):
+    transcripts.play(path, QuorumStory(), rewrite=rewrite)
+
+
+def test_the_stories_reach_every_legal_transition_and_no_other():
+    story = QuorumStory()
+    for path in transcripts.stories("quorum"):
+        transcripts.play(path, story, rewrite=False)
+    assert story.reached == {(old, new) for old, news in TRANSITIONS.items() for new in news}
+
+
+def told(*steps: str, story: QuorumStory | None = None) -> QuorumStory:
+    """A story, or how it goes on, after these steps, whatever their answers are."""
+    story = story or QuorumStory()
+    for step in steps:
+        command, *words = step.split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        method = getattr(story, command.replace("-", "_"))
+        method(*(word for word in words if "=" not in word), **options)
+    return story
+
+
+# --- elections ----------------------------------------------------------------------------------
+
+
+def test_the_followers_of_a_dead_leader_elect_another():
+    """A promise of a voter that still names the dead leader is a promise."""
+    story = told("voters 1 2 3", "start 1", "start 2", "start 3", "elect 1 2 3")
+    told("catch-up 2>1", "catch-up 3>1", "crash 1", "gone 2>1", "gone 3>1", story=story)
+    told("tick 2 at=1.5", "ask 2>3 pre-vote", story=story)
+    assert story.world.nodes[2].up.role is Role.CANDIDATE
+    told("ask 2>3 vote", story=story)
+    assert story.world.nodes[2].up.is_leader
+
+
+def test_a_vote_leaves_with_the_ballot_that_says_so():
+    world = World((1, 2, 3))
+    node = Node(1, FakeLog())
+    world.start(node)
+    for candidate, epoch in ((2, 1), (2, 1), (3, 4)):
+        request = c.VoteRequest(
+            cluster_id="tide", voter=1, candidate=candidate, epoch=epoch, last_epoch=0, log_end=0
+        )
+        before = node.ballot
+        ready = node.up.step(Requested(request), 0.0)
+        assert ready.reply.granted
+        assert ready.ballot == (None if before.epoch == epoch else Ballot(epoch, -1, candidate))
+        node.ballot = ready.ballot or before
+
+
+def test_a_quorum_of_one_leads_a_new_epoch_at_each_start():
+    world = World((7,))
+    node = Node(7, FakeLog())
+    for epoch in (1, 2, 3):
+        world.start(node)
+        world.tick(node)
+        assert (node.up.role, node.ballot) == (Role.LEADER, Ballot(epoch, 7, 7))
+        assert node.log.last_epoch == epoch
+        assert node.up.high_watermark == node.log.log_end
+        world.crash(node)
+
+
+def test_nobody_wants_to_be_woken_in_the_past():
+    """A driver that sleeps until `wake_at` must not spin: a tick moves it on."""
+    world = World((1, 2, 3))
+    for node in (1, 2, 3, 4):
+        world.start(Node(node, FakeLog()))
+    for _ in range(200):
+        world.now = max(world.now, min(node.wake_at for node in world.nodes.values())) + 0.001
+        for node in world.nodes.values():
+            for _ in range(3):
+                world.tick(node)
+            assert node.wake_at > world.now, node.up
+        for asked in list(world.asked):
+            world.give_up(asked)
+
+
+def test_a_stopping_voter_is_no_candidate_any_more():
+    story = told("voters 1 2 3", "start 1", "start 2", "tick 1 at=1.1", "resign 1", "ask 1>2")
+    assert story.world.nodes[1].up.role is not Role.LEADER
+    if story.world.nodes[1].up.role is Role.CANDIDATE:
+        story.ask("1>2", "vote")
+    assert story.world.nodes[1].up.role is not Role.LEADER
+
+
+# --- followers ----------------------------------------------------------------------------------
+
+
+class Pair:
+    """Voters 1 and 3 lead and agree, and 2 begins to follow with a log of its own."""
+
+    def __init__(self, mine: str, *, leader: str) -> None:
+        newest = max(map(int, (mine + "," + leader).split(",")))
+        self.story = told(
+            "voters 1 2 3",
+            f"start 1 log={leader} epoch={newest}",
+            f"start 3 log={leader} epoch={newest}",
+            f"start 2 log={mine} epoch={newest}",
+            "elect 1 3",
+            "catch-up 3>1",
+            f"hear 2 begin from=1 epoch={newest + 1}",
+        )
+        self.leader, self.follower = self.story.world.nodes[1], self.story.world.nodes[2]
+
+    def start_leader_at(self, offset: int) -> None:
+        self.leader.log.start_at(self.leader.log.snapshot(offset))
+
+    def follow(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.story.ask("2>1")
+
+
+def test_the_offer_of_a_snapshot_commits_nothing_of_a_log_that_may_differ():
+    pair = Pair("1,1,1,1,2,2,2,2", leader="1,1,1,1,1,1,3,3")
+    pair.start_leader_at(6)
+    pair.follow()
+    assert pair.follower.up.high_watermark == 0
+    pair.follow(times=4)
+    assert pair.follower.log.entries == pair.leader.log.entries
+    assert pair.follower.up.high_watermark == pair.leader.log.log_end
+
+
+def test_a_cut_commits_nothing_of_a_log_that_may_still_differ():
+    pair = Pair("1,1,2,2,2,4,4", leader="1,1,1,1,1,1,1,3,3")
+    pair.follow()
+    assert pair.follower.log.log_end == 5, "the first cut is not deep enough"
+    assert pair.follower.up.high_watermark == 0
+    pair.follow(times=3)
+    assert pair.follower.log.entries == pair.leader.log.entries
+    assert pair.follower.up.high_watermark == pair.leader.log.log_end
+
+
+@pytest.mark.parametrize("position", [1, 5, -1])
+def test_a_piece_of_another_place_than_asked_for_drops_the_snapshot(position):
+    pair = Pair("1", leader="1,1,1")
+    pair.story.world.piece_bytes = 5
+    pair.start_leader_at(3)
+    pair.follow()
+    (asked,) = (a for a in pair.story.world.asked if a.asker == 2)
+    epoch = pair.leader.up.epoch
+    wrong = c.FetchSnapshotResponse(epoch=epoch, leader=1, size=9, position=position, data=0)
+    ready = pair.follower.up.step(Answered(1, asked.request, wrong, [memoryview(b"12345")]), 2.0)
+    assert ready.piece is None
+    assert [type(sending.request) for sending in ready.send] == [m.FetchRequest]
+
+
+def test_an_answer_to_a_fetch_that_was_answered_is_ignored():
+    pair = Pair("1", leader="1,1,1")
+    (asked,) = (a for a in pair.story.world.asked if a.asker == 2)
+    (letter,) = (e for e in pair.story.world.letters if e.asked is asked)
+    pair.story.world.deliver(letter)
+    (answer,) = (e for e in pair.story.world.letters if e.asked is asked)
+    pair.story.world.deliver(answer)
+    again = Answered(1, asked.request, answer.response, answer.attachments)
+    ready = pair.follower.up.step(again, 2.0)
+    assert (list(ready.append), ready.send, ready.ballot) == ([], [], None)
+
+
+# --- observers ----------------------------------------------------------------------------------
+
+
+def test_an_observer_finds_the_same_leader_again_after_a_long_silence():
+    story = told("voters 1", "start 1", "tick 1", "start 4", "tick 4", "ask 4>1", "lose 4>1")
+    observer = story.world.nodes[4]
+    assert observer.up.role is Role.FOLLOWER
+    told("tick 4 at=2.5", story=story)
+    assert observer.up.role is Role.UNATTACHED
+    told("ask 4>1", story=story)
+    assert (observer.up.role, observer.up.leader) == (Role.FOLLOWER, 1)
+
+
+def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):
+    monkeypatch.setattr(core, "OBSERVERS_MAX", 3)
+    story = told("voters 1", "start 1", "tick 1")
+    for at, observer in enumerate((11, 12, 13, 11, 14)):
+        story.tick("1", f"{at + 1}")
+        story.hear("1", "fetch", **{"from": str(observer), "log": "1@1", "epoch": "1"})
+    assert story.replicas("1").endswith("; 11, 13, 14")
+
+
+def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
+    world = World((1, 2))
+    node = Node(3, FakeLog([Entry(1, "a")]), ballot=Ballot(4, 3, 3))
+    world.start(node)
+    assert (node.up.role, node.up.leader) == (Role.UNATTACHED, -1)
+    for now in (0.0, 5.0, 50.0):
+        ready = node.up.step(Tick(), now)
+        assert all(isinstance(sending.request, m.FetchRequest) for sending in ready.send)
+    assert node.up.epoch == 4
