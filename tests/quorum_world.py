@@ -85,9 +85,10 @@ class FakeLog:
         self.synced_end = min(self.synced_end, offset)
 
     def snapshot(self, end_offset: int) -> SnapshotId:
-        """Take a snapshot of everything below `end_offset`."""
+        """Take a snapshot of everything below `end_offset`; it is durable."""
         taken = SnapshotId(end_offset, self.entries[end_offset - 1].epoch)
         self.snapshots = sorted({*self.snapshots, taken})
+        self.synced_end = max(self.synced_end, end_offset)
         return taken
 
     def start_at(self, snapshot: SnapshotId) -> None:
@@ -460,7 +461,8 @@ class World:
         news = node.log.entries[len(self.committed) : watermark]
         if not news:
             return
-        assert node.up.is_leader, f"{node.id} commits {news} before a leader does"
+        was_leader = node.up.taken and node.up.taken[0] is Role.LEADER
+        assert was_leader, f"{node.id} commits {news} before a leader does"
         holders = [
             other
             for other in self.nodes.values()

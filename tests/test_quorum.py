@@ -87,7 +87,7 @@ def test_nobody_wants_to_be_woken_in_the_past():
     """A driver that sleeps until `wake_at` must not spin: a tick moves it on."""
     world = World((1, 2, 3))
     for node in (1, 2, 3, 4):
-        world.start(Node(node, FakeLog()))
+        world.start(Node(node, FakeLog(), ballot=Ballot(1, 1 if node > 2 else -1)))
     for _ in range(200):
         world.now = max(world.now, min(node.wake_at for node in world.nodes.values())) + 0.001
         for node in world.nodes.values():
@@ -164,7 +164,9 @@ def test_a_piece_of_another_place_than_asked_for_drops_the_snapshot(position):
     wrong = c.FetchSnapshotResponse(epoch=epoch, leader=1, size=9, position=position, data=0)
     ready = pair.follower.up.step(Answered(1, asked.request, wrong, [memoryview(b"12345")]), 2.0)
     assert ready.piece is None
-    assert [type(sending.request) for sending in ready.send] == [m.FetchRequest]
+    assert not ready.send, "it waits a moment"
+    again = pair.follower.up.step(Tick(), ready.wake_at)
+    assert [type(sending.request) for sending in again.send] == [m.FetchRequest]
 
 
 def test_an_answer_to_a_fetch_that_was_answered_is_ignored():

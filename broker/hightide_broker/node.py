@@ -39,10 +39,11 @@ from hightide_broker.runtime.lifecycle import BrokerLifecycle
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.peers import Peers
 from hightide_broker.runtime.publisher import ImagePublisher
-from hightide_broker.runtime.quorum import QuorumDriver, Witness
+from hightide_broker.runtime.quorum import QuorumDriver
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY, Replicas
 from hightide_broker.runtime.server import Later, Reply, Server
 from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.directory import (
     Meta,
     check_owner,
@@ -65,6 +66,8 @@ _DECIDED_BY_CONTROLLER = (
     "elect_leaders",
     "describe_quorum",
 )
+FETCH_WAIT_MS = 500
+"""How long a follower of the metadata lets its leader wait for news."""
 _QUORUM_APIS = ("vote", "begin_quorum_epoch", "end_quorum_epoch", "fetch_snapshot")
 
 
@@ -131,13 +134,15 @@ class Node:
             config=LogConfig(segment_bytes=config.number("metadata.log.segment.bytes")),
             clock=clock,
         )
+        fetch_timeout_s = config.seconds("controller.quorum.fetch.timeout.ms")
         self.quorum = QuorumDriver(
             QuorumConfig(
                 node=self.id,
                 voters=tuple(self._voters),
                 cluster_id=self.cluster_id,
                 election_timeout_s=config.seconds("controller.quorum.election.timeout.ms"),
-                fetch_timeout_s=config.seconds("controller.quorum.fetch.timeout.ms"),
+                fetch_timeout_s=fetch_timeout_s,
+                fetch_wait_ms=min(FETCH_WAIT_MS, int(fetch_timeout_s * 1000 / 4)),
                 election_backoff_max_s=config.seconds("controller.quorum.election.backoff.max.ms"),
                 retry_backoff_s=config.seconds("controller.quorum.retry.backoff.ms"),
             ),
@@ -150,7 +155,9 @@ class Node:
             request_timeout_s=config.seconds("controller.quorum.request.timeout.ms"),
             witness=witness,
         )
-        self.publisher = ImagePublisher(self.metadata, self.quorum.committed, config=config)
+        self.publisher = ImagePublisher(
+            self.metadata, self.quorum.committed, node=self.id, config=config, witness=witness
+        )
         self.controller: ControllerShell | None = None
         if "controller" in config.roles:
             self.controller = ControllerShell(
@@ -225,7 +232,7 @@ class Node:
 
     def serves(self, api: Api) -> bool:
         """Whether this API may be used here."""
-        is_ours = api.name in (*_DECIDED_BY_CONTROLLER, *_QUORUM_APIS, "envelope")
+        is_ours = api.name in (*_DECIDED_BY_CONTROLLER, *_QUORUM_APIS, "fetch", "envelope")
         return is_ours or self._handler(api) is not None
 
     def _handler(self, api: Api) -> object | None:

@@ -75,6 +75,8 @@ class Elector:
         if self.leader == me:
             # What was written in this epoch and not synced is lost: it must not be written again.
             self.role = Role.RESIGNED
+            self._successors = list(self._others)
+            self._audience.begin(self._others, now)
         elif self.leader != NOBODY:
             self.role = Role.FOLLOWER
             self._fetching.begin(self.leader, now)
@@ -282,21 +284,29 @@ class Elector:
         if epoch < self.epoch or leader == self.config.node:
             return False
         before = (self.role, self.epoch)
-        is_news = epoch > self.epoch or self.leader == NOBODY or self.role is Role.PROSPECTIVE
-        if leader != NOBODY and is_news and (epoch > self.epoch or self.leader in (NOBODY, leader)):
+        if epoch > self.epoch:
+            if leader != NOBODY:
+                self._become_follower(leader, epoch, now)
+            else:
+                self._become_unattached(epoch, now)
+        elif leader != NOBODY and (self.leader == NOBODY or self._has_lost_sight_of(leader)):
             self._become_follower(leader, epoch, now)
-        elif epoch > self.epoch:
-            self._become_unattached(epoch, now)
         return before != (self.role, self.epoch)
 
+    def _has_lost_sight_of(self, leader: int) -> bool:
+        """An observer that could not reach its leader for a while. A prospective voter is another
+        matter: that others still name the leader it misses is no news."""
+        return self.role is Role.UNATTACHED and self.leader == leader
+
     def _count_vote(self, voter: int, response: c.VoteResponse, now: float) -> None:
+        was_lost = self._votes.lost
         self._votes.count(voter, granted=response.granted and not response.error)
         if self._votes.won:
             if self.role is Role.PROSPECTIVE:
                 self._become_candidate(now)
             else:
                 self._become_leader(now)
-        elif self._votes.lost:
+        elif self._votes.lost and not was_lost:
             if self.role is Role.PROSPECTIVE:
                 self._lose_pre_vote(now)
             else:
@@ -335,22 +345,26 @@ class Elector:
             self._become_unattached(self.epoch, now, voted=request.candidate)
         return self.voted == request.candidate
 
-    def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
-        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
-        self._check_epoch(request.epoch)
-        is_rival = request.epoch == self.epoch and self.leader not in (NOBODY, request.leader)
-        if is_rival or request.leader == self.config.node:
+    def _check_rival(self, leader: int, epoch: int) -> None:
+        """Raise `Refused` for an old leader, or for one of an epoch that another one leads."""
+        self._check_epoch(epoch)
+        is_rival = epoch == self.epoch and self.leader not in (NOBODY, leader)
+        if is_rival or leader == self.config.node:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{request.leader} says it leads epoch {request.epoch}, but {self.leader} does",
+                f"{leader} says it leads epoch {epoch}, but {self.leader} does",
             )
+
+    def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
+        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
+        self._check_rival(request.leader, request.epoch)
         self._become_follower(request.leader, request.epoch, now)
 
     def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
         """The leader steps down: its best successor is to stand at once, the others later."""
         check_envelope(request.cluster_id, request.voter, request.leader, self.config)
-        self._check_epoch(request.epoch)
-        if request.epoch > self.epoch and request.leader != self.config.node:
+        self._check_rival(request.leader, request.epoch)
+        if request.epoch > self.epoch:
             self._become_follower(request.leader, request.epoch, now)
         if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._is_voter:
             return

@@ -8,6 +8,8 @@ a snapshot that had arrived. Sources: KIP-595, KIP-630.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide_broker.core.ready import (
@@ -154,11 +156,11 @@ class Fetching:
         self._failures, self._due = 0, now
         self._has_fetched, self.leader_gone = True, False
         if isinstance(event.response, c.FetchSnapshotResponse):
-            self._take_piece(event.response, event.attachments, ready)
+            if not self._take_piece(event.response, event.attachments, ready):
+                self._snapshot, self._due = None, now + self._config.retry_backoff_s
             return
         assert isinstance(event.response, m.FetchResponse)
         result = event.response.partitions[0]
-        self.leader_watermark = max(self.leader_watermark, result.high_watermark)
         if result.diverging_epoch is not None:
             ready.truncate_to = self._cut(result.diverging_epoch)
             assert ready.truncate_to >= high_watermark, (
@@ -170,8 +172,11 @@ class Fetching:
                 f"snapshot {snapshot} of the leader ends below the watermark {high_watermark}"
             )
             self._snapshot, self._position = snapshot, 0
-        elif 0 <= result.records < len(event.attachments):
-            ready.append = [event.attachments[result.records]]
+        else:
+            # Only now this log is known to be a prefix of the leader's.
+            self.leader_watermark = max(self.leader_watermark, result.high_watermark)
+            if 0 <= result.records < len(event.attachments):
+                ready.append = [event.attachments[result.records]]
 
     def _cut(self, diverging: m.EpochEnd) -> int:
         """Where this log and the leader's may still be the same: the end of the largest common
@@ -182,20 +187,17 @@ class Fetching:
         return max(min(end, self._log.log_end), self._log.log_start)
 
     def _take_piece(
-        self, response: c.FetchSnapshotResponse, attachments: object, ready: Ready
-    ) -> None:
-        assert isinstance(attachments, list | tuple)
-        whole = self._snapshot
-        is_ours = whole is not None and response.position == self._position
-        if not is_ours or not 0 <= response.data < len(attachments):
-            self._snapshot = None
-            return
-        assert whole is not None
+        self, response: c.FetchSnapshotResponse, attachments: Sequence[memoryview], ready: Ready
+    ) -> bool:
+        """Keep the next piece; False if it is not that."""
+        snapshot = self._snapshot
+        if snapshot is None or response.position != self._position:
+            return False
+        if not 0 <= response.data < len(attachments) or not len(attachments[response.data]):
+            return False
         data = attachments[response.data]
-        if not len(data):
-            self._snapshot = None
-            return
-        ready.piece = SnapshotPiece(whole, self._position, data)
+        ready.piece = SnapshotPiece(snapshot, self._position, data)
         self._position += len(data)
         if self._position >= response.size:
-            ready.install, self._snapshot = whole, None
+            ready.install, self._snapshot = snapshot, None
+        return True

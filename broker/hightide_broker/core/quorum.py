@@ -68,6 +68,8 @@ class Quorum(Elector):
                 self._stopping = True
                 if self.role is Role.LEADER:
                     self._become_resigned(now)
+                elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+                    self._become_unattached(self.epoch, now)
         self._time_passed(now)
         self._announce(now)
         self._fetch(now)

@@ -59,7 +59,8 @@ class LogView(Protocol):
     def earliest_snapshot(self) -> SnapshotId | None: ...
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch ≤ `epoch`, where it ends); (-1, -1) if there is none."""
+        """(largest known epoch ≤ `epoch`, where it ends). Below all known epochs: `epoch` and the
+        start of the first one; above all: (-1, -1)."""
         ...
 
 

@@ -249,6 +249,10 @@ class MetadataLog:
         """Batches from `offset` on, whether committed or not; None if there are none."""
         return self._log.read(offset, max_bytes=max_bytes)
 
+    def headers(self, offset: int = 0) -> Iterator[BatchHeader]:
+        """The header of every batch that ends above `offset`."""
+        return self._log.headers(offset)
+
     def batches(self, offset: int, end: int) -> Iterator[Batch]:
         """Every batch from `offset` on that ends at or below `end`."""
         for header, batch in self._log.batches(offset):

@@ -19,6 +19,7 @@ from hightide_broker.core.image import ClusterImage, differences
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.runtime.witness import Witness
 
 log = logging.getLogger("hightide.metadata")
 
@@ -43,11 +44,19 @@ class ImagePublisher:
     """This node's image of the cluster."""
 
     def __init__(
-        self, metadata: MetadataLog, committed: Watermark, *, config: BrokerConfig
+        self,
+        metadata: MetadataLog,
+        committed: Watermark,
+        *,
+        node: int,
+        config: BrokerConfig,
+        witness: Witness | None = None,
     ) -> None:
         self.image = ClusterImage()
         self.applied = Watermark()
         """Everything below it is in the image, and carried out."""
+        self._node = node
+        self._witness = witness
         self._metadata = metadata
         self._committed = committed
         self._follower: Follower | None = None
@@ -85,6 +94,8 @@ class ImagePublisher:
             changes = differences(old, self.image)
         else:
             changes = self._replay()
+        if self._witness is not None:
+            self._witness.image_applied(self._node, self.image)
         if self._follower is not None:
             await self._follower.apply(self.image, changes)
         self.applied.advance(self.image.offset)

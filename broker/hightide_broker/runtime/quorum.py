@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
@@ -42,6 +42,7 @@ from hightide_broker.runtime.peers import Peers
 from hightide_broker.runtime.server import Reply
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.watermark import Wake, Watermark
+from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.log import SyncJob
 from hightide_broker.storage.quorum_state import (
     QuorumState,
@@ -53,14 +54,6 @@ log = logging.getLogger("hightide.quorum")
 
 FETCH_WAIT_MS_MAX = 60_000
 SNAPSHOT_PIECE_BYTES_MAX = 8 << 20
-
-
-class Witness(Protocol):
-    """Whoever is told what a node does as it does it: the judge of a simulated world."""
-
-    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
-        """An event was taken into account, and all of its duties were carried out."""
-        ...
 
 
 class Term(NamedTuple):

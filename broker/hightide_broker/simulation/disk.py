@@ -135,6 +135,15 @@ class SimDisk:
             synced[position] ^= 1 << bit
             inode.synced = bytes(synced)
 
+    def durable_file(self, path: str) -> bytes | None:
+        """What a crash leaves of a file for sure; None if there may be no such file."""
+        inode = self._durable.get(path)
+        return None if inode is None else inode.synced
+
+    def kill(self) -> None:
+        """The process is gone: its locks are free, the page cache stays."""
+        self._locks.clear()
+
     def crash(self, random: Random) -> None:
         """Lose power: what was synced stays, the rest is up to `random`."""
         self._locks.clear()

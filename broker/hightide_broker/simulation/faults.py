@@ -1,0 +1,135 @@
+"""What goes wrong in a simulated world, one thing after the other, as the seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from hightide_broker.simulation.world import Machine, World
+
+
+class Faults:
+    """The bad luck of one world."""
+
+    def __init__(self, world: World, nursery: trio.Nursery) -> None:
+        self._world = world
+        self._nursery = nursery
+        self._rng = world.rng
+        self._kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (4, self._kill),
+            (4, self._lose_power),
+            (2, self._stop),
+            (6, self._restart),
+            (3, self._cut_one_way),
+            (4, self._isolate),
+            (2, self._split),
+            (2, self._clog),
+            (2, self._reset),
+            (2, self._stall_disk),
+            (2, self._strike_leader),
+            (1, self._black_out),
+            (6, self._heal),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        weights = [weight for weight, _ in self._kinds]
+        while True:
+            await trio.sleep(self._rng.expovariate(1 / self._world.knobs.fault_interval_s))
+            (_, fault) = self._rng.choices(self._kinds, weights)[0]
+            await fault()
+
+    def _tell(self, text: str) -> None:
+        self._world.story.tell(f"fault: {text}")
+
+    def _any(self) -> Machine:
+        return self._rng.choice(self._world.machines)
+
+    async def _kill(self) -> None:
+        await self._crash(self._any(), power=False)
+
+    async def _lose_power(self) -> None:
+        await self._crash(self._any(), power=True)
+
+    async def _crash(self, machine: Machine, *, power: bool) -> None:
+        if machine.is_up:
+            self._tell(f"{machine.name} {'loses power' if power else 'is killed'}")
+            await machine.crash(power=power)
+            if self._rng.random() < 0.5:
+                await trio.sleep(self._rng.random() * 0.2)
+                self._start(machine)
+
+    async def _strike_leader(self) -> None:
+        leader = self._world.leader()
+        if leader is not None:
+            await self._crash(leader, power=self._rng.random() < 0.5)
+
+    async def _black_out(self) -> None:
+        self._tell("everything loses power")
+        for machine in self._world.machines:
+            await machine.crash(power=True)
+
+    async def _stop(self) -> None:
+        machine = self._any()
+        if machine.is_up:
+            self._tell(f"{machine.name} is stopped")
+            self._nursery.start_soon(machine.stop)
+
+    async def _restart(self) -> None:
+        down = [machine for machine in self._world.machines if not machine.is_up]
+        if down:
+            self._start(self._rng.choice(down))
+
+    def _start(self, machine: Machine) -> None:
+        if not machine.is_up:
+            self._tell(f"{machine.name} starts")
+            machine.start(self._nursery)
+
+    async def _cut_one_way(self) -> None:
+        one, other = self._rng.sample(self._world.machines, 2)
+        self._tell(f"{one.name} cannot reach {other.name}")
+        self._world.network.cut(one.name, other.name)
+
+    async def _isolate(self) -> None:
+        one = self._any()
+        self._tell(f"{one.name} is isolated")
+        for other in self._world.machines:
+            if other is not one:
+                self._world.network.cut(one.name, other.name)
+                self._world.network.cut(other.name, one.name)
+
+    async def _split(self) -> None:
+        sides = {machine.name: self._rng.random() < 0.5 for machine in self._world.machines}
+        self._tell(f"split: {sorted(name for name in sides if sides[name])} from the rest")
+        for one, side in sides.items():
+            for other, other_side in sides.items():
+                if side != other_side:
+                    self._world.network.cut(one, other)
+
+    async def _clog(self) -> None:
+        one, other = self._rng.sample(self._world.machines, 2)
+        delay_s = self._rng.choice([0.1, 0.5, 2.0])
+        self._tell(f"{one.name} to {other.name} takes {delay_s} s longer")
+        self._world.network.clog(one.name, other.name, delay_s)
+
+    async def _reset(self) -> None:
+        one, other = self._rng.sample(self._world.machines, 2)
+        self._tell(f"connections of {one.name} and {other.name} are reset")
+        self._world.network.reset(one.name, other.name)
+
+    async def _stall_disk(self) -> None:
+        machine = self._any()
+        machine.disk.sync_latency_s = self._rng.choice([0.2, 1.0, 4.0])
+        self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
+
+    async def _heal(self) -> None:
+        heal(self._world)
+
+
+def heal(world: World) -> None:
+    """Everything that is up works as it should."""
+    world.story.tell("healed")
+    world.network.heal()
+    for machine in world.machines:
+        machine.disk.sync_latency_s = world.knobs.sync_latency_s

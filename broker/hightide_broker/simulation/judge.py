@@ -1,0 +1,225 @@
+"""The judge of a simulated world: invariants after every event, and the story of what happened.
+
+It sees every step of every node's quorum and every image, knows what was committed, and raises
+`Violation` on the first step that breaks a promise:
+
+* one leader per epoch; nobody votes for two candidates in an epoch, whatever crashes;
+* a vote is on disk before it is given;
+* epochs and watermarks never fall, and a committed record never changes;
+* a majority holds what a leader commits, and every later leader has it, at the same place;
+* a leader never cuts its log nor loads a snapshot;
+* images at the same offset are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from hightide import controller_messages as c
+from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.peer import majority_of
+from hightide_broker.core.ready import NOBODY, Event, Ready, Requested
+from hightide_broker.runtime.quorum import QuorumDriver
+from hightide_broker.runtime.replicas import METADATA_DIRECTORY
+from hightide_broker.simulation.disk import SimDisk
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Body(Protocol):
+    """What the judge may look into of a machine."""
+
+    id: int
+    disk: SimDisk
+    directory: str
+    is_voter: bool
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of one node's process."""
+
+    epoch: int = 0
+    watermark: int = 0
+    synced_end: int = 0
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened, line by line, and a fingerprint of all of it."""
+
+    now: Callable[[], float]
+    keep: bool = False
+    lines: list[str] = field(default_factory=list)
+    events: int = 0
+    _digest: hashlib.blake2b = field(default_factory=partial(hashlib.blake2b, digest_size=16))
+
+    def note(self, text: str) -> None:
+        """Something that only counts for the fingerprint."""
+        self.events += 1
+        self._digest.update(f"{self.now():.9f} {text}\n".encode())
+
+    def tell(self, text: str) -> None:
+        """Something worth telling."""
+        self.note(text)
+        if self.keep:
+            self.lines.append(f"{self.now():9.3f} s  {text}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal histories."""
+        return self._digest.hexdigest()
+
+
+class Judge:
+    """Implements `runtime.witness.Witness` for all nodes of a world."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.machines: dict[int, Body] = {}
+        self.committed_end = 0
+        self.commits = 0
+        self.elections = 0
+        self.snapshots_loaded = 0
+        self._committed: dict[int, tuple[int, int, int]] = {}
+        """Base offset → (next offset, epoch, CRC) of every committed batch."""
+        self._leaders: dict[int, int] = {}
+        self._votes: dict[tuple[int, int], int] = {}
+        self._lives: dict[int, _Life] = {}
+        self._images: dict[int, tuple[int, bytes]] = {}
+
+    def born(self, machine: Body) -> None:
+        """A machine's process begins: what it learned before, it may learn again."""
+        self.machines[machine.id] = machine
+        life = self._lives.setdefault(machine.id, _Life())
+        life.watermark = 0
+
+    # -- runtime.witness.Witness -----------------------------------------------------------------
+
+    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        core, node = driver.core, driver.node
+        life = self._lives[node]
+        log = driver.metadata
+        self.story.note(
+            f"{node} {type(event).__name__} {core.role.value} {core.epoch} {core.leader} "
+            f"{core.voted} {core.high_watermark} {log.log_start} {log.log_end} {log.synced_end} "
+            f"{len(ready.send)}"
+        )
+        self._check(core.epoch >= life.epoch, f"{node}: epoch fell from {life.epoch}", driver)
+        self._check(
+            core.high_watermark >= life.watermark,
+            f"{node}: watermark fell from {life.watermark}",
+            driver,
+        )
+        if core.epoch != life.epoch or ready.ballot is not None:
+            self.story.tell(
+                f"node {node}: {core.role.value} epoch={core.epoch} leader={core.leader} "
+                f"voted={core.voted} log={log.log_start}..{log.log_end} hw={core.high_watermark}"
+            )
+        life.epoch, life.synced_end = core.epoch, log.synced_end
+        self._check_ballot(driver, event, ready)
+        self._check_leader(driver, event, ready)
+        if ready.install is not None:
+            self.snapshots_loaded += 1
+            self.story.tell(f"node {node}: loads snapshot {tuple(ready.install)}")
+        if core.high_watermark > life.watermark:
+            self._check_commit(driver, life.watermark)
+            life.watermark = core.high_watermark
+
+    def image_applied(self, node: int, image: ClusterImage) -> None:
+        digest = hashlib.blake2b(digest_size=16)
+        for change in image.changes():
+            digest.update(msgspec.msgpack.encode(change))
+        first = self._images.setdefault(image.offset, (node, digest.digest()))
+        if first[1] != digest.digest():
+            raise Violation(f"images of nodes {first[0]} and {node} differ at {image.offset}")
+        self.story.note(f"{node} applied {image.offset} {digest.hexdigest()}")
+
+    # -- invariants ------------------------------------------------------------------------------
+
+    def _check(self, holds: bool, why: str, driver: QuorumDriver) -> None:
+        if not holds:
+            raise Violation(f"{why}; now {driver.core!r}, {driver.metadata!r}")
+
+    def _check_ballot(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        core, node = driver.core, driver.node
+        if core.voted != NOBODY:
+            first = self._votes.setdefault((node, core.epoch), core.voted)
+            self._check(first == core.voted, f"{node} voted for {first} and {core.voted}", driver)
+        gave_vote = isinstance(ready.reply, c.VoteResponse) and ready.reply.granted
+        if gave_vote and isinstance(event, Requested):
+            assert isinstance(event.request, c.VoteRequest)
+            gave_vote = not event.request.pre_vote
+        asks_votes = any(isinstance(sending.request, c.VoteRequest) for sending in ready.send)
+        if ready.ballot is not None or gave_vote or asks_votes:
+            durable = self._durable_ballot(self.machines[node])
+            self._check(
+                durable == (core.epoch, core.leader, core.voted),
+                f"{node} has (epoch, leader, vote) {durable} on disk",
+                driver,
+            )
+
+    def _durable_ballot(self, machine: Body) -> tuple[int, int, int] | None:
+        path = f"{machine.directory}/{METADATA_DIRECTORY}/quorum-state"
+        data = machine.disk.durable_file(path)
+        if data is None:
+            return None
+        fields = json.loads(data)
+        return fields["leaderEpoch"], fields["leaderId"], fields["votedId"]
+
+    def _check_leader(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        core, node = driver.core, driver.node
+        if core.is_leader:
+            first = self._leaders.setdefault(core.epoch, node)
+            self._check(first == node, f"{first} and {node} lead epoch {core.epoch}", driver)
+            cut = ready.truncate_to is not None or ready.install is not None
+            self._check(not cut, f"leader {node} cut its log", driver)
+        if ready.begin_epoch:
+            self.elections += 1
+            self.check_holds(driver, f"leader {node} of epoch {core.epoch}")
+
+    def check_holds(self, driver: QuorumDriver, who: str) -> None:
+        """Everything that was ever committed is in this log or its snapshot, at its place."""
+        log = driver.metadata
+        self._check(
+            log.log_end >= self.committed_end, f"{who} lacks up to {self.committed_end}", driver
+        )
+        held = {h.base_offset: (h.next_offset, h.leader_epoch, h.crc) for h in log.headers()}
+        for base, batch in self._committed.items():
+            if base >= log.log_start:
+                found = held.get(base)
+                self._check(found == batch, f"{who} has {found} at {base}, not {batch}", driver)
+
+    def _check_commit(self, driver: QuorumDriver, before: int) -> None:
+        """What this node now takes for committed is what everybody else does."""
+        log, end = driver.metadata, driver.core.high_watermark
+        for header in log.headers(max(before, log.log_start)):
+            if header.next_offset > end:
+                break
+            batch = (header.next_offset, header.leader_epoch, header.crc)
+            first = self._committed.setdefault(header.base_offset, batch)
+            self._check(
+                first == batch, f"committed {first} at {header.base_offset} became {batch}", driver
+            )
+        if end > self.committed_end:
+            self.committed_end = end
+            self.commits += 1
+            self._check_majority(driver, end)
+
+    def _check_majority(self, driver: QuorumDriver, end: int) -> None:
+        voters = [machine.id for machine in self.machines.values() if machine.is_voter]
+        holding = [v for v in voters if v in self._lives and self._lives[v].synced_end >= end]
+        self._check(
+            len(holding) >= majority_of(len(voters)),
+            f"{end} is committed, and only {holding} of {voters} hold it",
+            driver,
+        )

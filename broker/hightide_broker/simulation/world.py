@@ -1,0 +1,208 @@
+"""A world of real nodes on virtual time: machines that crash, a network, clients, and a judge.
+
+A world is made from a seed alone. It lives in two phases: in the first one anything may happen, and
+nothing may be broken; then everything is healed and must work again within a bounded time.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import trio
+
+from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.node import Node, open_node
+from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.judge import Judge, Story, Violation
+from hightide_broker.simulation.network import SimNetwork, Weather
+
+PORT = 9000
+STOP_PATIENCE_S = 20.0
+CLUSTER_ID = "simulated-cluster-0000"
+WALL_MS = 1_700_000_000_000
+
+
+class SimClock:
+    """The time of day of a simulated world."""
+
+    def now_ms(self) -> int:
+        return WALL_MS + int(trio.current_time() * 1000)
+
+
+@dataclass(slots=True)
+class Knobs:
+    """What a seed decides about a world before it begins."""
+
+    controllers: int = 3
+    observers: int = 0
+    """Brokers that are no voters."""
+    config: dict[str, str] = field(default_factory=dict)
+    weather: Weather = field(default_factory=Weather)
+    sync_latency_s: float = 0.002
+    fault_interval_s: float = 2.0
+    clients: int = 2
+    think_s: float = 0.3
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Knobs:
+        """The knobs of a seed."""
+        election_ms = rng.choice([300, 1000])
+        return cls(
+            controllers=rng.choice([1, 3, 3, 3, 3, 5]),
+            observers=rng.choice([0, 0, 1, 2]),
+            config={
+                "controller.quorum.election.timeout.ms": str(election_ms),
+                "controller.quorum.fetch.timeout.ms": str(2 * election_ms),
+                "controller.quorum.election.backoff.max.ms": str(election_ms),
+                "controller.quorum.request.timeout.ms": str(rng.choice([500, 2000])),
+                "metadata.log.max.record.bytes.between.snapshots": str(
+                    rng.choice([1500, 6000, 1 << 20])
+                ),
+                "metadata.log.max.snapshot.interval.ms": rng.choice(["3s", "1h"]),
+                "metadata.max.retention.bytes": str(rng.choice([1, 8000, 1 << 20])),
+                "metadata.log.segment.bytes": str(rng.choice([1024, 1 << 20])),
+                "request.timeout.ms": "5s",
+            },
+            weather=Weather(
+                jitter_s=rng.choice([0.001, 0.02, 0.1]), loss=rng.choice([0.0, 0.0, 0.02, 0.1])
+            ),
+            sync_latency_s=rng.choice([0.0, 0.002, 0.03]),
+            fault_interval_s=rng.choice([1.0, 2.0, 5.0]),
+            think_s=rng.choice([0.1, 0.3, 1.0]),
+        )
+
+
+class Machine:
+    """One node's machine: its disk, and the process that runs on it or does not."""
+
+    def __init__(self, world: World, node: int, *, is_voter: bool, config: BrokerConfig) -> None:
+        self.id = node
+        self.name = f"machine-{node}"
+        self.is_voter = is_voter
+        self.directory = config.text("log.dirs")
+        self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s)
+        self.node: Node | None = None
+        self._world = world
+        self._config = config
+        self._lives = 0
+        self._nursery: trio.Nursery | None = None
+        self._scope: trio.CancelScope | None = None
+        self._ended = trio.Event()
+        self._stop_asked = trio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self._scope is not None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start the process; fine if it runs."""
+        self._nursery = nursery
+        if self._scope is None:
+            self._world.network.boot(self.name)
+            self._scope = trio.CancelScope()
+            self._ended, self._stop_asked = trio.Event(), trio.Event()
+            self._lives += 1
+            self._world.judge.born(self)
+            nursery.start_soon(self._live, self._scope, self._ended)
+
+    def start_again(self) -> None:
+        """Start the process in the nursery it was started in, if it is down."""
+        if self._nursery is not None:
+            self.start(self._nursery)
+
+    async def _live(self, scope: trio.CancelScope, ended: trio.Event) -> None:
+        world = self._world
+        host = world.network.host(self.name)
+        with scope:
+            async with open_node(
+                self._config,
+                disk=self.disk,
+                clock=SimClock(),
+                random=random.Random(f"{world.seed}-{self.id}-{self._lives}"),
+                listen=host.listen,
+                network=host,
+                witness=world.judge,
+                wait=False,
+            ) as self.node:
+                await self._stop_asked.wait()
+        self.node = None
+        ended.set()
+
+    async def crash(self, *, power: bool) -> None:
+        """The process is gone at once; with `power`, so is what was not synced."""
+        scope = self._scope
+        if scope is None:
+            return
+        self._world.network.drop(self.name, silently=power)
+        scope.cancel()
+        await self._ended.wait()
+        self._scope = None
+        if power:
+            self.disk.crash(self._world.rng)
+        else:
+            self.disk.kill()
+
+    async def stop(self) -> None:
+        """An orderly stop, if it does not take too long."""
+        if self._scope is None:
+            return
+        self._stop_asked.set()
+        with trio.move_on_after(STOP_PATIENCE_S):
+            await self._ended.wait()
+        await self.crash(power=False)
+
+
+class World:
+    """Everything there is, made from a seed."""
+
+    def __init__(self, seed: int, *, keep_story: bool = False, knobs: Knobs | None = None) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"world-{seed}")
+        self.knobs = knobs or Knobs.draw(self.rng)
+        self.story = Story(trio.current_time, keep=keep_story)
+        self.judge = Judge(self.story)
+        self.network = SimNetwork(random.Random(f"network-{seed}"), self.knobs.weather)
+        voters = range(1, self.knobs.controllers + 1)
+        self.machines = [self._machine(node, is_voter=True) for node in voters]
+        observers = range(101, 101 + self.knobs.observers)
+        self.machines += [self._machine(node, is_voter=False) for node in observers]
+
+    def _machine(self, node: int, *, is_voter: bool) -> Machine:
+        voters = range(1, self.knobs.controllers + 1)
+        config = make_config(
+            {
+                "node.id": str(node),
+                "cluster.id": CLUSTER_ID,
+                "process.roles": "controller" if is_voter else "broker",
+                "controller.quorum.voters": ",".join(f"{v}@machine-{v}:{PORT}" for v in voters),
+                "log.dirs": f"data/node-{node}",
+                "listen.host": f"machine-{node}",
+                "listen.port": str(PORT),
+                **self.knobs.config,
+            }
+        )
+        return Machine(self, node, is_voter=is_voter, config=config)
+
+    @property
+    def voters(self) -> list[Machine]:
+        """The machines of the controllers."""
+        return [machine for machine in self.machines if machine.is_voter]
+
+    def leader(self) -> Machine | None:
+        """The machine whose controller is active, if there is one; of two, the newer one."""
+        found: Machine | None = None
+        epoch = -1
+        for machine in self.machines:
+            node = machine.node
+            is_active = node and node.controller and node.controller.is_active
+            if node and is_active and node.quorum.core.epoch > epoch:
+                found, epoch = machine, node.quorum.core.epoch
+        return found
+
+    def require(self, holds: bool, why: str) -> None:
+        """Raise `Violation` unless something holds."""
+        if not holds:
+            states = [repr(m.node.quorum.core) if m.node else f"{m.id} down" for m in self.machines]
+            raise Violation(f"{why}; {', '.join(states)}")
