@@ -1,12 +1,14 @@
 """A cluster of one controller, for tests: what it decides is committed at once, as bytes.
 
 Not a test. Every change goes through its encoding into a list that plays the metadata log, and from
-there into the image, so `replayed` is what any other node would make of the same log.
+there into the image, so `replayed` is what any other node would make of the same log. Time stands
+still until a test moves `now`; every broker has a disk of its own and is a new process whenever it
+registers, unless a test says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,25 +16,41 @@ import pytest
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import AnyChange, decode_change, encode_change
+from hightide_broker.core.changes import AnyChange, FenceBroker, decode_change, encode_change
 from hightide_broker.core.controller import Controller, Decision
 from hightide_broker.core.image import ClusterImage, PartitionState
 
 OURS = "cluster-1"
+NONE = -1
+SESSION_S = 9.0
 
 
 class Cluster:
     """One controller whose decisions are committed at once, as bytes, at rising offsets."""
 
-    def __init__(self, *brokers: int, partitions: int = 1, replication: int = 1) -> None:
+    def __init__(
+        self,
+        *brokers: int,
+        partitions: int = 1,
+        replication: int = 1,
+        topic_defaults: Mapping[str, str] | None = None,
+    ) -> None:
         self.image = ClusterImage()
         self.log: list[bytes] = []
         self.changes: list[AnyChange] = []
         """What the last decision wrote."""
         self.shift = 0
-        self._defaults = {"default_partitions": partitions, "default_replication": replication}
-        self.controller = Controller(self.image, cluster_id=OURS, **self._defaults)
+        self.now = 1000.0
+        self._facts = {
+            "cluster_id": OURS,
+            "default_partitions": partitions,
+            "default_replication": replication,
+            "topic_defaults": topic_defaults or {},
+            "session_timeout_s": SESSION_S,
+        }
+        self.controller = Controller(self.image, **self._facts)
         self._ids = 0
+        self._processes = 0
         for broker in brokers:
             self.join(broker)
 
@@ -55,23 +73,35 @@ class Cluster:
     def take_over(self) -> None:
         """Another controller, which knows nothing but the log, goes on."""
         self.image = self.replayed()
-        self.controller = Controller(self.image, cluster_id=OURS, **self._defaults)
+        self.controller = Controller(self.image, **self._facts)
+        self.controller.brokers.activate(self.now)
 
     def register(
-        self, broker: int, *, incarnation: str = "a", previous: int = -1, cluster: str = OURS
+        self,
+        broker: int,
+        *,
+        incarnation: str | None = None,
+        previous: int = -1,
+        cluster: str = OURS,
+        directory: str | None = None,
     ) -> int:
+        """The epoch that a process gets: a new one on this broker's own disk, if not told."""
+        self._processes += 1
         request = c.RegisterBrokerRequest(
             broker=broker,
-            incarnation=incarnation,
+            incarnation=f"run-{self._processes}" if incarnation is None else incarnation,
             cluster_id=cluster,
             host="localhost",
             port=19092,
             rack="r1",
             roles=["broker"],
             previous_broker_epoch=previous,
+            directory=f"disk-{broker}" if directory is None else directory,
         )
-        self.commit(self.controller.register_broker(request))
-        return self.image.brokers[broker].epoch
+        promised = self.commit(self.controller.register_broker(request, self.now)).broker_epoch
+        epoch = self.image.brokers[broker].epoch
+        assert promised == (NONE if self.changes else epoch)
+        return epoch
 
     def heartbeat(
         self, broker: int, *, epoch: int | None = None, seen: int | None = None, **wants: bool
@@ -82,15 +112,65 @@ class Cluster:
             metadata_offset=self.image.offset if seen is None else seen,
             **wants,
         )
-        return self.commit(self.controller.broker_heartbeat(request))
+        return self.commit(self.controller.broker_heartbeat(request, self.now))
 
-    def join(self, broker: int) -> None:
-        self.register(broker)
-        assert not self.heartbeat(broker).fenced
+    def join(self, *brokers: int) -> None:
+        """Each one is a new process, and serves."""
+        for broker in brokers:
+            self.register(broker)
+            self.unfence(broker)
+
+    def unfence(self, *brokers: int) -> None:
+        for broker in brokers:
+            assert not self.heartbeat(broker).fenced
 
     def fence(self, *brokers: int) -> None:
         for broker in brokers:
             assert self.heartbeat(broker, want_fence=True).fenced
+
+    def begin_stop(self, *brokers: int) -> None:
+        """Each one leads something or is in an ISR, and wants to stop."""
+        for broker in brokers:
+            reply = self.heartbeat(broker, want_shut_down=True)
+            assert (reply.should_shut_down, reply.fenced) == (False, False)
+
+    def fence_silent(self) -> list[int]:
+        """Whom the controller fences because it has not heard of it."""
+        self.commit(Decision(self.controller.brokers.fence_silent(self.now), m.Message()))
+        return [change.broker for change in self.changes if isinstance(change, FenceBroker)]
+
+    def rebalance(self) -> list[AnyChange]:
+        self.commit(Decision(self.controller.partitions.rebalance(), m.Message()))
+        return self.changes
+
+    def elect(
+        self, *partitions: tuple[str, int], unclean: bool = False
+    ) -> list[m.ElectLeadersResult]:
+        """An election for these partitions, or for all that need one if none is named."""
+        parts = [m.TopicPartition(topic=topic, partition=number) for topic, number in partitions]
+        request = m.ElectLeadersRequest(unclean=unclean, partitions=parts or None)
+        return self.commit(self.controller.elect_leaders(request)).partitions
+
+    def alter_isr(
+        self, topic: str, *isr: int, number: int = 0, sender: int | None = None, **facts: Any
+    ) -> c.AlterPartitionResult:
+        """The leader's wish as of the epochs that the controller has, but for `facts`."""
+        state = self.partition(topic, number)
+        wish = {
+            "topic_id": self.image.topics[topic].topic_id,
+            "partition": number,
+            "leader_epoch": state.leader_epoch,
+            "partition_epoch": state.partition_epoch,
+            "isr": list(isr),
+        }
+        sender = state.leader if sender is None else sender
+        request = c.AlterPartitionRequest(
+            broker=sender,
+            broker_epoch=self.image.brokers[sender].epoch,
+            partitions=[c.AlterPartition(**{**wish, **facts})],
+        )
+        (result,) = self.commit(self.controller.alter_partition(request)).partitions
+        return result
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -165,3 +245,7 @@ def isrs(cluster: Cluster, topic: str) -> list[tuple[int, ...]]:
 
 def epochs(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
     return [(p.leader_epoch, p.partition_epoch) for p in cluster.partitions(topic)]
+
+
+def elrs(cluster: Cluster, topic: str) -> list[tuple[int, ...]]:
+    return [partition.elr for partition in cluster.partitions(topic)]

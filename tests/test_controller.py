@@ -26,6 +26,7 @@ from hightide_broker.core.changes import (
     RegisterBroker,
     RemoveTopic,
     SetConfig,
+    StopBroker,
     UnfenceBroker,
     decode_change,
     encode_change,
@@ -59,9 +60,9 @@ def test_a_topic_name_may_not_end_in_a_line_break() -> None:
 
 
 def test_nobody_may_create_the_metadata_log() -> None:
-    """`__cluster_metadata-0/` is where a node keeps its metadata (the design)."""
+    """`__cluster_metadata-0/` is where a node keeps its metadata."""
     cluster = Cluster(1)
-    assert cluster.create("__cluster_metadata").error is not None
+    assert cluster.create("__cluster_metadata").error == ErrorCode.INVALID_TOPIC
     assert cluster.changes == []
 
 
@@ -178,7 +179,7 @@ def test_what_a_topic_does_not_say_is_the_default() -> None:
 
 
 def test_a_manual_assignment_is_kept_and_only_active_replicas_are_in_sync() -> None:
-    """S118: the leader is the first that is active."""
+    """The leader is the first that is active."""
     cluster = Cluster(1, 2, 3)
     cluster.fence(2)
     result = cluster.create("a", assignment=[[2, 3, 1], [1, 2, 3]])
@@ -355,6 +356,35 @@ OLD_RECORDS = [
         UnfenceBroker(broker=1, broker_epoch=2),
         {"type": "unfence_broker", "broker": 1, "broker_epoch": 2},
     ),
+    (
+        StopBroker(broker=1, broker_epoch=2),
+        {"type": "stop_broker", "broker": 1, "broker_epoch": 2},
+    ),
+    (
+        RegisterBroker(
+            broker=1,
+            incarnation="i",
+            host="h",
+            port=9,
+            clean=False,
+            directory="d",
+            broker_epoch=5,
+            fenced=False,
+            stopping=True,
+        ),
+        {
+            "type": "register_broker",
+            "broker": 1,
+            "incarnation": "i",
+            "host": "h",
+            "port": 9,
+            "clean": False,
+            "directory": "d",
+            "broker_epoch": 5,
+            "fenced": False,
+            "stopping": True,
+        },
+    ),
     (CreateTopic(topic="a", topic_id="x"), {"type": "topic", "topic": "a", "topic_id": "x"}),
     (RemoveTopic(topic_id="x"), {"type": "remove_topic", "topic_id": "x"}),
     (
@@ -371,6 +401,18 @@ OLD_RECORDS = [
     (
         ChangePartition(topic_id="x", partition=0, isr=(2,), leader=2),
         {"type": "partition_change", "topic_id": "x", "partition": 0, "isr": [2], "leader": 2},
+    ),
+    (
+        ChangePartition(topic_id="x", partition=0, isr=(), leader=-1, elr=(2,), last_leader=1),
+        {
+            "type": "partition_change",
+            "topic_id": "x",
+            "partition": 0,
+            "isr": [],
+            "leader": -1,
+            "elr": [2],
+            "last_leader": 1,
+        },
     ),
     (
         ChangePartition(topic_id="x", partition=0),

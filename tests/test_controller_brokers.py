@@ -1,8 +1,8 @@
 """The controller and the life of brokers: who may serve, and who leads meanwhile.
 
-Goal: brokers come and go by Kafka's rules: epochs fence
-what is stale, leaders move in the order of the assignment, and the last member of an ISR stays in
-it. Method: a small cluster commits each decision at once; partitions are written out by hand.
+Goal: brokers come and go by Kafka's rules: epochs fence what is stale, leaders move in the order of
+the assignment, and where nobody is left, only those who have all that is committed may lead again.
+Method: a small cluster commits each decision at once; partitions are written out by hand.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster, epochs, isrs, leaders, refusal
+from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders, refusal
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode
@@ -18,12 +18,11 @@ from hightide_broker.core.changes import (
     ChangePartition,
     FenceBroker,
     RegisterBroker,
+    StopBroker,
     UnfenceBroker,
     decode_change,
 )
 from hightide_broker.core.image import BrokerState, PartitionState
-
-NONE = -1
 
 
 def three_brokers() -> Cluster:
@@ -39,9 +38,9 @@ def three_brokers() -> Cluster:
 
 def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record() -> None:
     cluster = Cluster(7)
-    assert cluster.register(4) == 2
+    assert cluster.register(4, incarnation="a", directory="d") == 2
     assert cluster.image.brokers[4] == BrokerState(
-        4, 2, "a", "localhost", 19092, "r1", ("broker",), fenced=True
+        4, 2, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
     )
     assert not cluster.image.is_active(4)
     assert not cluster.image.is_active(99), "nobody knows it"
@@ -130,7 +129,6 @@ def test_a_stale_broker_changes_nothing(wish: dict[str, Any]) -> None:
 
 
 def test_a_stale_broker_gets_no_producer_ids() -> None:
-    """the design: broker epochs fence what is stale; the request carries one."""
     cluster = Cluster(1)
     old = cluster.image.brokers[1].epoch
     cluster.join(1)
@@ -145,10 +143,11 @@ def test_the_only_broker_comes_and_goes_and_keeps_its_partitions() -> None:
     cluster.create("a", partitions=2)
     for round_number in (1, 2):
         cluster.fence(1)
-        assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(1,)] * 2, [NONE] * 2)
-        assert not cluster.heartbeat(1).fenced
-        assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(1,)] * 2, [1, 1])
-        assert epochs(cluster, "a") == [(2 * round_number, 2 * round_number)] * 2
+        count = 2 * round_number
+        waiting = PartitionState((1,), (), NONE, count - 1, count - 1, elr=(1,), last_leader=1)
+        assert cluster.partitions("a") == [waiting] * 2
+        cluster.unfence(1)
+        assert cluster.partitions("a") == [PartitionState((1,), (1,), 1, count, count)] * 2
 
 
 def test_a_restart_that_nobody_noticed_gives_new_leader_epochs() -> None:
@@ -157,8 +156,8 @@ def test_a_restart_that_nobody_noticed_gives_new_leader_epochs() -> None:
     epoch = cluster.register(1, incarnation="b")
     assert isinstance(cluster.changes[-1], RegisterBroker)
     assert epoch == len(cluster.log) - 1, "not the offset of what came before it"
-    assert cluster.partition("a") == PartitionState((1,), (1,), NONE, 1, 1)
-    assert not cluster.heartbeat(1).fenced
+    assert cluster.partition("a") == PartitionState((1,), (), NONE, 1, 1, (1,), 1)
+    cluster.unfence(1)
     assert cluster.partition("a") == PartitionState((1,), (1,), 1, 2, 2)
 
 
@@ -185,10 +184,12 @@ def test_a_fenced_broker_leaves_every_isr_and_the_next_in_order_leads() -> None:
     assert epochs(cluster, "a") == [(2, 2), (1, 2), (0, 2)]
 
 
-def test_the_last_member_of_the_isr_stays_and_nobody_else_may_lead() -> None:
+def test_the_last_member_of_the_isr_stays_eligible_and_nobody_else_may_lead() -> None:
     cluster = three_brokers()
     cluster.fence(1, 2, 3)
-    assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(3,)] * 3, [NONE] * 3)
+    assert (isrs(cluster, "a"), elrs(cluster, "a")) == ([()] * 3, [(3,)] * 3)
+    assert leaders(cluster, "a") == [NONE] * 3
+    assert [p.last_leader for p in cluster.partitions("a")] == [3] * 3
     before = cluster.partitions("a").copy()
     cluster.heartbeat(1)
     assert [type(change) for change in cluster.changes] == [UnfenceBroker]
@@ -196,6 +197,7 @@ def test_the_last_member_of_the_isr_stays_and_nobody_else_may_lead() -> None:
     cluster.heartbeat(3)
     assert [type(c) for c in cluster.changes] == [UnfenceBroker] + [ChangePartition] * 3
     assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(3,)] * 3, [3] * 3)
+    assert {(p.elr, p.last_leader) for p in cluster.partitions("a")} == {((), NONE)}
     assert [p.leader_epoch for p in cluster.partitions("a")] == [p.leader_epoch + 1 for p in before]
     cluster.fence(1)
     assert [type(change) for change in cluster.changes] == [FenceBroker], "1 was in no ISR"
@@ -218,7 +220,7 @@ def test_a_restart_that_nobody_noticed_moves_the_leaders_at_once() -> None:
 
 
 def test_leaders_move_in_the_order_of_the_assignment() -> None:
-    """S112 and S113."""
+    """As in ReplicationControlManagerTest."""
     cluster = Cluster(0, 1, 2, 3, 4)
     cluster.create("a", assignment=[[1, 2, 3], [2, 3, 4], [0, 2, 1]])
     cluster.fence(2, 3)
@@ -226,10 +228,10 @@ def test_leaders_move_in_the_order_of_the_assignment() -> None:
     assert [set(isr) for isr in isrs(cluster, "a")] == [{1}, {4}, {0, 1}]
     cluster.fence(0, 1, 4)
     assert leaders(cluster, "a") == [NONE] * 3
-    assert isrs(cluster, "a") == [(1,), (4,), (1,)]
-    cluster.heartbeat(2)
-    assert leaders(cluster, "a") == [NONE] * 3, "2 is in no ISR, and unclean election is off"
-    cluster.heartbeat(1)
+    assert (isrs(cluster, "a"), elrs(cluster, "a")) == ([()] * 3, [(1,), (4,), (1,)])
+    cluster.unfence(2)
+    assert leaders(cluster, "a") == [NONE] * 3, "2 is not eligible, and unclean election is off"
+    cluster.unfence(1)
     assert leaders(cluster, "a") == [1, NONE, 1]
 
 
@@ -244,7 +246,8 @@ def test_partitions_of_other_brokers_are_left_alone() -> None:
 
 def test_one_of_three_that_has_to_stop_leaves_two_that_can_create_topics() -> None:
     cluster = three_brokers()
-    cluster.heartbeat(2, want_shut_down=True)
+    cluster.begin_stop(2)
+    assert not cluster.image.brokers[2].fenced
     assert cluster.create("b", partitions=2, replication_factor=2).error is None
     assert [p.replicas for p in cluster.partitions("b")] == [(1, 3), (3, 1)]
     assert cluster.create("c", replication_factor=3).error == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -263,9 +266,10 @@ def test_the_image_asserts_what_a_controller_guarantees() -> None:
     cluster = three_brokers()
     topic_id, at = cluster.image.topics["a"].topic_id, cluster.image.offset
     for wrong, words in (
-        (ChangePartition(topic_id=topic_id, partition=0, isr=(1, 9)), "ISR is not among"),
-        (FenceBroker(broker=1, broker_epoch=99), "broker 1 has epoch 0, the change says 99"),
-        (UnfenceBroker(broker=1, broker_epoch=99), "broker 1 has epoch 0, the change says 99"),
+        (ChangePartition(topic_id=topic_id, partition=0, isr=(1, 9)), r"replicas \(1, 2, 3\)"),
+        (FenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
+        (UnfenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
+        (StopBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
     ):
         with pytest.raises(AssertionError, match=words):
             cluster.image.replay(wrong, at)

@@ -1,9 +1,9 @@
 """The controller under any requests in any order: what may never happen to the image.
 
-Goal: whatever up to three brokers, their users and a change of controllers do, leaders are members
-of their ISR, epochs only rise, names stay apart, ids are given once, and the log tells it all.
-Method: a Hypothesis state machine; after each request the image is held against its invariants and
-against a replay of the whole log.
+Goal: whatever up to three brokers, their users, time and a change of controllers do, leaders are
+members of their ISR, epochs only rise, names stay apart, ids are given once, and the log tells it
+all. Method: a Hypothesis state machine; after each request the image is held against its invariants
+and against a replay of the whole log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster, refusal
+from controller_cluster import NONE, SESSION_S, Cluster, refusal
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -20,8 +20,6 @@ from hightide import messages as m
 from hightide.errors import ErrorCode
 from hightide_broker.core.image import PartitionState
 from hightide_broker.core.topic_config import check_topic_configs
-
-NONE = -1
 
 
 def new_topic(*, is_manual: bool, **facts: Any) -> m.NewTopic:
@@ -36,6 +34,8 @@ configs = st.sampled_from(
         {},
         {"flush": "replicated"},
         {"retention.ms": "1", "flush": "synced"},
+        {"min.insync.replicas": "2"},
+        {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
         {"index.interval.bytes": "9"},
         {"segment.ms": "0"},
         {"flsh": "synced"},
@@ -56,7 +56,7 @@ config_changes = st.builds(
     name=names,
     set=configs,
     unset=st.lists(
-        st.sampled_from(["flush", "retention.ms", "index.interval.bytes", "flsh"]), max_size=2
+        st.sampled_from(["flush", "retention.ms", "min.insync.replicas", "flsh"]), max_size=2
     ),
 )
 wants = st.sampled_from([{}, {}, {}, {"want_fence": True}, {"want_shut_down": True}])
@@ -73,11 +73,14 @@ class Requests(RuleBasedStateMachine):
         self.known: dict[tuple[str, int], PartitionState] = {}
         self.broker_epochs: dict[int, int] = {}
 
-    @rule(broker=brokers, is_clean=st.booleans())
-    def register(self, broker, is_clean):
+    @rule(broker=brokers, is_clean=st.booleans(), new_disk=st.sampled_from([False, False, True]))
+    def register(self, broker, is_clean, new_disk):
         state = self.cluster.image.brokers.get(broker)
         previous = state.epoch if state is not None and is_clean else NONE
-        epoch = self.cluster.register(broker, previous=previous)
+        directory = f"disk-{broker}-of-{len(self.cluster.log)}" if new_disk else state.directory
+        if new_disk and self.cluster.controller.brokers.next_expiry > self.cluster.now:
+            self.cluster.fence(broker)
+        epoch = self.cluster.register(broker, previous=previous, directory=directory)
         assert epoch == len(self.cluster.log) - 1
         assert epoch > (NONE if state is None else state.epoch)
         assert not self.cluster.image.is_active(broker)
@@ -86,9 +89,49 @@ class Requests(RuleBasedStateMachine):
     def heartbeat(self, broker, wish, seen):
         if broker in self.cluster.image.brokers:
             reply = self.cluster.heartbeat(broker, seen=seen, **wish)
-            assert reply.fenced is not self.cluster.image.is_active(broker)
-            assert not (wish and self.cluster.image.is_active(broker))
-            assert reply.should_shut_down == ("want_shut_down" in wish)
+            state = self.cluster.image.brokers[broker]
+            assert reply.fenced is state.fenced
+            assert not (wish and self.cluster.image.is_active(broker)), "it gets nothing new"
+            assert reply.should_shut_down == (state.fenced and "want_shut_down" in wish)
+            if reply.should_shut_down:
+                assert not self.cluster.controller.partitions.led_by(broker)
+
+    @rule(number=st.integers(0, 2), isr=st.sets(brokers, min_size=1))
+    def alter_isr(self, number, isr):
+        cluster = self.cluster
+        for name in list(cluster.image.topics)[number : number + 1]:
+            state = cluster.partition(name)
+            if state.leader == NONE:
+                continue
+            result = cluster.alter_isr(name, *isr)
+            may = isr <= {*state.replicas} and all(cluster.image.is_active(b) for b in isr)
+            assert (result.error is None) == (may and state.leader in isr)
+            after = cluster.partition(name)
+            assert (after.leader, after.leader_epoch) == (state.leader, state.leader_epoch)
+            assert set(after.isr) == (isr if result.error is None else {*state.isr})
+
+    @rule(unclean=st.booleans())
+    def elect(self, unclean):
+        results = self.cluster.elect(unclean=unclean)
+        for result in results:
+            assert result.error or self.cluster.image.is_active(result.leader)
+
+    @rule()
+    def rebalance(self):
+        self.cluster.rebalance()
+        for topic in self.cluster.image.topics.values():
+            for partition in topic.partitions:
+                preferred = partition.replicas[0]
+                assert partition.leader == preferred or preferred not in partition.isr
+
+    @rule(seconds=st.sampled_from([1.0, SESSION_S / 2, SESSION_S]))
+    def time_passes(self, seconds):
+        """One silent broker is fenced in each run."""
+        self.cluster.now += seconds
+        before = {b: s for b, s in self.cluster.image.brokers.items() if not s.fenced}
+        fenced = self.cluster.fence_silent()
+        assert len(fenced) <= 1
+        assert {*fenced} <= before.keys()
 
     @rule(broker=brokers, older=st.integers(1, 5))
     def stale_heartbeat(self, broker, older):
@@ -162,16 +205,34 @@ class Requests(RuleBasedStateMachine):
             check_topic_configs(entries)
 
     @invariant()
-    def partitions_are_led_by_a_member_of_the_isr_or_by_nobody(self):
+    def partitions_are_led_by_a_member_of_the_isr_or_have_none(self):
         image = self.cluster.image
         for topic in image.topics.values():
             assert len({len(p.replicas) for p in topic.partitions}) == 1
             for partition in topic.partitions:
-                active = [b for b in partition.isr if image.is_active(b)]
                 assert set(partition.isr) <= set(partition.replicas) <= image.brokers.keys()
-                assert len(set(partition.isr)) == len(partition.isr) > 0
-                assert partition.leader in active or (partition.leader, active) == (NONE, [])
-                assert len(active) == len(partition.isr) or len(partition.isr) == 1
+                assert len(set(partition.isr)) == len(partition.isr)
+                assert all(image.is_active(b) for b in partition.isr)
+                if partition.isr:
+                    assert partition.leader in partition.isr
+                else:
+                    assert partition.leader == NONE
+
+    @invariant()
+    def who_is_eligible_is_known_only_while_the_isr_is_too_small(self):
+        """KIP-966; and whoever is eligible or led last would lead if it could."""
+        image, settings_of = self.cluster.image, self.cluster.controller.partitions
+        for topic in image.topics.values():
+            min_isr = int(settings_of.setting(topic.name, "min.insync.replicas"))
+            for partition in topic.partitions:
+                assert set(partition.elr) <= set(partition.replicas) - set(partition.isr)
+                assert len(set(partition.elr)) == len(partition.elr)
+                enough = min(min_isr, len(partition.replicas))
+                assert not partition.elr or len(partition.isr) < enough
+                assert (partition.last_leader == NONE) == bool(partition.isr)
+                if not partition.isr:
+                    waiting_for = partition.elr or (partition.last_leader,)
+                    assert not any(image.is_active(b) for b in waiting_for)
 
     @invariant()
     def epochs_only_rise(self):

@@ -18,8 +18,8 @@ from typing import Any
 
 import click
 
-from hightide_cli.cluster import BrokerProcess, start_broker, stop_broker, wait_until_serving
 from hightide_cli.options import output_option, run, say, show_one
+from hightide_cli.processes import NodeProcess, start_node, stop_nodes, wait_until_serving
 
 FLOOR_BYTES = 256 << 20
 CHUNK_BYTES = 1 << 20
@@ -78,8 +78,8 @@ class OwnBroker:
             self._temporary = tempfile.TemporaryDirectory(
                 prefix="hightide-bench-", dir=self.directory
             )
-            self._broker = BrokerProcess(Path(self._temporary.name), 1)
-            self._process = start_broker(self._broker, port=0, assignments=())
+            self._broker = NodeProcess(Path(self._temporary.name), 1)
+            self._process = start_node(self._broker, port=0)
             facts = wait_until_serving(self._broker, self._process)
             self.address = f"{facts['host']}:{facts['port']}"
         run(self._make_topic)
@@ -111,7 +111,7 @@ class OwnBroker:
 
     def __exit__(self, *_: object) -> None:
         if not self._flags["bootstrap"]:
-            stop_broker(self._broker, kill=True)
+            stop_nodes([self._broker], kill=True)
             self._process.wait()
             self._temporary.cleanup()
 

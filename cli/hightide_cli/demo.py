@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.cluster import BrokerProcess, start_broker, stop_broker, wait_until_serving
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import daily_delays, events, load_flights, rows_by_day
 from hightide_cli.options import print_table, run, say
+from hightide_cli.processes import NodeProcess, start_node, stop_nodes, wait_until_serving
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,15 +57,15 @@ def demo(rows: int | None, output: Path | None, master: str) -> None:
     table = load_flights(rows)
     outcome.counts["flights in the source file"] = table.num_rows
     with tempfile.TemporaryDirectory(prefix="hightide-demo-data-") as data:
-        broker = BrokerProcess(Path(data), 1)
-        process = start_broker(broker, port=0, assignments=())
+        broker = NodeProcess(Path(data), 1)
+        process = start_node(broker, port=0)
         try:
             facts = wait_until_serving(broker, process)
             address = f"{facts['host']}:{facts['port']}"
             say(f"a broker serves on {address}")
             _stream(address, table, output, master, outcome)
         finally:
-            stop_broker(broker)
+            stop_nodes([broker])
             process.wait()
     _check(table, output, outcome)
     _report(output, outcome)

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import click
 
-from hightide_cli.cluster import brokers_of, data_option
+from hightide_cli.cluster import data_option
 from hightide_cli.failures import UNHEALTHY
 from hightide_cli.options import output_option, show
+from hightide_cli.processes import nodes_of
 
 DISK_FREE_BYTES_MIN = 1 << 30
 OPEN_FILES_MIN = 1024
@@ -101,7 +102,7 @@ def _spark() -> Finding:
 
 
 def _port(data: Path, port: int) -> Finding:
-    for broker in brokers_of(data):
+    for broker in nodes_of(data):
         if broker.pid() is not None and broker.facts().get("port") == port:
             return Finding("port", OK, f"{port} is served by broker {broker.node} of {data}")
     with socket.socket() as probe:

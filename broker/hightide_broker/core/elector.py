@@ -87,6 +87,9 @@ class Elector:
             self._deadline = now
         elif self.voted == me:
             self.role, self._deadline = Role.CANDIDATE, now
+        elif self.voted == NOBODY:
+            # Nothing is known of a leader who could be disturbed, and the pre-vote asks first.
+            self._deadline = now + self._backoff()
 
     def __repr__(self) -> str:
         return (

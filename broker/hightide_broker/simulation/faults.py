@@ -21,16 +21,19 @@ class Faults:
             (4, self._lose_power),
             (2, self._stop),
             (6, self._restart),
-            (3, self._cut_one_way),
-            (4, self._isolate),
-            (2, self._split),
-            (2, self._clog),
-            (2, self._reset),
             (2, self._stall_disk),
             (2, self._strike_leader),
             (1, self._black_out),
             (6, self._heal),
         ]
+        if len(world.machines) > 1:
+            self._kinds += [
+                (3, self._cut_one_way),
+                (4, self._isolate),
+                (2, self._split),
+                (2, self._clog),
+                (2, self._reset),
+            ]
 
     async def run(self) -> None:
         """Until cancelled."""

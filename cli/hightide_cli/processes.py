@@ -1,0 +1,266 @@
+"""Node processes of a cluster on this machine, kept in one directory.
+
+`<data>/cluster.json` says which nodes the cluster has, for ever; `<data>/broker-1` (or
+`controller-101`) is a node's data, `<data>/logs/broker-1.log` what it says, and
+`<data>/run/broker-1.json` where it serves. Whether a node lives is asked of the lock on its data
+directory, not of a process id, which may be somebody else's by now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hightide_cli.failures import REFUSED, UNREACHABLE
+from hightide_cli.options import say
+
+DEFAULT_PORT = 19092
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+VOTERS = 3
+"""Controllers of a cluster that is large enough."""
+FIRST_CONTROLLER = 101
+"""Ids of nodes that are controllers only begin here."""
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """One node of a data directory, alive or not."""
+
+    data: Path
+    node: int
+    roles: tuple[str, ...] = ("broker", "controller")
+
+    @property
+    def name(self) -> str:
+        return f"{self.roles[0]}-{self.node}"
+
+    @property
+    def directory(self) -> Path:
+        return self.data / self.name
+
+    @property
+    def log_file(self) -> Path:
+        return self.data / "logs" / f"{self.name}.log"
+
+    @property
+    def ready_file(self) -> Path:
+        return self.data / "run" / f"{self.name}.json"
+
+    def facts(self) -> dict[str, Any]:
+        """What the node wrote when it began to serve; empty if it never did."""
+        return _read_json(self.ready_file)
+
+    def pid(self) -> int | None:
+        """The process that holds the directory's lock; None if nobody does."""
+        try:
+            with (self.directory / ".lock").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return int(file.read().strip() or 0) or None
+                return None
+        except OSError:
+            return None
+
+    def describe(self) -> dict[str, Any]:
+        """A row of `ps`."""
+        facts, pid = self.facts(), self.pid()
+        return {
+            "node": self.node,
+            "pid": pid,
+            "host": facts.get("host"),
+            "port": facts.get("port"),
+            "roles": list(self.roles),
+            "alive": pid is not None,
+            "data": str(self.directory),
+        }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+# -- which nodes there are -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The nodes of a cluster, their ports, and its id."""
+
+    cluster_id: str
+    nodes: tuple[tuple[NodeProcess, int], ...]
+
+    @property
+    def processes(self) -> list[NodeProcess]:
+        """The nodes."""
+        return [process for process, _ in self.nodes]
+
+    @property
+    def voters(self) -> str:
+        """As in `controller.quorum.voters`; empty for a cluster of one controller on its own."""
+        voters = [
+            f"{process.node}@127.0.0.1:{port}"
+            for process, port in self.nodes
+            if "controller" in process.roles
+        ]
+        return ",".join(voters) if len(self.nodes) > 1 else ""
+
+
+def nodes_of(data: Path) -> list[NodeProcess]:
+    """The nodes of a data directory; none if there never was a cluster."""
+    plan = read_plan(data)
+    return plan.processes if plan else []
+
+
+def read_plan(data: Path) -> Plan | None:
+    """What `cluster.json` says; None if there is none."""
+    facts = _read_json(data / "cluster.json")
+    if not facts:
+        return None
+    nodes = [
+        (NodeProcess(data, node["node"], tuple(node["roles"])), node["port"])
+        for node in facts["nodes"]
+    ]
+    return Plan(facts["cluster_id"], tuple(nodes))
+
+
+def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Plan:
+    """Decide which nodes a new cluster has, and write it down.
+
+    Three controllers where there are three brokers or more, or where they are nodes of their own;
+    otherwise one: two would need each other, and so be weaker than one.
+    """
+    from hightide.ports import system_random
+    from hightide_broker.runtime.controller import random_id
+
+    both, broker, controller = ("broker", "controller"), ("broker",), ("controller",)
+    voters = 0 if split else (VOTERS if brokers >= VOTERS else 1)
+    roles = {node: both if node <= voters else broker for node in range(1, brokers + 1)}
+    if split:
+        roles |= dict.fromkeys(range(FIRST_CONTROLLER, FIRST_CONTROLLER + VOTERS), controller)
+    ports = _ports(port, len(roles))
+    plan = Plan(
+        random_id(system_random()),
+        tuple(
+            (NodeProcess(data, node, roles[node]), each)
+            for node, each in zip(roles, ports, strict=True)
+        ),
+    )
+    data.mkdir(parents=True, exist_ok=True)
+    nodes = [
+        {"node": process.node, "roles": process.roles, "port": each} for process, each in plan.nodes
+    ]
+    text = json.dumps({"cluster_id": plan.cluster_id, "nodes": nodes}, indent=2)
+    (data / "cluster.json").write_text(text + "\n")
+    return plan
+
+
+def _ports(first: int | None, count: int) -> list[int]:
+    """Ports in a row from `first`; free ones wherever they are if that is 0."""
+    if first != 0:
+        return [(first or DEFAULT_PORT) + number for number in range(count)]
+    if count == 1:
+        return [0]
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+# -- starting and stopping -------------------------------------------------------------------------
+
+
+def start_node(
+    process: NodeProcess,
+    *,
+    port: int,
+    cluster_id: str = "",
+    voters: str = "",
+    assignments: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a node's process; its output goes to its log file."""
+    for path in (process.directory, process.log_file.parent, process.ready_file.parent):
+        path.mkdir(parents=True, exist_ok=True)
+    process.ready_file.unlink(missing_ok=True)
+    keys = [
+        f"node.id={process.node}",
+        f"log.dirs={process.directory.resolve()}",
+        f"listen.port={port}",
+        f"process.roles={','.join(process.roles)}",
+    ]
+    keys += [f"cluster.id={cluster_id}"] if cluster_id else []
+    keys += [f"controller.quorum.voters={voters}"] if voters else []
+    command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
+    command += [word for key in (*keys, *assignments) for word in ("--set", key)]
+    command += ["--ready-file", str(process.ready_file.resolve())]
+    with process.log_file.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def wait_until_serving(node: NodeProcess, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The facts of a node that serves; exits with the end of its log if it does not."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        facts = node.facts()
+        if facts.get("pid") == process.pid:
+            return facts
+        if (code := process.poll()) is not None:
+            say(f"{node.name} did not start (exit code {code}); its log ends with:")
+            say("\n".join(tail(node.log_file, 10)))
+            raise click.exceptions.Exit(code if code > 0 else REFUSED)
+        time.sleep(_POLL_S)
+    say(f"{node.name} does not serve after {START_TIMEOUT_S:.0f} s, see {node.log_file}")
+    raise click.exceptions.Exit(UNREACHABLE)
+
+
+def stop_nodes(nodes: Sequence[NodeProcess], *, kill: bool = False) -> list[NodeProcess]:
+    """Stop nodes, all at once, and wait until their directories are free; those that still run."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    left = [node for node in nodes if _signal(node, kill=kill)]
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = [node for node in left if node.pid() is not None]
+    return left
+
+
+def _signal(node: NodeProcess, *, kill: bool) -> bool:
+    pid = node.pid()
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+    return pid is not None
+
+
+def tail(path: Path, count: int) -> list[str]:
+    """The last lines of a file."""
+    try:
+        return path.read_text(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []
