@@ -16,17 +16,21 @@ import click
 
 COMMANDS = {
     "up": ("cluster", "up", "start a cluster on this machine"),
-    "ps": ("cluster", "ps", "list the brokers of a data directory"),
-    "logs": ("cluster", "logs", "print a broker's log"),
+    "ps": ("cluster", "ps", "list the nodes of a data directory"),
+    "logs": ("cluster", "logs", "print a node's log"),
     "down": ("cluster", "down", "stop a cluster"),
     "server": ("server", "server", "run one broker in the foreground"),
     "storage": ("server", "storage", "format and describe data directories"),
     "topics": ("topics", "topics", "create, list, describe, alter and delete topics"),
+    "partitions": ("partitions", "partitions", "elect leaders of partitions"),
+    "brokers": ("brokers", "brokers", "list and describe brokers"),
+    "quorum": ("brokers", "quorum", "show the quorum of controllers"),
     "configs": ("topics", "configs", "describe and alter configurations"),
     "produce": ("produce", "produce", "write lines or JSON to a topic"),
     "consume": ("consume", "consume", "read records from topics"),
     "log": ("log", "log", "look into segment files: dump, verify"),
     "bench": ("bench", "bench", "measure this machine: produce, consume, e2e"),
+    "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
     "demo": ("demo", "demo", "real flights through a real broker into Spark, checked"),
 }

@@ -196,6 +196,23 @@ class Admin:
         reply: m.DescribeClusterResponse = await self._call(m.DescribeClusterRequest())
         return reply
 
+    async def describe_quorum(self) -> m.DescribeQuorumResponse:
+        """The quorum of controllers as its leader sees it."""
+        reply: m.DescribeQuorumResponse = await self._call(m.DescribeQuorumRequest())
+        return reply
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[m.ElectLeadersResult]:
+        """Hold elections: of the preferred replicas, or `unclean`, where nobody leads, of any live
+        one, which may lose records. None: wherever one is needed. Refusals are in the results."""
+        parts = None
+        if partitions is not None:
+            parts = [m.TopicPartition(topic=topic, partition=n) for topic, n in partitions]
+        request = m.ElectLeadersRequest(partitions=parts, unclean=unclean)
+        reply: m.ElectLeadersResponse = await self._call(request)
+        return reply.partitions
+
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None
     ) -> list[m.DescribeLogDirsResponse]:

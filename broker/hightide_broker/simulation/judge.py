@@ -30,6 +30,9 @@ from hightide_broker.runtime.quorum import QuorumDriver
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY
 from hightide_broker.simulation.disk import SimDisk
 
+EVENTS_MAX = 300_000
+"""More than any seed needs: a world that reaches it runs in circles."""
+
 
 class Violation(AssertionError):
     """A promise was broken."""
@@ -109,6 +112,7 @@ class Judge:
         core, node = driver.core, driver.node
         life = self._lives[node]
         log = driver.metadata
+        self._check(self.story.events < EVENTS_MAX, f"{EVENTS_MAX} events: {node} spins", driver)
         self.story.note(
             f"{node} {type(event).__name__} {core.role.value} {core.epoch} {core.leader} "
             f"{core.voted} {core.high_watermark} {log.log_start} {log.log_end} {log.synced_end} "
@@ -136,13 +140,12 @@ class Judge:
             life.watermark = core.high_watermark
 
     def image_applied(self, node: int, image: ClusterImage) -> None:
-        digest = hashlib.blake2b(digest_size=16)
-        for change in image.changes():
-            digest.update(msgspec.msgpack.encode(change))
-        first = self._images.setdefault(image.offset, (node, digest.digest()))
-        if first[1] != digest.digest():
+        state = (image.brokers, image.topics, [*image.configs.items()], image.next_producer_id)
+        digest = hashlib.blake2b(msgspec.msgpack.encode(state), digest_size=16).digest()
+        first = self._images.setdefault(image.offset, (node, digest))
+        if first[1] != digest:
             raise Violation(f"images of nodes {first[0]} and {node} differ at {image.offset}")
-        self.story.note(f"{node} applied {image.offset} {digest.hexdigest()}")
+        self.story.note(f"{node} applied {image.offset} {digest.hex()}")
 
     # -- invariants ------------------------------------------------------------------------------
 
@@ -202,10 +205,12 @@ class Judge:
     def _check_commit(self, driver: QuorumDriver, before: int) -> None:
         """What this node now takes for committed is what everybody else does."""
         log, end = driver.metadata, driver.core.high_watermark
+        last_epoch = driver.core.epoch
         for header in log.headers(max(before, log.log_start)):
             if header.next_offset > end:
                 break
             batch = (header.next_offset, header.leader_epoch, header.crc)
+            last_epoch = header.leader_epoch
             first = self._committed.setdefault(header.base_offset, batch)
             self._check(
                 first == batch, f"committed {first} at {header.base_offset} became {batch}", driver
@@ -214,6 +219,9 @@ class Judge:
             self.committed_end = end
             self.commits += 1
             self._check_majority(driver, end)
+            if driver.core.is_leader:
+                own = last_epoch == driver.core.epoch
+                self._check(own, f"a leader commits {end} without an entry of its epoch", driver)
 
     def _check_majority(self, driver: QuorumDriver, end: int) -> None:
         voters = [machine.id for machine in self.machines.values() if machine.is_voter]

@@ -69,7 +69,7 @@ class Knobs:
             ),
             sync_latency_s=rng.choice([0.0, 0.002, 0.03]),
             fault_interval_s=rng.choice([1.0, 2.0, 5.0]),
-            think_s=rng.choice([0.1, 0.3, 1.0]),
+            think_s=rng.choice([0.2, 0.5, 1.5]),
         )
 
 

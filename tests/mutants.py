@@ -1,0 +1,222 @@
+"""Bugs planted in the quorum, its driver and its controller; each one breaks one rule.
+
+Not a test. A mutant is a context in which the bug is there; `test_mutants.py` shows that the
+simulation notices each of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from hightide_broker.core import elector, fetching, image, quorum
+from hightide_broker.core.ready import NOBODY
+from hightide_broker.core.roles import Role
+from hightide_broker.runtime import controller as controller_shell
+from hightide_broker.runtime import metadata_log
+from hightide_broker.runtime import quorum as driver
+from hightide_broker.simulation.disk import SimDisk
+
+Mutant = Callable[[], AbstractContextManager[None]]
+MUTANTS: dict[str, Mutant] = {}
+
+
+@contextmanager
+def planted(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` for the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def mutant(make: Mutant) -> Mutant:
+    MUTANTS[make.__name__] = make
+    return make
+
+
+@mutant
+def votes_and_epochs_are_not_kept_on_disk():
+    return planted(driver.QuorumDriver, "_persist", lambda self, ballot: None)
+
+
+@mutant
+def votes_are_forgotten_at_a_restart():
+    read = driver.read_quorum_state
+
+    def forgetful(disk, directory):
+        state = read(disk, directory)
+        return driver.QuorumState(state.leader_id, state.leader_epoch, NOBODY)
+
+    return planted(driver, "read_quorum_state", forgetful)
+
+
+@mutant
+def a_voter_votes_for_everybody():
+    vote = elector.Elector._vote
+
+    def generous(self, request, now):
+        if not request.pre_vote and request.epoch == self.epoch and self.leader == NOBODY:
+            self.voted = NOBODY
+        return vote(self, request, now)
+
+    return planted(elector.Elector, "_vote", generous)
+
+
+@mutant
+def the_longer_log_counts_instead_of_the_later_epoch():
+    vote = elector.Elector._vote
+
+    def by_length(self, request, now):
+        mine, theirs = self._log.log_end, request.log_end
+        with planted(type(self._log), "last_epoch", property(lambda log: 0)):
+            return vote(self, request, now) and theirs >= mine
+
+    return planted(elector.Elector, "_vote", by_length)
+
+
+@mutant
+def any_log_may_lead():
+    vote = elector.Elector._vote
+
+    def careless(self, request, now):
+        with planted(type(self._log), "last_epoch", property(lambda log: -1)):
+            return vote(self, request, now)
+
+    return planted(elector.Elector, "_vote", careless)
+
+
+@mutant
+def there_is_no_pre_vote():
+    become = elector.Elector._become_prospective
+
+    def at_once(self, now):
+        become(self, now)
+        if self.role is Role.PROSPECTIVE:
+            self._become_candidate(now)
+
+    return planted(elector.Elector, "_become_prospective", at_once)
+
+
+@mutant
+def one_copy_is_enough():
+    return planted(quorum, "held_by_majority", max)
+
+
+@mutant
+def a_leader_counts_what_it_has_not_synced():
+    def hasty(self):
+        ends = [peer.log_end for peer in self._peers.values()] + [self._log.log_end]
+        held = quorum.held_by_majority(ends)
+        if held > self.epoch_start:
+            self._commit(held)
+
+    return planted(quorum.Quorum, "_commit_as_leader", hasty)
+
+
+@mutant
+def a_follower_acknowledges_what_it_has_not_synced():
+    wake_at = property(lambda self: float("inf") if self._under_way is not None else self._due)
+    return planted(fetching.Fetching, "wake_at", wake_at)
+
+
+@mutant
+def an_entry_of_an_old_epoch_is_committed_by_counting():
+    def counting(self):
+        ends = [peer.log_end for peer in self._peers.values()] + [self._log.synced_end]
+        self._commit(quorum.held_by_majority(ends))
+
+    return planted(quorum.Quorum, "_commit_as_leader", counting)
+
+
+@mutant
+def a_log_that_differs_is_not_cut():
+    return planted(metadata_log.MetadataLog, "truncate_to", lambda self, offset: None)
+
+
+@mutant
+def divergence_goes_unnoticed():
+    return planted(quorum, "locate", lambda *args: None)
+
+
+@mutant
+def a_leader_does_what_a_late_answer_says():
+    answered, end = quorum.Quorum._fetch_answered, fetching.Fetching.end
+
+    def forgetting_nothing(self):
+        under_way = getattr(self, "_under_way", None)
+        end(self)
+        self._under_way = under_way
+
+    def in_any_role(self, event, now):
+        if event.response is None or self.role is not Role.LEADER:
+            return answered(self, event, now)
+        self._fetching.succeeded(event, self._ready, now, high_watermark=0)
+        self._fetching._due = float("inf")
+        return None
+
+    @contextmanager
+    def both():
+        with (
+            planted(fetching.Fetching, "end", forgetting_nothing),
+            planted(quorum.Quorum, "_fetch_answered", in_any_role),
+        ):
+            yield
+
+    return both()
+
+
+@mutant
+def a_leader_goes_on_in_its_epoch_after_a_restart():
+    begin = elector.Elector._begin
+
+    def reborn(self, now):
+        begin(self, now)
+        if self.role is Role.RESIGNED:
+            self.role = Role.CANDIDATE
+            self.leader = NOBODY
+            self._become_leader(now)
+
+    return planted(elector.Elector, "_begin", reborn)
+
+
+@mutant
+def the_controller_answers_before_commit():
+    async def impatient(self, request):
+        if self._active is None:
+            raise driver.not_controller(self._quorum.leader)
+        decision = self._decide(self._active.core, request)
+        first = self._append(decision.changes)
+        reply = decision.reply
+        for number, change in enumerate(decision.changes):
+            if isinstance(change, controller_shell.RegisterBroker):
+                epoch = first + number
+                reply = controller_shell.c.RegisterBrokerResponse(broker_epoch=epoch)
+        return reply, 0
+
+    return planted(controller_shell.ControllerShell, "submit", impatient)
+
+
+@mutant
+def a_snapshot_forgets_who_is_fenced():
+    registration = image._registration
+
+    def forgetful(state):
+        return controller_shell.RegisterBroker(
+            **{
+                name: getattr(registration(state), name)
+                for name in registration(state).__struct_fields__
+                if name != "fenced"
+            }
+        )
+
+    return planted(image, "_registration", forgetful)
+
+
+@mutant
+def the_disk_lies_about_syncs():
+    async def lazy(self, files, directories=()):
+        return None
+
+    return planted(SimDisk, "sync", lazy)

@@ -1,0 +1,65 @@
+"""Planted bugs do not survive: each one is noticed by some seed of the simulation.
+
+A mutant that survives 500 seeds means that the judge, the faults or the clients of the simulated
+world have become too kind. The seed that is tried first is the one that noticed it last time.
+"""
+
+import logging
+
+import pytest
+from mutants import MUTANTS
+
+from hightide_broker.simulation.run import run_seed
+
+SEEDS = range(1, 501)
+NOTICED_BY = {
+    "votes_and_epochs_are_not_kept_on_disk": 1,
+    "votes_are_forgotten_at_a_restart": 4,
+    "a_voter_votes_for_everybody": 1,
+    "the_longer_log_counts_instead_of_the_later_epoch": 34,
+    "any_log_may_lead": 7,
+    "there_is_no_pre_vote": 1,
+    "one_copy_is_enough": 1,
+    "a_leader_counts_what_it_has_not_synced": 5,
+    "a_follower_acknowledges_what_it_has_not_synced": 1,
+    "an_entry_of_an_old_epoch_is_committed_by_counting": 8,
+    "a_log_that_differs_is_not_cut": 3,
+    "divergence_goes_unnoticed": 2,
+    "a_leader_does_what_a_late_answer_says": 1,
+    "a_leader_goes_on_in_its_epoch_after_a_restart": 7,
+    "the_controller_answers_before_commit": 3,
+    "a_snapshot_forgets_who_is_fenced": 2,
+    "the_disk_lies_about_syncs": 5,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_noticed(name):
+    with MUTANTS[name]():
+        for seed in (NOTICED_BY[name], *SEEDS):
+            if breaks(seed):
+                return
+    pytest.fail(f"{name} survived {len(SEEDS)} seeds")
+
+
+def breaks(seed):
+    """Whether a seed ends with a broken promise, or with a node that crashes."""
+    try:
+        return bool(run_seed(seed).violation)
+    except ExceptionGroup:
+        return True
+
+
+@pytest.mark.slow
+def test_without_a_mutant_the_same_seeds_keep_every_promise():
+    for seed in sorted(set(NOTICED_BY.values())):
+        outcome = run_seed(seed)
+        assert not outcome.violation, f"seed {seed}: {outcome.violation}"
