@@ -194,7 +194,7 @@ def test_a_usage_error_is_told_before_any_broker_is_asked(command, nobody, words
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize("words", [["-n", "3"], ["--topic", "t:x"], ["--topic", ":3"]], ids=spoken)
+@pytest.mark.parametrize("words", [["-n", "0"], ["--topic", "t:x"], ["--topic", ":3"]], ids=spoken)
 def test_up_refuses_what_it_cannot_do_and_leaves_nothing_behind(command, tmp_path, words):
     ended = command("up", "--detach", *words)
     assert ended.code == 2

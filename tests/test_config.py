@@ -31,7 +31,11 @@ NUMBERS = [key.name for key in KEYS.values() if not (key.is_text or key.is_float
 ANOTHER = {
     name: key.choices[-1] if key.choices else "0.25" if key.is_float else "4242"
     for name, key in KEYS.items()
-} | {"log.cleanup.policy": "compact"}
+} | {
+    "log.cleanup.policy": "compact",
+    "process.roles": "controller",
+    "controller.quorum.voters": "4242@a:1,7@b:2",
+}
 """A value of each key that is not its default."""
 
 

@@ -35,6 +35,7 @@ def these(package, names):
     return tuple(f"{package}.{name}" for name in names.split())
 
 
+PURE_WIRE = "errors records columns messages controller_messages"
 # The longest name that fits a module is its room.
 CONFIG_OF_TOPICS = ("hightide_broker.core.topic_config",)
 ARROWS = {
@@ -42,10 +43,7 @@ ARROWS = {
     "hightide.spark": Room(("hightide",)),
     "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
     "hightide_broker": Room(("hightide_broker", "hightide")),
-    "hightide_broker.core": Room(
-        these("hightide_broker", "core")
-        + these("hightide", "errors records columns messages controller_messages")
-    ),
+    "hightide_broker.core": Room(("hightide_broker.core", *these("hightide", PURE_WIRE))),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
         + these("hightide", "errors records columns bins ports")
@@ -71,10 +69,7 @@ REPLACEMENTS = {
     "threading": "stay on one thread and let the shell use a worker",
     "subprocess": "return the wish and let the shell start the process",
 }
-PURE_CLIENT = (
-    "errors bins records columns arrow messages controller_messages apis wire accumulator"
-    " partitioner subscription assignors"
-)
+PURE_CLIENT = PURE_WIRE + " apis bins arrow wire accumulator partitioner subscription assignors"
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
     "hightide_broker.core": REPLACEMENTS.keys(),

@@ -109,7 +109,8 @@ class Node:
         clean: bool,
         witness: Witness | None = None,
     ) -> None:
-        """Opens the metadata log; raises `MetadataFailed`, `QuorumStateDamaged`, `DiskError`."""
+        """Opens the metadata log; raises `LogDamaged`, `SnapshotDamaged`,
+        `QuorumStateDamaged`, `DiskError`."""
         self.id = config.number("node.id")
         self.config = config
         self.cluster_id = meta.cluster_id
@@ -399,8 +400,8 @@ async def open_node(
 ) -> AsyncIterator[Node]:
     """A node for the block, serving already unless told not to `wait`; an orderly stop at its end.
 
-    Raises `LockHeld`, `WrongDirectory`, `QuorumStateDamaged`, `MetadataFailed`, `DiskError`, or
-    `OSError` if the port is taken.
+    Raises `LockHeld`, `WrongDirectory`, `QuorumStateDamaged`, `LogDamaged`, `SnapshotDamaged`,
+    `DiskError`, or `OSError` if the port is taken.
     """
     directory = _directory(config)
     disk.make_dirs(directory)

@@ -11,6 +11,7 @@ from hightide.errors import (
     HightideError,
     RequestTimedOut,
     UsageError,
+    error_code,
 )
 
 OK, REFUSED, USAGE, UNREACHABLE, NOT_FOUND, CONFLICT, UNHEALTHY, CORRUPT, DENIED = range(9)
@@ -28,6 +29,11 @@ _BY_CODE = {
     ErrorCode.NOT_CONTROLLER: UNREACHABLE,
     ErrorCode.ELECTION_NOT_NEEDED: CONFLICT,
 }
+
+
+def exit_code(code: str | None) -> int:
+    """The exit code for a refusal by its name."""
+    return _BY_CODE.get(error_code(code or ""), REFUSED)
 
 
 def explain(error: BaseException) -> tuple[str | None, int]:
@@ -53,12 +59,13 @@ def _explain_broker(error: BaseException) -> tuple[str | None, int]:
     from hightide_broker.storage.directory import WrongDirectory
     from hightide_broker.storage.quorum_state import QuorumStateDamaged
     from hightide_broker.storage.recovery import LogDamaged
+    from hightide_broker.storage.snapshots import SnapshotDamaged
 
     if isinstance(error, ConfigError):
         return str(error), USAGE
     if isinstance(error, LockHeld | WrongDirectory):
         return str(error), CONFLICT
-    if isinstance(error, LogDamaged | QuorumStateDamaged):
+    if isinstance(error, LogDamaged | QuorumStateDamaged | SnapshotDamaged):
         return str(error), CORRUPT
     if isinstance(error, DiskError | NodeMustStop | OSError):
         return str(error), REFUSED

@@ -4,6 +4,7 @@ writing."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,8 @@ import click
 import msgspec
 
 from hightide.columns import to_records
-from hightide.records import BatchHeader
+from hightide.errors import CorruptBatch
+from hightide.records import BatchHeader, check_crc, iter_batches
 from hightide_cli.envelope import encode_bytes
 from hightide_cli.failures import CORRUPT, NOT_FOUND
 from hightide_cli.options import say
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from hightide_broker.storage.segment import Segment
 
 METADATA = "__cluster_metadata"
+_NAME = re.compile(r"\d{20}(-\d{10})?")
 
 
 @click.group()
@@ -34,16 +37,21 @@ def log() -> None:
 @click.option("--records", is_flag=True, help="Every record too.")
 @click.option("-J", "--json-lines", is_flag=True, help="One JSON object a batch.")
 def dump(path: Path, records: bool, json_lines: bool) -> None:
-    """Print the batches of a segment file, or of every segment in a directory; indexes too."""
+    """Print the batches of a segment or metadata snapshot, or of all in a directory; indexes
+    too."""
     damaged = False
-    for file in files_of(path, (".log", ".index", ".timeindex") if path.is_file() else (".log",)):
-        if file.suffix != ".log":
+    whole = (".log", ".checkpoint")
+    for file in files_of(path, (*whole, ".index", ".timeindex") if path.is_file() else whole):
+        if file.suffix not in whole:
             _dump_index(file, json_lines)
             continue
+        is_snapshot = file.suffix == ".checkpoint"
         if not json_lines:
+            what = "Snapshot of everything below" if is_snapshot else "Log starting"
             click.echo(f"Dumping {file}")
-            click.echo(f"Log starting offset: {int(file.stem)}")
-        for row in batch_rows(file, with_records=records):
+            click.echo(f"{what} offset: {int(file.stem[:20])}")
+        read = snapshot_rows if is_snapshot else batch_rows
+        for row in read(file, with_records=records):
             damaged = damaged or not row["valid"]
             click.echo(json.dumps(row, ensure_ascii=False) if json_lines else _line(row))
     if damaged:
@@ -58,15 +66,18 @@ def verify(path: Path) -> None:
     from hightide_broker.storage.recovery import damage_in
 
     count, bad = 0, 0
-    for file in files_of(path, (".log",)):
+    for file in files_of(path, (".log", ".checkpoint")):
         count += 1
+        if file.suffix == ".checkpoint":
+            bad += _snapshot_damage(file)
+            continue
         segment = open_segment(file)
         for damage in damage_in(segment):
             bad += 1
             click.echo(f"{damage.path}: byte {damage.position}: {damage.why}")
         for name, why in _index_damage(segment):
             say(f"{name}: {why}; the broker rebuilds it when it opens the log")
-    say(f"{count} segments checked, {bad} damaged places")
+    say(f"{count} files checked, {bad} damaged places")
     if bad:
         raise click.exceptions.Exit(CORRUPT)
 
@@ -74,7 +85,7 @@ def verify(path: Path) -> None:
 def files_of(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """Segment files at or below a path, in order; exits with 4 if there is none."""
     found = [path] if path.is_file() else sorted(path.rglob("*"))
-    files = [f for f in found if f.suffix in suffixes and f.stem.isdigit() and len(f.stem) == 20]
+    files = [file for file in found if file.suffix in suffixes and _NAME.fullmatch(file.stem)]
     if not files:
         say(f"no segment files at {path}")
         raise click.exceptions.Exit(NOT_FOUND)
@@ -109,6 +120,38 @@ def batch_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]:
         except SegmentDamage as damage:
             yield {"position": damage.position, "valid": False, "error": damage.why}
             position = next_whole_batch(segment, damage.position + 1)
+
+
+def snapshot_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]:
+    """Each batch of a metadata snapshot as fields; the damage that ends it as the last row."""
+    data, position = file.read_bytes(), 0
+    try:
+        for header, batch in iter_batches(data):
+            check_crc(batch, header)
+            row = _header_fields(header, position)
+            if with_records:
+                row["records"] = list(_record_rows(header, batch, METADATA, 0))
+            yield row
+            position += header.size
+    except CorruptBatch as error:
+        yield {"position": position, "valid": False, "error": str(error)}
+        return
+    if position < len(data):
+        yield {"position": position, "valid": False, "error": "the last batch is cut off"}
+
+
+def _snapshot_damage(file: Path) -> int:
+    """How many damaged places a snapshot has: one, if it is not whole."""
+    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.storage.snapshots import SnapshotDamaged, read_snapshot
+
+    end, _, epoch = file.stem.partition("-")
+    try:
+        read_snapshot(RealDisk(), str(file.parent), (int(end), int(epoch)))
+    except SnapshotDamaged as error:
+        click.echo(str(error))
+        return 1
+    return 0
 
 
 def _header_fields(header: BatchHeader, position: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hightide_cli.failures import REFUSED
+from hightide_cli.failures import exit_code
 from hightide_cli.options import client_options, run, say, show, yes_option
 
 
@@ -22,9 +22,7 @@ def partitions() -> None:
 @click.argument("parts", metavar="TOPIC:PARTITION…", nargs=-1)
 @click.option("--all", "everywhere", is_flag=True, help="Wherever an election is needed.")
 @click.option("--preferred", is_flag=True, help="The first replica of the assignment (default).")
-@click.option(
-    "--unclean", is_flag=True, help="Any live replica where nobody leads: may lose data."
-)
+@click.option("--unclean", is_flag=True, help="Any live replica where nobody leads: may lose data.")
 @yes_option
 @client_options
 def elect(
@@ -59,7 +57,7 @@ def elect(
     for each in refused:
         say(f"{each.topic}:{each.partition}: {each.error}: {each.message}")
     if refused:
-        raise click.exceptions.Exit(REFUSED)
+        raise click.exceptions.Exit(exit_code(refused[0].error))
 
 
 def _parse(text: str) -> tuple[str, int]:

@@ -33,7 +33,6 @@ from hightide_broker.core.changes import AnyChange, Change, decode_change, encod
 from hightide_broker.core.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
 from hightide_broker.storage.log import Log, SyncJob, UnexpectedAppendOffset
-from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import FileSlice, LogConfig
 from hightide_broker.storage.snapshots import (
     SnapshotDamaged,
@@ -68,7 +67,7 @@ class MetadataLog:
     """Implements `core.ready.LogView`."""
 
     def __init__(self, disk: Disk, directory: str, *, config: LogConfig, clock: WallClock) -> None:
-        """Open the log, or make it. Raises `MetadataFailed` if it is damaged, or `DiskError`."""
+        """Open the log, or make it; raises `LogDamaged`, `SnapshotDamaged`, or `DiskError`."""
         self._disk = disk
         self._directory = directory
         self._clock = clock
@@ -84,7 +83,7 @@ class MetadataLog:
         earliest = self.earliest_snapshot
         if self._log.segment_bases()[0] > 0:
             if earliest is None:
-                raise MetadataFailed(
+                raise SnapshotDamaged(
                     f"{directory} begins at offset {self._log.segment_bases()[0]} and has no "
                     f"snapshot of what came before; restore it from a copy"
                 )
@@ -98,18 +97,15 @@ class MetadataLog:
         disk, directory = self._disk, self._directory
         if not disk.exists(f"{directory}/partition.metadata"):
             return Log.create(disk, directory, topic_id=METADATA_TOPIC_ID, config=config)
-        try:
-            return Log.open(
-                disk,
-                directory,
-                topic_id=METADATA_TOPIC_ID,
-                config=config,
-                log_start=0,
-                recovery_point=0,
-                clean=False,
-            )
-        except LogDamaged as error:
-            raise MetadataFailed(str(error)) from error
+        return Log.open(
+            disk,
+            directory,
+            topic_id=METADATA_TOPIC_ID,
+            config=config,
+            log_start=0,
+            recovery_point=0,
+            clean=False,
+        )
 
     def _drop_unusable_snapshots(self) -> None:
         """Forget snapshots from before the log's beginning, and damaged ones that it can do
@@ -123,7 +119,7 @@ class MetadataLog:
                 read_snapshot(self._disk, self._directory, snapshot)
             except SnapshotDamaged as error:
                 if not self._can_do_without(snapshot, base):
-                    raise MetadataFailed(f"{error}; restore it from a copy") from error
+                    raise SnapshotDamaged(f"{error}; restore it from a copy") from error
                 log.warning("%s; the log has what it contained, it is removed", error)
                 self._remove(snapshot)
 
