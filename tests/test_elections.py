@@ -193,6 +193,15 @@ def test_a_preferred_election_is_never_unclean(is_back: bool) -> None:
     assert (result.error, cluster.changes) == (E.PREFERRED_LEADER_NOT_AVAILABLE, [])
 
 
+def test_a_preferred_election_makes_no_leader_out_of_who_may_miss_records() -> None:
+    cluster = all_gone()
+    cluster.unfence(2)
+    cluster.alter("a", unclean_leader_election_enable="true")
+    assert cluster.partition("a", 1).replicas[0] == 2
+    (result,) = cluster.elect(("a", 1))
+    assert (result.error, cluster.changes) == (E.PREFERRED_LEADER_NOT_AVAILABLE, [])
+
+
 def test_a_preferred_election_of_everything_asks_for_what_others_lead() -> None:
     cluster = Cluster(1, 2)
     cluster.create("a", assignment=[[1, 2], [2, 1], [1, 2]])

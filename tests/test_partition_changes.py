@@ -218,6 +218,26 @@ def test_an_eligible_replica_leads_alone_and_the_others_stay_eligible() -> None:
     assert who(cluster) == is_(2, (2,), elr=(0, 3))
 
 
+def test_a_member_in_sync_comes_before_an_eligible_replica() -> None:
+    """Whatever the order of the assignment, and even if the eligible one is preferred."""
+    cluster = cluster_of(0, 1, 2, min_isr=3)
+    cluster.fence(0)
+    cluster.unfence(0)
+    cluster.fence(1)
+    assert who(cluster) == is_(2, (2,), elr=(0, 1))
+    (result,) = cluster.elect(("a", 0))
+    assert result.error == E.PREFERRED_LEADER_NOT_AVAILABLE
+    assert cluster.rebalance() == []
+
+
+def test_an_unclean_leader_ends_the_claims_of_all_others() -> None:
+    cluster = cluster_of(0, 1, 2, min_isr=2, unclean_leader_election_enable="true")
+    cluster.fence(2, 1, 0)
+    assert who(cluster) == is_(NONE, (), elr=(0, 1), last=0)
+    cluster.unfence(2)
+    assert who(cluster) == is_(2, (2,))
+
+
 def test_who_forgot_something_is_not_eligible_any_more() -> None:
     """testEligibleLeaderReplicas_UncleanShutdown, with restarts in place of -1 as epochs."""
     cluster = one_left()
@@ -288,6 +308,15 @@ def test_a_partition_cannot_need_more_in_sync_than_it_has_replicas() -> None:
     assert who(cluster) == is_(0, (0, 1), elr=(2,))
     cluster.alter_isr("a", 0, 1, 2)
     assert who(cluster) == is_(0, (0, 1, 2))
+
+
+def test_whoever_leads_alone_and_may_commit_ends_the_claims_of_all_others() -> None:
+    """min.insync.replicas was lowered while nobody led."""
+    cluster = cluster_of(0, 1, 2, min_isr=2)
+    cluster.fence(2, 1, 0)
+    cluster.alter("a", min_insync_replicas="1")
+    cluster.unfence(1)
+    assert who(cluster) == is_(1, (1,))
 
 
 @pytest.mark.parametrize("how", ["set", "unset"])

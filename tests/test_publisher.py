@@ -219,15 +219,24 @@ async def test_a_full_disk_delays_a_snapshot_and_nothing_else(autojump_clock, nu
     node = Node(SimDisk(), **SNAPSHOT_AFTER)
     nursery.start_soon(node.publisher.run)
     node.disk.fail("write", ".part", "No space left on device")
-    for number in range(12):
-        node.append(topic(number))
-        node.commit()
-        await node.settle()
-    assert (len(node.image.topics), node.snapshots) == (12, [])
+    node.append(*[topic(number) for number in range(30)])
+    node.commit()
+    await node.settle()
+    assert (len(node.image.topics), node.snapshots) == (30, [])
     node.disk.heal()
     await trio.sleep(HOUR_S + 1)
-    assert len(node.snapshots) == 1
-    assert node.metadata.latest_snapshot == (12, 1)
+    assert node.metadata.latest_snapshot == (30, 1)
+
+
+async def test_the_quorums_own_records_make_no_snapshot_due(autojump_clock, nursery) -> None:
+    node = Node(SimDisk(), **SNAPSHOT_AFTER)
+    nursery.start_soon(node.publisher.run)
+    for epoch in range(1, 20):
+        node.metadata.append_leader_change(epoch, leader=1, voters=[1])
+        node.commit()
+        await node.settle()
+    assert node.metadata.log_end == 19
+    assert node.snapshots == []
 
 
 # A node that fell behind.

@@ -46,8 +46,8 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over_and_not_before() -> 
     assert cluster.fence_silent() == [1]
     assert [type(change) for change in cluster.changes] == [ChangePartition, FenceBroker]
     assert (cluster.image.brokers[1].fenced, leaders(cluster, "a")) == (True, [NONE])
-    assert brokers_of(cluster).next_expiry == float("inf")
     assert cluster.fence_silent() == []
+    assert brokers_of(cluster).next_expiry == float("inf")
 
 
 def test_silent_brokers_are_fenced_one_at_a_time_the_most_silent_first() -> None:
@@ -57,7 +57,13 @@ def test_silent_brokers_are_fenced_one_at_a_time_the_most_silent_first() -> None
         cluster.heartbeat(broker)
     cluster.now += SESSION_S
     assert brokers_of(cluster).next_expiry < cluster.now
-    assert [cluster.fence_silent() for _ in range(4)] == [[3], [1], [2], []]
+    order = []
+    while brokers_of(cluster).next_expiry <= cluster.now:
+        fenced = cluster.fence_silent()
+        assert len(fenced) <= 1
+        order += fenced
+        assert len(order) + sum(not b.fenced for b in cluster.image.brokers.values()) == 3
+    assert order == [3, 1, 2]
 
 
 def test_a_fenced_broker_has_no_session_until_it_serves() -> None:
@@ -92,7 +98,8 @@ def test_a_new_controller_gives_everybody_a_whole_session() -> None:
     cluster.now += SESSION_S - 1
     cluster.heartbeat(2)
     cluster.now += 1
-    assert [cluster.fence_silent() for _ in range(2)] == [[1], []], "3 was fenced already"
+    fenced = [cluster.fence_silent() for _ in range(3)]
+    assert fenced == [[1], [], []], "2 was heard of, and 3 was fenced already"
 
 
 def test_a_session_belongs_to_one_registration() -> None:
@@ -255,6 +262,31 @@ def test_silent_brokers_delay_a_stop_until_they_are_fenced() -> None:
     assert wants_to_stop(cluster, 1).should_shut_down
 
 
+@pytest.mark.parametrize("how", ["it asks to be", "it is a new process", "it was before"])
+def test_a_fenced_broker_delays_no_stop(how: str) -> None:
+    cluster = three_with_a_leader()
+    if how == "it is a new process":
+        cluster.register(3)
+    else:
+        cluster.fence(3)
+    if how == "it was before":
+        cluster.take_over()
+    wants_to_stop(cluster, 1)
+    cluster.heartbeat(2)
+    if how != "it was before":
+        cluster.heartbeat(3, seen=0)
+    assert wants_to_stop(cluster, 1).should_shut_down
+
+
+def test_a_broker_that_stops_need_not_have_caught_up_itself() -> None:
+    cluster = three_with_a_leader()
+    cluster.take_over()
+    wants_to_stop(cluster, 1, seen=0)
+    for broker in (2, 3):
+        cluster.heartbeat(broker)
+    assert wants_to_stop(cluster, 1, seen=0).should_shut_down
+
+
 def test_a_new_controller_lets_a_stop_go_on() -> None:
     cluster = three_with_a_leader()
     wants_to_stop(cluster, 1)
@@ -328,6 +360,32 @@ def test_a_stopping_broker_goes_on_serving_until_it_may_stop() -> None:
     assert cluster.image.brokers[1].stopping, "it cannot take its wish back"
     cluster.now += SESSION_S
     assert cluster.fence_silent() != []
+
+
+@pytest.mark.parametrize("how", ["on its wish", "for its silence"])
+def test_a_stop_that_was_given_up_begins_anew(how: str) -> None:
+    cluster = three_with_a_leader()
+    wants_to_stop(cluster, 1)
+    wants_to_stop(cluster, 1)
+    if how == "on its wish":
+        cluster.fence(1)
+    else:
+        cluster.now += SESSION_S - 1
+        cluster.heartbeat(2)
+        cluster.heartbeat(3)
+        cluster.now += 1
+        assert cluster.fence_silent() == [1]
+    for broker in (1, 2, 3):
+        cluster.heartbeat(broker)
+    seen = cluster.image.offset
+    cluster.alter_isr("a", 1, 2)
+    cluster.elect(("a", 0))
+    assert leaders(cluster, "a") == [1, 2, 2]
+    wants_to_stop(cluster, 1)
+    assert leaders(cluster, "a") == [2, 2, 2]
+    for broker in (2, 3):
+        cluster.heartbeat(broker, seen=seen)
+    assert not wants_to_stop(cluster, 1).should_shut_down, "2 does not know yet that it leads"
 
 
 def test_a_stopping_broker_may_be_fenced_for_its_silence() -> None:

@@ -158,7 +158,7 @@ def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Pla
         roles |= dict.fromkeys(range(FIRST_CONTROLLER, FIRST_CONTROLLER + VOTERS), controller)
     ports = _ports(port, len(roles))
     plan = Plan(
-        random_id(system_random()),
+        _cluster_of(data / "broker-1") or random_id(system_random()),
         tuple(
             (NodeProcess(data, node, roles[node]), each)
             for node, each in zip(roles, ports, strict=True)
@@ -171,6 +171,15 @@ def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Pla
     text = json.dumps({"cluster_id": plan.cluster_id, "nodes": nodes}, indent=2)
     (data / "cluster.json").write_text(text + "\n")
     return plan
+
+
+def _cluster_of(directory: Path) -> str:
+    """The cluster that a data directory belongs to already; empty if it is new."""
+    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.storage.directory import read_meta
+
+    meta = read_meta(RealDisk(), str(directory)) if directory.exists() else None
+    return meta.cluster_id if meta else ""
 
 
 def _ports(first: int | None, count: int) -> list[int]:

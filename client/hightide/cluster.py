@@ -214,6 +214,10 @@ class Cluster:
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
                 failure = error
+            except ApiError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
+                failure = error  # it is starting or stopping: another one may be ready
         assert failure is not None, "no address to try"
         raise failure
 

@@ -159,7 +159,8 @@ class Brokers:
                 return False, [*changes, stopping]
         if session.stop_offset < 0:
             session.stop_offset = self._image.offset
-        others = self._sessions.lowest_offset(besides=state.broker)
+        serving = [b.broker for b in self._image.brokers.values() if not b.fenced]
+        others = self._sessions.lowest_offset(b for b in serving if b != state.broker)
         others_know = others is None or others >= session.stop_offset
         if others_know and not self._partitions.led_by(state.broker):
             return True, self.fence(state.broker)
@@ -168,14 +169,17 @@ class Brokers:
     def fence(self, broker: int) -> list[AnyChange]:
         """Take a broker out of service; what it led is led by others in the same batch."""
         state = self._image.brokers[broker]
-        self._sessions.end(broker)
         fenced = FenceBroker(broker=broker, broker_epoch=state.epoch)
         return [*self._partitions.leaving(broker), fenced]
 
     # -- time --------------------------------------------------------------------------------------
 
     def fence_silent(self, now: float) -> list[AnyChange]:
-        """Fence the broker that has been silent longest, if for longer than its session."""
+        """Fence the broker that has been silent longest, if for longer than its session.
+
+        The session goes only once it is fenced: if the changes could not be written, it is tried
+        again.
+        """
         broker = self._sessions.expired(now)
         if broker is None:
             return []

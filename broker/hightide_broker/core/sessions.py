@@ -6,6 +6,7 @@ for everybody. Source: KIP-631.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -21,7 +22,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all brokers that are not fenced."""
+    """The sessions of brokers, those that were just fenced among them."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -57,7 +58,9 @@ class Sessions:
         heard = (session.heard_at for session in self._sessions.values())
         return min(heard, default=float("inf")) + self.timeout_s
 
-    def lowest_offset(self, *, besides: int) -> int | None:
-        """How far every other broker has followed the metadata; None if there is no other."""
-        offsets = [s.metadata_offset for b, s in self._sessions.items() if b != besides]
+    def lowest_offset(self, brokers: Iterable[int]) -> int | None:
+        """How far all of these have followed the metadata; None if there are none, -1 if one has
+        not said it yet."""
+        sessions = (self._sessions.get(broker) for broker in brokers)
+        offsets = [session.metadata_offset if session else -1 for session in sessions]
         return min(offsets, default=None)

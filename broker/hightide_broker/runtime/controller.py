@@ -31,6 +31,7 @@ from hightide_broker.runtime.quorum import QuorumDriver, Term, not_controller
 log = logging.getLogger("hightide.controller")
 
 _FOR_EVER = 1 << 62
+_NO_ROOM_PAUSE_S = 1.0
 
 
 def random_id(random: Random) -> str:
@@ -125,11 +126,17 @@ class ControllerShell:
             soon = trio.current_time() + self._session_s
             with trio.move_on_at(min(core.brokers.next_expiry, rebalance_at, soon)):
                 await term.committed.wait_for(_FOR_EVER)
-            self._append(core.brokers.fence_silent(trio.current_time()))
-            if trio.current_time() >= rebalance_at:
-                if self._config.text("auto.leader.rebalance.enable") == "true":
-                    self._append(core.partitions.rebalance())
-                rebalance_at = trio.current_time() + self._rebalance_s
+            try:
+                self._append(core.brokers.fence_silent(trio.current_time()))
+                if trio.current_time() >= rebalance_at:
+                    rebalance_at = trio.current_time() + self._rebalance_s
+                    if self._config.text("auto.leader.rebalance.enable") == "true":
+                        self._append(core.partitions.rebalance())
+            except Refused as refusal:
+                if term.committed.closed is not None:
+                    raise
+                log.warning("what time asks for has to wait: %s", refusal)
+                await trio.sleep(_NO_ROOM_PAUSE_S)
 
     # -- requests --------------------------------------------------------------------------------
 
