@@ -23,8 +23,14 @@ from hightide_broker.core.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import LogConfig
-from hightide_broker.storage.snapshots import encode_snapshot, list_snapshots, snapshot_path
+from hightide_broker.storage.snapshots import (
+    SnapshotDamaged,
+    encode_snapshot,
+    list_snapshots,
+    snapshot_path,
+)
 
 HERE = "data/__cluster_metadata-0"
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=150)
@@ -209,7 +215,7 @@ def test_a_damaged_log_is_refused() -> None:
     metadata = open_log(disk)
     grow(metadata, disk, 60)
     disk.corrupt(f"{HERE}/{0:020d}.log", 80)
-    with pytest.raises(MetadataFailed):
+    with pytest.raises(LogDamaged):
         open_log(disk)
 
 
@@ -468,7 +474,7 @@ def test_a_damaged_snapshot_is_refused_when_the_log_begins_behind_it() -> None:
     damage(disk, 40)
     damage(disk, 60)
     for _ in range(2):
-        with pytest.raises(MetadataFailed, match="restore it from a copy"):
+        with pytest.raises(SnapshotDamaged, match="restore it from a copy"):
             open_log(disk)
         assert ids(disk) == [40, 60], "it is left as it is for whoever looks into it"
 
@@ -478,7 +484,7 @@ def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused() -> None
     three_snapshots(disk, prune=True)
     for end in (40, 60):
         disk.remove(snapshot_path(HERE, (end, 1)))
-    with pytest.raises(MetadataFailed, match="no snapshot of what came before"):
+    with pytest.raises(SnapshotDamaged, match="no snapshot of what came before"):
         open_log(disk)
 
 

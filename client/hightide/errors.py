@@ -64,13 +64,13 @@ class ErrorCode(StrEnum):
     BROKER_ID_NOT_REGISTERED = "BROKER_ID_NOT_REGISTERED"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
     INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
     ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"
-    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
-    INELIGIBLE_REPLICA = "INELIGIBLE_REPLICA"
+    INVALID_UPDATE_VERSION = "INVALID_UPDATE_VERSION"
     SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
     POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
-    INVALID_UPDATE_VERSION = "INVALID_UPDATE_VERSION"
+    INELIGIBLE_REPLICA = "INELIGIBLE_REPLICA"
     CORRUPT_FRAME = "CORRUPT_FRAME"
 
 
@@ -138,8 +138,8 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
         80, True, True, "the preferred replica is not alive and in sync"
     ),
     _C.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorInfo(83, True, True, "no replica may lead now"),
-    _C.ELECTION_NOT_NEEDED: ErrorInfo(84, False, True, "the partition has the right leader"),
-    _C.INVALID_UPDATE_VERSION: ErrorInfo(95, False, True, "the partition epoch is an older one"),
+    _C.ELECTION_NOT_NEEDED: ErrorInfo(84, True, True, "the partition has the right leader"),
+    _C.INVALID_UPDATE_VERSION: ErrorInfo(95, False, False, "the partition epoch is an older one"),
     _C.SNAPSHOT_NOT_FOUND: ErrorInfo(98, False, False, "no such snapshot here any more"),
     _C.POSITION_OUT_OF_RANGE: ErrorInfo(99, False, False, "the snapshot is shorter"),
     _C.INELIGIBLE_REPLICA: ErrorInfo(107, False, False, "a replica may not be in the ISR now"),

@@ -144,6 +144,7 @@ class Brokers:
         return state
 
     def _unfence(self, state: BrokerState) -> list[AnyChange]:
+        self._sessions.end(state.broker)  # a stop that was given up begins anew
         unfenced = UnfenceBroker(broker=state.broker, broker_epoch=state.epoch)
         return [unfenced, *self._partitions.arriving(state.broker)]
 
@@ -154,9 +155,10 @@ class Brokers:
         session = self._sessions.touch(state.broker, state.epoch, metadata_offset, now)
         if not state.stopping:
             changes = self._partitions.leaving(state.broker)
-            if changes:
-                stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
-                return False, [*changes, stopping]
+            if not changes:
+                return True, self.fence(state.broker)
+            stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
+            return False, [*changes, stopping]
         if session.stop_offset < 0:
             session.stop_offset = self._image.offset
         serving = [b.broker for b in self._image.brokers.values() if not b.fenced]

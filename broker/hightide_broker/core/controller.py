@@ -33,6 +33,7 @@ from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TOPIC_KEYS, check_topic_configs, unknown_key
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
+MIN_ISR = "min.insync.replicas"
 PRODUCER_ID_BLOCK = 1000
 METADATA_TOPIC = "__cluster_metadata"
 """Its directory is the metadata log's."""
@@ -297,10 +298,15 @@ class Controller:
             if key not in TOPIC_KEYS:
                 raise Refused(ErrorCode.INVALID_CONFIG, unknown_key(key, TOPIC_KEYS))
         changed: dict[str, str | None] = {**resource.set, **dict.fromkeys(resource.unset)}
-        return [
+        changes: list[AnyChange] = [
             SetConfig(kind="topic", name=resource.name, key=key, value=value)
             for key, value in changed.items()
         ]
+        if MIN_ISR in changed:
+            min_isr = changed[MIN_ISR] or self.partitions.default(MIN_ISR)
+            topic = self._image.topics[resource.name]
+            changes += self.partitions.lowered(topic, int(min_isr))
+        return changes
 
     def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:
         """Hand a broker a block of producer ids; none is ever handed out twice."""

@@ -65,7 +65,7 @@ def change_partition(
         # From the ELR, the last leader, or uncleanly: it is in sync with itself.
         kept = () if unclean else tuple(b for b in target.elr if b != leader)
         target = _Target(leader, (leader,), kept, NO_LEADER)
-        if len(target.isr) >= _effective(rules.min_isr, old):
+        if len(target.isr) >= rules.min_isr:
             target = target._replace(elr=())
     change = ChangePartition(
         topic_id=topic_id,
@@ -79,17 +79,12 @@ def change_partition(
     return None if is_nothing else change
 
 
-def _effective(min_isr: int, partition: PartitionState) -> int:
-    """A partition cannot need more replicas in sync than it has."""
-    return min(min_isr, len(partition.replicas))
-
-
 def _settle(
     old: PartitionState, rules: Rules, isr: tuple[int, ...], forgetful: int | None
 ) -> _Target:
     """ISR, ELR and last leader, before anybody is elected."""
     ordered = tuple(b for b in old.replicas if b in isr)
-    if len(ordered) >= _effective(rules.min_isr, old):
+    if len(ordered) >= rules.min_isr:
         elr: tuple[int, ...] = ()
     else:
         eligible = {*old.elr, *old.isr} - {*isr, forgetful}

@@ -30,8 +30,11 @@ class Partitions:
 
     def setting(self, topic: str, key: str) -> str:
         """What a topic's configuration key is in effect."""
-        default = self._topic_defaults.get(key, TOPIC_KEYS[key].default)
-        return self._image.topic_config(topic).get(key, default)
+        return self._image.topic_config(topic).get(key, self.default(key))
+
+    def default(self, key: str) -> str:
+        """What a topic's key is where the topic does not say."""
+        return self._topic_defaults.get(key, TOPIC_KEYS[key].default)
 
     def _rules(self, topic: str, is_active: Callable[[int], bool] | None = None) -> Rules:
         return Rules(
@@ -93,6 +96,22 @@ class Partitions:
                 _add(changes, change_partition(topic.topic_id, number, partition, rules))
         return changes
 
+    def lowered(self, topic: TopicState, min_isr: int) -> list[AnyChange]:
+        """Forget who is eligible where the ISR is large enough by a new `min.insync.replicas`: from
+        now on records commit without them."""
+        return [
+            ChangePartition(topic_id=topic.topic_id, partition=number, elr=())
+            for number, partition in enumerate(topic.partitions)
+            if partition.elr and len(partition.isr) >= min(min_isr, len(partition.replicas))
+        ]
+
+    def settle(self) -> list[AnyChange]:
+        """What a new controller, whose defaults may be others, has to put right."""
+        changes: list[AnyChange] = []
+        for topic in self._image.topics.values():
+            changes += self.lowered(topic, int(self.setting(topic.name, "min.insync.replicas")))
+        return changes
+
     # -- in-sync replicas --------------------------------------------------------------------------
 
     def alter(
@@ -101,8 +120,12 @@ class Partitions:
         """Grant or refuse each partition's new ISR; a refused one changes nothing."""
         changes: list[AnyChange] = []
         results = []
+        seen: set[tuple[str, int]] = set()
         for wish in request.partitions:
             try:
+                if (wish.topic_id, wish.partition) in seen:
+                    raise Refused(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+                seen.add((wish.topic_id, wish.partition))
                 change = self._grant(request.broker, wish)
             except Refused as refusal:
                 results.append(

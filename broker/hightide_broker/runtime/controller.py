@@ -113,6 +113,7 @@ class ControllerShell:
         )
         core.brokers.activate(trio.current_time())
         self._active = _Active(term, image, core)
+        self._append(core.partitions.settle())
         self._quorum.announce_move()
         log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
 

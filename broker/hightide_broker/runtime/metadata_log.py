@@ -111,6 +111,7 @@ class MetadataLog:
         """Forget snapshots from before the log's beginning, and damaged ones that it can do
         without."""
         base = self._log.segment_bases()[0]
+        damaged: dict[SnapshotId, SnapshotDamaged] = {}
         for snapshot in list(self._snapshots):
             if snapshot.end_offset < base:
                 self._remove(snapshot)
@@ -118,15 +119,12 @@ class MetadataLog:
             try:
                 read_snapshot(self._disk, self._directory, snapshot)
             except SnapshotDamaged as error:
-                if not self._can_do_without(snapshot, base):
-                    raise SnapshotDamaged(f"{error}; restore it from a copy") from error
-                log.warning("%s; the log has what it contained, it is removed", error)
-                self._remove(snapshot)
-
-    def _can_do_without(self, snapshot: SnapshotId, base: int) -> bool:
-        older = [s for s in self._snapshots if s.end_offset < snapshot.end_offset]
-        is_in_log = snapshot.end_offset <= self._log.log_end
-        return is_in_log and (base == 0 or any(s.end_offset >= base for s in older))
+                damaged[snapshot] = error
+        for snapshot, why in damaged.items():
+            if base > 0 and len(damaged) == len(self._snapshots):
+                raise SnapshotDamaged(f"{why}; restore it from a copy")
+            log.warning("%s; there is another one, or the whole log: it is removed", why)
+            self._remove(snapshot)
 
     def _remove(self, snapshot: SnapshotId) -> None:
         remove_snapshot(self._disk, self._directory, snapshot)
@@ -386,16 +384,16 @@ class MetadataLog:
         """Begin the log anew behind a gathered snapshot; False if it does not pass its checks."""
         assert self._gathering is not None, "nothing was gathered"
         gathered, self._gathering = self._gathering, None
-        gathered.finish()
         try:
-            read_snapshot(self._disk, self._directory, snapshot)
+            gathered.finish()
+            if snapshot not in self._snapshots:
+                self._snapshots.append(snapshot)
+            self._begin_behind(snapshot)
         except SnapshotDamaged as error:
             log.error("the leader sent a snapshot that is none: %s", error)
-            remove_snapshot(self._disk, self._directory, snapshot)
             return False
-        if snapshot not in self._snapshots:
-            self._snapshots.append(snapshot)
-        self._begin_behind(snapshot)
+        except DiskError as error:
+            raise MetadataFailed(str(error)) from error
         log.info("loaded snapshot %d-%d from the leader", *snapshot)
         return True
 

@@ -22,6 +22,7 @@ class Faults:
             (2, self._stop),
             (6, self._restart),
             (2, self._stall_disk),
+            (2, self._pause),
             (2, self._strike_leader),
             (1, self._black_out),
             (6, self._heal),
@@ -125,6 +126,21 @@ class Faults:
         machine = self._any()
         machine.disk.sync_latency_s = self._rng.choice([0.2, 1.0, 4.0])
         self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
+
+    async def _pause(self) -> None:
+        machine = self._any()
+        if machine.is_up:
+            pause_s = self._rng.choice([0.5, 2.0, 6.0])
+            self._tell(f"{machine.name} is paused for {pause_s} s")
+            self._nursery.start_soon(self._freeze, machine, pause_s)
+
+    async def _freeze(self, machine: Machine, pause_s: float) -> None:
+        """Nothing it says or syncs during the pause has an effect before its end."""
+        self._world.network.freeze(machine.name)
+        machine.disk.sync_latency_s += pause_s
+        await trio.sleep(pause_s)
+        machine.disk.sync_latency_s = self._world.knobs.sync_latency_s
+        self._world.network.thaw(machine.name)
 
     async def _heal(self) -> None:
         heal(self._world)

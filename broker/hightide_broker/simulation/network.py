@@ -163,6 +163,7 @@ class SimNetwork:
         self._cuts: dict[tuple[str, str], None] = {}
         self._clogs: dict[tuple[str, str], float] = {}
         self._silent: dict[str, None] = {}
+        self._frozen: dict[str, None] = {}
         self._healed = trio.Event()
 
     def host(self, name: str) -> SimHost:
@@ -237,7 +238,8 @@ class SimNetwork:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether nothing gets from one machine to another."""
-        return (source, target) in self._cuts
+        is_frozen = source in self._frozen or target in self._frozen
+        return is_frozen or (source, target) in self._cuts
 
     def cut(self, source: str, target: str) -> None:
         """From now on nothing gets through in this direction."""
@@ -253,21 +255,35 @@ class SimNetwork:
             if {pair[0].source, pair[0].target} == {one, other}:
                 _break(pair)
 
+    def freeze(self, host: str) -> None:
+        """A machine is paused: nothing leaves it or reaches it, and nothing is lost."""
+        self._frozen[host] = None
+
+    def thaw(self, host: str) -> None:
+        """It goes on."""
+        self._frozen.pop(host, None)
+        self._release(reset=0.0)
+
     def heal(self) -> None:
         """No more cuts and clogs; what was held goes on, or its connection is reset."""
         self._cuts.clear()
         self._clogs.clear()
+        self._frozen.clear()
+        self._release(reset=0.5)
+
+    def _release(self, *, reset: float) -> None:
         self._healed.set()
         self._healed = trio.Event()
         for pair in self._pipes:
-            if pair[0].held or pair[1].held:
-                if self._random.random() < 0.5:
-                    _break(pair)
-                    continue
-                for pipe in pair:
-                    held, pipe.held = pipe.held, []
-                    for data in held:
-                        self.transmit(pipe, data)
+            if not (pair[0].held or pair[1].held):
+                continue
+            if self._random.random() < reset:
+                _break(pair)
+                continue
+            for pipe in pair:
+                held, pipe.held = pipe.held, []
+                for data in held:
+                    self.transmit(pipe, data)
 
     def drop(self, host: str, *, silently: bool) -> None:
         """A machine's process is gone: its connections break, or (power loss) say nothing more."""

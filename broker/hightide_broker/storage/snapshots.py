@@ -81,15 +81,23 @@ def _mark(kind: str) -> bytes:
 
 def read_snapshot(disk: Disk, directory: str, snapshot: Id) -> list[bytes]:
     """Its changes; raises `SnapshotDamaged` unless every byte of it is as it was written."""
-    path = snapshot_path(directory, snapshot)
+    return _read(disk, snapshot_path(directory, snapshot), snapshot[1])
+
+
+def _read(disk: Disk, path: str, epoch: int) -> list[bytes]:
     marks: list[object] = []
     values: list[bytes] = []
     try:
         data = disk.read_file(path)
-        left = len(data)
+        left, offset = len(data), 0
         for header, batch in iter_batches(data):
             check_crc(batch, header)
-            left -= header.size
+            if (header.base_offset, header.leader_epoch) != (offset, epoch):
+                raise SnapshotDamaged(
+                    f"{path} has batch {header.base_offset} of epoch {header.leader_epoch} where "
+                    f"batch {offset} of epoch {epoch} belongs"
+                )
+            left, offset = left - header.size, header.next_offset
             found = values_of(open_batch(batch, header))
             if header.is_control:
                 marks += [msgspec.msgpack.decode(value or b"").get("type") for value in found]
@@ -127,6 +135,7 @@ class SnapshotWriter:
     def __init__(self, disk: Disk, directory: str, snapshot: Id) -> None:
         self._disk = disk
         self._directory = directory
+        self._epoch = snapshot[1]
         self._path = snapshot_path(directory, snapshot)
         disk.remove(f"{self._path}.part")
         self._file = disk.open(f"{self._path}.part", create=True)
@@ -141,8 +150,16 @@ class SnapshotWriter:
         return self._file.size()
 
     def finish(self) -> None:
-        """Make it durable, then give it its name, durably."""
+        """Make it durable, check it, and only then give it its name, durably.
+
+        Raises `SnapshotDamaged` if it is not a whole snapshot, which leaves no trace.
+        """
         self._disk.sync_now([self._file])
+        try:
+            _read(self._disk, f"{self._path}.part", self._epoch)
+        except SnapshotDamaged:
+            self.discard()
+            raise
         self._file.close()
         self._disk.rename(f"{self._path}.part", self._path)
         self._disk.sync_now([], [self._directory])

@@ -1,0 +1,164 @@
+"""How connections end in the simulated network: closed, reset, killed, or without power.
+
+Goal: an orderly end, an error and silence come when they would from a real machine, and never one
+in the place of the other. Method: as in `test_sim_network.py`.
+"""
+
+import math
+
+import pytest
+import trio
+from sim_machines import BROKEN, CALM, PORT, connected, is_silent, network_of, receive, virtual
+
+
+def test_an_orderly_close_delivers_what_was_sent_first_and_then_the_end():
+    async def world():
+        near, far = await connected(network_of())
+        await near.send_all([b"one"])
+        await near.send_all([b"two"])
+        await near.aclose()
+        assert [await receive(far) for _ in range(4)] == [b"one", b"two", b"", b""]
+
+    virtual(world)
+
+
+def test_a_close_wakes_a_reader_that_waits():
+    async def world():
+        near, far = await connected(network_of())
+        ended = []
+
+        async def read():
+            ended.append((await receive(far), trio.current_time()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(5)
+            closed = trio.current_time()
+            await near.aclose()
+        ((data, at),) = ended
+        assert data == b""
+        assert math.isclose(at - closed, CALM.latency_s)
+
+    virtual(world)
+
+
+def test_an_end_that_was_closed_is_of_no_more_use_to_either_side():
+    async def world():
+        near, far = await connected(network_of())
+        await far.send_all([b"unread"])
+        await near.aclose()
+        await near.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await receive(near)
+        with pytest.raises(trio.ClosedResourceError):
+            await near.send_all([b"x"])
+        with pytest.raises(BROKEN):
+            await far.send_all([b"x"])
+        assert await receive(far) == b""
+
+    virtual(world)
+
+
+def test_a_reset_breaks_the_connections_of_two_machines_and_loses_what_is_on_its_way():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        back, there = await connected(network, "b", "a")
+        aside, elsewhere = await connected(network, "a", "c")
+        await near.send_all([b"lost"])
+        network.reset("b", "a")
+        for end in (near, far, back, there):
+            with pytest.raises(BROKEN):
+                await receive(end)
+            with pytest.raises(BROKEN):
+                await end.send_all([b"x"])
+        await aside.send_all([b"x"])
+        assert await receive(elsewhere) == b"x"
+        again, _ = await connected(network)
+        await again.send_all([b"x"])
+
+    virtual(world)
+
+
+def test_a_process_that_is_gone_breaks_its_streams_and_refuses():
+    async def world():
+        network = network_of()
+        listener = await network.host("b").listen("b", PORT)
+        near = await network.host("a").connect("b", PORT)
+        far = await listener.accept()
+        outward, elsewhere = await connected(network, "b", "c")
+        aside, there = await connected(network, "a", "c")
+        broke = []
+
+        async def read(stream):
+            with pytest.raises(BROKEN):
+                await receive(stream)
+            broke.append(stream)
+
+        async with trio.open_nursery() as nursery:
+            for stream in (near, elsewhere):
+                nursery.start_soon(read, stream)
+            await trio.sleep(1)
+            assert broke == []
+            network.drop("b", silently=False)
+        assert len(broke) == 2
+        for stream in (far, outward):
+            with pytest.raises(BROKEN):
+                await stream.send_all([b"x"])
+        with pytest.raises(ConnectionRefusedError):
+            await network.host("a").connect("b", PORT)
+        await aside.send_all([b"x"])
+        assert await receive(there) == b"x"
+        await network.host("b").listen("b", PORT)
+        await network.host("a").connect("b", PORT)
+
+    virtual(world)
+
+
+def test_a_machine_without_power_says_nothing_until_it_is_back():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        await network.host("b").listen("b", PORT)
+        network.drop("b", silently=True)
+        await near.send_all([b"into the dark"])
+        await far.send_all([b"out of the dark"])
+        assert await is_silent(receive, near)
+        assert await is_silent(receive, far)
+        assert await is_silent(network.host("a").connect, "b", PORT)
+        network.boot("b")
+        for end in (near, far):
+            with pytest.raises(BROKEN):
+                await receive(end)
+            with pytest.raises(BROKEN):
+                await end.send_all([b"x"])
+        with pytest.raises(ConnectionRefusedError):
+            await network.host("a").connect("b", PORT)
+        again, there = await connected(network)
+        await again.send_all([b"x"])
+        assert await receive(there) == b"x"
+
+    virtual(world)
+
+
+def test_what_left_a_machine_before_its_power_went_still_arrives():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        await far.send_all([b"last words"])
+        network.drop("b", silently=True)
+        assert await receive(near) == b"last words"
+        assert await is_silent(receive, near)
+
+    virtual(world)
+
+
+def test_booting_a_machine_that_has_power_changes_nothing():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        network.boot("b")
+        await near.send_all([b"x"])
+        assert await receive(far) == b"x"
+
+    virtual(world)
