@@ -120,8 +120,9 @@ class MetadataLog:
                 read_snapshot(self._disk, self._directory, snapshot)
             except SnapshotDamaged as error:
                 damaged[snapshot] = error
+        none_is_whole = len(damaged) == len(self._snapshots)
         for snapshot, why in damaged.items():
-            if base > 0 and len(damaged) == len(self._snapshots):
+            if base > 0 and none_is_whole:
                 raise SnapshotDamaged(f"{why}; restore it from a copy")
             log.warning("%s; there is another one, or the whole log: it is removed", why)
             self._remove(snapshot)

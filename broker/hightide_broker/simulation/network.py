@@ -68,18 +68,17 @@ class SimStream:
 
     async def receive_into(self, view: memoryview) -> int:
         pipe = self._incoming
+        await trio.lowlevel.checkpoint()
         while True:
             if self._closed:
                 raise trio.ClosedResourceError("this end was closed")
             now = trio.current_time()
             if pipe.queue and pipe.queue[0][0] <= now:
-                await trio.lowlevel.checkpoint()
                 return self._take(view)
             if pipe.broken:
                 raise trio.BrokenResourceError("connection reset by peer")
             wake_at = pipe.queue[0][0] if pipe.queue else pipe.ended_at
             if not pipe.queue and pipe.ended_at is not None and pipe.ended_at <= now:
-                await trio.lowlevel.checkpoint()
                 return 0
             with trio.move_on_at(float("inf") if wake_at is None else wake_at):
                 await pipe.changed.wait()

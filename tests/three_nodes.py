@@ -1,0 +1,121 @@
+"""What the live tests of several nodes share: clusters that are dead when a test ends, and patience.
+
+No test lives here. Nodes are killed by the process ids that `ps` tells, or that their starter knows.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+from commands import PATIENCE_S, Cluster, hightide
+
+from hightide_cli.processes import read_plan, start_node
+
+QUICK_STOP = ("--set", "shutdown.timeout.ms=1s")
+"""The last nodes of a cluster that stops wait for a majority that is gone."""
+POLL_S = 0.05
+
+
+def until(true, *, what):
+    """Wait for something that is true; what it was, when it is."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(POLL_S)
+    return found
+
+
+class Nodes(Cluster):
+    """A cluster of several nodes."""
+
+    def __init__(self, data, *words):
+        self.data = data
+        self.started = []
+        """Nodes that were started without `up`."""
+        try:
+            super().__init__(data, "--port", "0", *QUICK_STOP, *words)
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def addresses(self):
+        """Of each broker, in the order of their ids."""
+        return self.address.split(",")
+
+    def address_of(self, node):
+        (row,) = [row for row in self.ps() if row["node"] == node]
+        return f"{row['host']}:{row['port']}"
+
+    def pids(self):
+        """{node: process id} of the nodes that live."""
+        return {row["node"]: row["pid"] for row in self.ps() if row["pid"] is not None}
+
+    def send(self, node, number):
+        """Send a signal to a node's process."""
+        os.kill(self.pids()[node], number)
+
+    def kill(self, *nodes):
+        """`kill -9`; returns when the kernel has let go of the directories."""
+        for node in nodes:
+            self.send(node, signal.SIGKILL)
+        until(lambda: not self.pids().keys() & set(nodes), what=f"nodes {nodes} are gone")
+
+    def up_again(self, code=0):
+        return hightide("up", "--detach", "--data", self.data, *QUICK_STOP, code=code)
+
+    def down(self):
+        return hightide("down", "--data", self.data)
+
+    def start_one(self, node):
+        """Start one node's process, as `up` does for all."""
+        plan = read_plan(self.data)
+        ((process, port),) = [each for each in plan.nodes if each[0].node == node]
+        started = start_node(process, port=port, cluster_id=plan.cluster_id, voters=plan.voters)
+        self.started.append(started)
+        return started
+
+    def log(self, node):
+        """What a node said since it was first started."""
+        (path,) = (self.data / "logs").glob(f"*-{node}.log")
+        return path.read_text()
+
+    def quorum(self, address=None, code=0):
+        """What `quorum status` says; None if it ended with a code that was not asked for."""
+        words = ["quorum", "status", "-o", "json", "--timeout", "5"]
+        ended = hightide(*words, address=address or self.address, code=None)
+        return json.loads(ended.out) if ended.code == code else None
+
+    def active(self):
+        """The node of the active controller."""
+        return until(self.quorum, what="a quorum with all of its voters")["leader"]
+
+    def create(self, topic, *words, address=None):
+        """Create a topic, however long it takes to find a controller."""
+
+        def created():
+            command = ["topics", "create", topic, "--if-not-exists", *words, "--timeout", "5"]
+            return hightide(*command, address=address or self.address, code=None).code == 0
+
+        until(created, what=f"topic {topic} is created")
+
+    def topics(self, address=None):
+        ended = hightide("topics", "list", "-o", "quiet", address=address or self.address)
+        return set(ended.out.decode().split())
+
+    def end(self):
+        """Nothing of it is left alive."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (self.data / "cluster.json").exists() and (pids := self.pids()):
+            for pid in pids.values():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert time.monotonic() < deadline, f"processes {pids} cannot be killed"
+            time.sleep(POLL_S)
+        for process in self.started:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE_S)
