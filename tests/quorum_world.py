@@ -206,7 +206,9 @@ class World:
 
     def start(self, node: Node) -> None:
         """Start or restart it from what is on its disk."""
-        config = QuorumConfig(node=node.id, voters=self.voters, cluster_id="tide")
+        config = QuorumConfig(
+            node=node.id, voters=self.voters, cluster_id="tide", first_pause_s=None
+        )
         self.nodes[node.id] = node
         before = node.ballot.epoch
         node.quorum = Watched(

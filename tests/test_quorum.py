@@ -17,7 +17,7 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide_broker.core import quorum as core
 from hightide_broker.core.ready import Answered, Ballot, Requested, Tick
-from hightide_broker.core.roles import TRANSITIONS, Role
+from hightide_broker.core.roles import TRANSITIONS, QuorumConfig, Role
 
 
 @pytest.mark.parametrize("path", transcripts.stories("quorum"), ids=lambda path: path.stem)
@@ -212,3 +212,12 @@ def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
         ready = node.up.step(Tick(), now)
         assert all(isinstance(sending.request, m.FetchRequest) for sending in ready.send)
     assert node.up.epoch == 4
+
+
+def test_a_voter_that_knows_nothing_asks_soon_and_one_that_voted_does_not():
+    def first_question(ballot):
+        config = QuorumConfig(node=1, voters=(1, 2, 3))
+        return core.Quorum(config, FakeLog(), ballot, random=lambda: 0.5, now=7.0).step(Tick(), 7.0)
+
+    assert first_question(Ballot()).wake_at == 7.05
+    assert first_question(Ballot(epoch=4, voted=2)).wake_at == 8.5

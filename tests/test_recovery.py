@@ -143,6 +143,21 @@ def test_s20_lost_epochs_come_back_from_the_batches(text, clean):
         assert disk.read_file(EPOCHS) == b"0\n3\n1 0\n2 1\n3 3\n"
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_epochs_that_begin_behind_the_first_records_come_back_from_the_batches(clean):
+    """The log start rose, which shortens the cache; a crash undid the deletion, not the cache. A
+    follower that asked for the end of an epoch before it would have kept records that differ."""
+    disk = SimDisk()
+    log = create(disk)
+    for epoch in (1, 3, 8):
+        fill(log, 2, epoch=epoch)
+    stop(disk, log)
+    put(disk, EPOCHS, b"0\n1\n8 4\n")
+    again = reopen(disk, clean=clean)
+    assert dict(again.epochs.entries) == {1: 0, 3: 2, 8: 4}
+    assert again.epochs.end_offset_for(5, again.log_end) == (3, 4)
+
+
 def test_epochs_beyond_the_log_end_are_dropped_from_cache_and_file():
     disk = SimDisk()
     stored_log(disk, 5)

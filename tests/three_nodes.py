@@ -1,6 +1,6 @@
-"""What the live tests of several nodes share: clusters that are dead when a test ends, and patience.
+"""What the live tests of several nodes share: clusters that die with their test, and patience.
 
-No test lives here. Nodes are killed by the process ids that `ps` tells, or that their starter knows.
+No test lives here. Nodes are killed by the process ids that `ps` tells or their starter knows.
 """
 
 import json
@@ -85,7 +85,7 @@ class Nodes(Cluster):
 
     def quorum(self, address=None, code=0):
         """What `quorum status` says; None if it ended with a code that was not asked for."""
-        words = ["quorum", "status", "-o", "json", "--timeout", "5"]
+        words = ["quorum", "status", "-o", "json", "--timeout", "2"]
         ended = hightide(*words, address=address or self.address, code=None)
         return json.loads(ended.out) if ended.code == code else None
 
@@ -97,7 +97,7 @@ class Nodes(Cluster):
         """Create a topic, however long it takes to find a controller."""
 
         def created():
-            command = ["topics", "create", topic, "--if-not-exists", *words, "--timeout", "5"]
+            command = ["topics", "create", topic, "--if-not-exists", *words, "--timeout", "2"]
             return hightide(*command, address=address or self.address, code=None).code == 0
 
         until(created, what=f"topic {topic} is created")

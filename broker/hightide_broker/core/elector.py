@@ -87,9 +87,9 @@ class Elector:
             self._deadline = now
         elif self.voted == me:
             self.role, self._deadline = Role.CANDIDATE, now
-        elif self.voted == NOBODY:
+        elif self.voted == NOBODY and self.config.first_pause_s is not None:
             # Nothing is known of a leader who could be disturbed, and the pre-vote asks first.
-            self._deadline = now + self._backoff()
+            self._deadline = now + self.config.first_pause_s * self._random()
 
     def __repr__(self) -> str:
         return (

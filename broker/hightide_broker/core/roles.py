@@ -43,6 +43,9 @@ class QuorumConfig:
     voters: tuple[int, ...]
     cluster_id: str = ""
     election_timeout_s: float = 1.0
+    first_pause_s: float | None = 0.1
+    """The longest a voter that knows neither leader nor vote waits before it asks for the first
+    time; None: as long as for any election."""
     fetch_timeout_s: float = 2.0
     election_backoff_max_s: float = 1.0
     retry_backoff_s: float = 0.02

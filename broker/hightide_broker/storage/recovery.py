@@ -27,6 +27,7 @@ from itertools import pairwise
 from hightide.errors import CorruptBatch
 from hightide.records import CRC_FROM, HEADER_BYTES, check_crc, crc32c, parse_header
 from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.segment import (
     LogConfig,
@@ -121,8 +122,11 @@ def _load(
         Segment(disk, directory, base, config=config)
         for base in _base_offsets(disk, directory, recovery)
     ]
-    rebuild_epochs = epochs is None
-    cache = epochs or EpochCache(disk, f"{directory}/leader-epoch-checkpoint")
+    start = max(log_start, segments[0].base_offset if segments else 0)
+    rebuild_epochs = epochs is None or _begins_late(epochs, start)
+    cache = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
+    if epochs is not None and not rebuild_epochs:
+        cache = epochs
     if clean and not rebuild_epochs:
         for segment in segments:
             _load_trusted(segment, recovery)
@@ -147,6 +151,12 @@ def _load(
     if changed or rebuild_epochs:
         cache.write()
     return LoadedLog(segments, cache, log_start, log_end, recovery)
+
+
+def _begins_late(epochs: EpochCache, log_start: int) -> bool:
+    """Whether the cache knows nothing of the log's first records: it was cut to a new log start,
+    and a crash brought back what had been deleted. An epoch that is asked for would be missed."""
+    return bool(epochs.entries) and epochs.entries[0][1] > log_start
 
 
 def _finish_interrupted(disk: Disk, directory: str, recovery: Recovery) -> None:

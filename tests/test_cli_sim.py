@@ -1,0 +1,84 @@
+"""Goal: a simulation that is run from the command line says what it did, and can be run again.
+
+Method: a few seeds, as processes of their own.
+"""
+
+import json
+import re
+
+import pytest
+from commands import hightide
+
+pytestmark = pytest.mark.slow
+
+TOTALS = ["virtual_s", "events", "messages", "elections", "commits", "snapshots_loaded"]
+FIELDS = ["seeds", "broken", *TOTALS, "asked", "answered", "seconds"]
+OUTCOME = ["seed", "violation", "fingerprint", *TOTALS, "asked", "answered"]
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def story():
+    """What one seed tells."""
+    return hightide("sim", "replay", SEED).out.decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    (row,) = hightide("sim", "replay", SEED, "-J").rows
+    return row
+
+
+def test_run_has_the_stable_json_and_the_numbers_of_its_seeds(outcome):
+    ended = hightide("sim", "run", "--seeds", f"{SEED}..{SEED}", "-o", "json")
+    totals = json.loads(ended.out)
+    assert list(totals) == FIELDS
+    assert totals["seeds"] == 1
+    assert totals["broken"] == []
+    assert totals["seconds"] > 0
+    for name in [*TOTALS, "asked", "answered"]:
+        assert totals[name] == round(outcome[name])
+    assert ended.err == ""
+
+
+def test_run_adds_its_seeds_up_whatever_the_number_of_jobs():
+    found = []
+    for jobs in (1, 2):
+        words = ["--seeds", "1..3", "--jobs", jobs, "-o", "ndjson"]
+        (row,) = hightide("sim", "run", *words).rows
+        assert row["seeds"] == 3
+        assert row["commits"] > 0
+        found.append({name: value for name, value in row.items() if name != "seconds"})
+    assert found[0] == found[1]
+
+
+def test_one_number_is_one_seed_and_text_has_a_line_for_each_fact():
+    lines = hightide("sim", "run", "--seeds", SEED).out.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == FIELDS
+    assert lines[0] == "seeds: 1"
+
+
+def test_replay_as_json_is_the_outcome_alone(outcome):
+    assert list(outcome) == OUTCOME
+    assert outcome["seed"] == SEED
+    assert outcome["violation"] == ""
+    assert re.fullmatch(r"[0-9a-f]{32}", outcome["fingerprint"])
+    assert outcome["virtual_s"] > 40
+    assert outcome["asked"] >= outcome["answered"] > 0
+
+
+def test_replay_tells_the_story_in_order_and_the_verdict_last(story, outcome):
+    assert re.match(r" *0\.000 s  Knobs\(controllers=\d", story[0])
+    times = [float(line.split()[0]) for line in story[:-1]]
+    assert times == sorted(times)
+    assert times[-1] <= outcome["virtual_s"]
+    assert any(line.split(" s  ")[1].startswith("fault: ") for line in story[1:-1])
+    assert any(line.endswith("healed") for line in story)
+    verdict = f"seed {SEED}, history {outcome['fingerprint']}: every promise was kept"
+    assert story[-1] == verdict
+
+
+def test_replay_of_the_same_seed_prints_the_same(story):
+    assert hightide("sim", "replay", SEED).out.decode().splitlines() == story
+    another = hightide("sim", "replay", SEED + 1).out.decode().splitlines()
+    assert another[0] != story[0]
