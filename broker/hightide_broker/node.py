@@ -320,8 +320,8 @@ class Node:
     async def _leave(self, listener: Listener, accepting: trio.CancelScope) -> bool:
         """Hand everything on, finish requests, close the logs; whether all is whole on disk."""
         patience_s = self.config.seconds("shutdown.timeout.ms")
-        if len(self._voters) == 1:
-            # Nobody else is asked or asks: what is at work is finished first.
+        if not any(self.image.is_active(b) for b in self.image.brokers if b != self.id):
+            # There is nobody to hand anything to: what is at work is finished first.
             await self._stop_listening(listener, accepting, patience_s)
         was_serving = self.serving.is_set()
         if self.lifecycle is not None and was_serving:

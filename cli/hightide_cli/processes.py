@@ -251,7 +251,16 @@ def wait_until_serving(node: NodeProcess, process: subprocess.Popen[bytes]) -> d
 
 
 def stop_nodes(nodes: Sequence[NodeProcess], *, kill: bool = False) -> list[NodeProcess]:
-    """Stop nodes, all at once, and wait until their directories are free; those that still run."""
+    """Stop nodes and wait until their directories are free; those that still run.
+
+    Brokers that are no controllers go first, because an orderly stop needs a controller.
+    """
+    first = [node for node in nodes if "controller" not in node.roles]
+    rest = [node for node in nodes if "controller" in node.roles]
+    return [left for group in (first, rest) for left in _stop_at_once(group, kill=kill)]
+
+
+def _stop_at_once(nodes: Sequence[NodeProcess], *, kill: bool) -> list[NodeProcess]:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     left = [node for node in nodes if _signal(node, kill=kill)]
     while left and time.monotonic() < deadline:

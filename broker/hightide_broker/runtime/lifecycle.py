@@ -96,7 +96,8 @@ class BrokerLifecycle:
             raise NodeMustStop(f"the controller does not want this broker: {refusal}")
 
     async def stop(self, timeout_s: float) -> None:
-        """Hand leadership on, and wait until the others know; no longer than `timeout_s`."""
+        """Hand leadership on, and wait until the others know; no longer than `timeout_s`, and not
+        at all where no controller can be found."""
         self._stopping = True
         pause = 0.0
         with trio.move_on_after(timeout_s):
@@ -105,7 +106,7 @@ class BrokerLifecycle:
                     reply, offset = await self._beat(stopping=True)
                 except Refused as refusal:
                     log.warning("the controller did not hear that this broker stops: %s", refusal)
-                    if refusal.code in _FATAL:
+                    if refusal.code in (*_FATAL, ErrorCode.REQUEST_TIMED_OUT):
                         return
                 else:
                     await self._applied.wait_for(offset)
