@@ -6,6 +6,7 @@ node, and what is on disk is never taken for another cluster. Method: plans in e
 """
 
 import json
+import random
 import re
 import socket
 import sys
@@ -13,6 +14,8 @@ import sys
 import pytest
 
 from hightide_broker.config import make_config
+from hightide_broker.node import prepare_directory
+from hightide_broker.runtime.disk import RealDisk
 from hightide_cli.main import main
 from hightide_cli.processes import (
     DEFAULT_PORT,
@@ -163,6 +166,14 @@ def test_the_file_names_the_cluster_and_each_node_with_roles_and_port(plan, tmp_
 
 def test_two_clusters_never_have_the_same_id(plan):
     assert len({plan(1, name=f"data-{n}").cluster_id for n in range(20)}) == 20
+
+
+def test_a_directory_that_has_a_cluster_already_keeps_its_id(plan, tmp_path):
+    directory = tmp_path / "data" / "broker-1"
+    config = make_config({"log.dirs": str(directory), "cluster.id": "from-before"})
+    prepare_directory(config, RealDisk(), random.Random(0))
+    assert plan(1).cluster_id == "from-before"
+    assert read_plan(tmp_path / "data").cluster_id == "from-before"
 
 
 def test_a_node_that_never_ran_has_no_process_and_no_facts(plan):

@@ -330,3 +330,19 @@ def test_the_fingerprint_tells_size_direction_and_time(planted):
     plain = told("a", "b", b"x", 0)
     assert plain == told("a", "b", b"y", 0)
     assert plain != told(*planted)
+
+
+def test_the_fingerprint_tells_what_was_long_ago():
+    def told(*sizes):
+        async def world():
+            network = network_of()
+            near, _ = await connected(network)
+            for size in sizes:
+                await near.send_all([bytes(size)])
+                await trio.sleep(1)
+            return network.fingerprint
+
+        return virtual(world)
+
+    assert told(1, 2, 3) == told(1, 2, 3)
+    assert len({told(1, 2, 3), told(2, 2, 3), told(1, 1, 3), told(1, 2, 4)}) == 4

@@ -1,4 +1,4 @@
-"""How connections end in the simulated network: closed, reset, killed, or without power.
+"""How connections end in the simulated network: closed, reset, killed, without power; or pause.
 
 Goal: an orderly end, an error and silence come when they would from a real machine, and never one
 in the place of the other. Method: as in `test_sim_network.py`.
@@ -64,16 +64,18 @@ def test_a_reset_breaks_the_connections_of_two_machines_and_loses_what_is_on_its
         network = network_of()
         near, far = await connected(network)
         back, there = await connected(network, "b", "a")
-        aside, elsewhere = await connected(network, "a", "c")
+        others = [await connected(network, *pair) for pair in ("ac", "bc", "cb")]
         await near.send_all([b"lost"])
         network.reset("b", "a")
+        await trio.sleep(1)
         for end in (near, far, back, there):
             with pytest.raises(BROKEN):
                 await receive(end)
             with pytest.raises(BROKEN):
                 await end.send_all([b"x"])
-        await aside.send_all([b"x"])
-        assert await receive(elsewhere) == b"x"
+        for aside, elsewhere in others:
+            await aside.send_all([b"x"])
+            assert await receive(elsewhere) == b"x"
         again, _ = await connected(network)
         await again.send_all([b"x"])
 
@@ -158,6 +160,57 @@ def test_booting_a_machine_that_has_power_changes_nothing():
         network = network_of()
         near, far = await connected(network)
         network.boot("b")
+        await near.send_all([b"x"])
+        assert await receive(far) == b"x"
+
+    virtual(world)
+
+
+def test_a_machine_that_is_paused_gets_and_sends_nothing_and_loses_nothing():
+    async def world():
+        for seed in range(8):
+            network = network_of(seed=seed)
+            near, far = await connected(network)
+            listener = await network.host("b").listen("b", PORT)
+            aside, there = await connected(network, "a", "c")
+            network.freeze("b")
+            for data in (b"1", b"2"):
+                await near.send_all([data])
+                await far.send_all([data])
+            assert await is_silent(receive, near)
+            assert await is_silent(receive, far)
+            assert await is_silent(network.host("a").connect, "b", PORT)
+            await aside.send_all([b"x"])
+            assert await receive(there) == b"x"
+            network.thaw("b")
+            for end in (near, far):
+                assert [await receive(end) for _ in range(2)] == [b"1", b"2"]
+            await network.host("a").connect("b", PORT)
+            assert (await listener.accept()).peer == "a"
+
+    virtual(world)
+
+
+def test_the_end_of_a_pause_heals_no_cut():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        network.cut("a", "b")
+        network.freeze("c")
+        await near.send_all([b"held"])
+        network.thaw("c")
+        assert network.is_cut("a", "b")
+        assert await is_silent(receive, far)
+
+    virtual(world)
+
+
+def test_healing_ends_a_pause_too():
+    async def world():
+        network = network_of()
+        near, far = await connected(network)
+        network.freeze("b")
+        network.heal()
         await near.send_all([b"x"])
         assert await receive(far) == b"x"
 

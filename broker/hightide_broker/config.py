@@ -371,12 +371,17 @@ class BrokerConfig:
         for entry in filter(None, text.split(",")):
             number, at, address = entry.strip().partition("@")
             host, colon, port = address.rpartition(":")
-            if not (at and colon and host and number.isdigit() and port.isdigit()):
+            if not (at and colon and host and number.isdecimal() and port.isdecimal()):
                 raise ConfigError(f"controller.quorum.voters has {entry!r}, expected ID@HOST:PORT")
+            if int(number) < 1 or not 1 <= int(port) <= 65535:
+                raise ConfigError(
+                    f"controller.quorum.voters has {entry!r}, expected an id of 1 or more and a "
+                    f"port of 1 to 65535"
+                )
             if int(number) in voters:
                 raise ConfigError(f"controller.quorum.voters names node {number} twice")
             voters[int(number)] = (host, int(port))
-        if (node in voters) != is_controller:
+        if not voters or (node in voters) != is_controller:
             raise ConfigError(
                 f"node {node} has process.roles={self.text('process.roles')} and "
                 f"controller.quorum.voters={text!r}: exactly the controllers are voters"
@@ -408,7 +413,8 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             raise ConfigError(f"unknown configuration key {name!r}{hint}")
         _check(key, value)
     config = BrokerConfig({**values, **given}, frozenset(given))
-    if len(config.voters) > 1 and not config.text("cluster.id"):
+    node = config.number("node.id")
+    if any(voter != node for voter in config.voters) and not config.text("cluster.id"):
         raise ConfigError(
             "cluster.id is empty, expected the id that all nodes of controller.quorum.voters share "
             "(hightide storage id makes one)"

@@ -53,7 +53,12 @@ from hightide_broker.storage.directory import (
     take_clean_marker,
     write_clean_marker,
 )
-from hightide_broker.storage.quorum_state import QUORUM_STATE, QuorumState, write_quorum_state
+from hightide_broker.storage.quorum_state import (
+    QUORUM_STATE,
+    QuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
 from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.node")
@@ -135,6 +140,12 @@ class Node:
             config=LogConfig(segment_bytes=config.number("metadata.log.segment.bytes")),
             clock=clock,
         )
+        before = self.metadata.last_voters()
+        if before is not None and before != tuple(sorted(self._voters)):
+            raise ConfigError(
+                f"controller.quorum.voters names nodes {sorted(self._voters)}, but the metadata "
+                f"log in {path} is one of voters {list(before)}: voters cannot be changed"
+            )
         fetch_timeout_s = config.seconds("controller.quorum.fetch.timeout.ms")
         self.quorum = QuorumDriver(
             QuorumConfig(
@@ -414,6 +425,7 @@ async def open_node(
             listener = await listen(host, port)
         except OSError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)
         node = Node(
             config,

@@ -69,8 +69,8 @@ async def _replicas_of(bootstrap: str, timeout_s: float, broker: int) -> Any:
     from hightide import Admin
 
     async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        described = await admin.describe_log_dirs()
-        return next((each.replicas for each in described if each.broker == broker), [])
+        (described,) = await admin.describe_log_dirs(brokers=[broker])
+        return described.replicas
 
 
 @click.group()

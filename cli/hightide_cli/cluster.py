@@ -16,13 +16,14 @@ from hightide_cli.processes import (
     STOP_TIMEOUT_S,
     NodeProcess,
     Plan,
+    forget_plan,
     make_plan,
     nodes_of,
     read_plan,
     start_node,
     stop_nodes,
     tail,
-    wait_until_serving,
+    wait_for_all,
 )
 
 data_option = click.option(
@@ -68,6 +69,7 @@ def up(
 
     new_topics = [_parse_topic(text) for text in topics]
     load_config(None, assignments)
+    is_new = read_plan(data) is None
     plan = _plan(data, count=count, roles=roles, port=port)
     for node in plan.processes:
         if (pid := node.pid()) is not None:
@@ -85,7 +87,14 @@ def up(
         for node, planned in plan.nodes
     }
     try:
-        facts_of = {node: wait_until_serving(node, processes[node]) for node in processes}
+        try:
+            facts_of = wait_for_all(processes)
+        except click.exceptions.Exit:
+            if is_new:
+                forget_plan(data)
+            for left in stop_nodes(plan.processes):
+                say(f"{left.name} (process {left.pid()}) still runs")
+            raise
         brokers = [facts for node, facts in facts_of.items() if "broker" in node.roles]
         address = ",".join(f"{facts['host']}:{facts['port']}" for facts in brokers)
         run(_make_topics, address, new_topics)
@@ -130,7 +139,7 @@ def _port_of(node: NodeProcess, planned: int) -> int:
 
 def _parse_topic(text: str) -> tuple[str, int, int]:
     name, *numbers = text.split(":")
-    if not name or len(numbers) > 2 or not all(number.isdigit() for number in numbers):
+    if not name or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
         raise click.UsageError(f"--topic {text!r}, expected NAME[:PARTITIONS[:REPLICAS]]")
     partitions, replicas = [*(int(number) for number in numbers), -1, -1][:2]
     return name, partitions, replicas

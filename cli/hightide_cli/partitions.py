@@ -62,7 +62,7 @@ def elect(
 
 def _parse(text: str) -> tuple[str, int]:
     topic, colon, number = text.rpartition(":")
-    if not (colon and topic and number.isdigit()):
+    if not (colon and topic and number.isdecimal()):
         raise click.UsageError(f"{text!r}, expected TOPIC:PARTITION")
     return topic, int(number)
 

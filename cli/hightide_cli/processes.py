@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,19 +131,22 @@ def nodes_of(data: Path) -> list[NodeProcess]:
 
 
 def read_plan(data: Path) -> Plan | None:
-    """What `cluster.json` says; None if there is none."""
+    """What `cluster.json` says; None if there is none that can be read."""
     facts = _read_json(data / "cluster.json")
-    if not facts:
+    try:
+        nodes = [
+            (NodeProcess(data, node["node"], tuple(node["roles"])), node["port"])
+            for node in facts["nodes"]
+        ]
+        return Plan(facts["cluster_id"], tuple(nodes))
+    except (KeyError, TypeError):
         return None
-    nodes = [
-        (NodeProcess(data, node["node"], tuple(node["roles"])), node["port"])
-        for node in facts["nodes"]
-    ]
-    return Plan(facts["cluster_id"], tuple(nodes))
 
 
 def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Plan:
     """Decide which nodes a new cluster has, and write it down.
+
+    Node directories that are there already must be among them: their cluster goes on.
 
     Three controllers where there are three brokers or more, or where they are nodes of their own;
     otherwise one: two would need each other, and so be weaker than one.
@@ -156,21 +159,37 @@ def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Pla
     roles = {node: both if node <= voters else broker for node in range(1, brokers + 1)}
     if split:
         roles |= dict.fromkeys(range(FIRST_CONTROLLER, FIRST_CONTROLLER + VOTERS), controller)
+    nodes = [NodeProcess(data, node, roles[node]) for node in roles]
+    known = [path for kind in ("broker-*", "controller-*") for path in sorted(data.glob(kind))]
+    if strangers := sorted({path.name for path in known} - {node.name for node in nodes}):
+        raise click.UsageError(
+            f"{data} has no cluster.json that can be read, and holds {', '.join(strangers)} of a "
+            f"cluster: restore the file, or start with the same -n and --roles as before"
+        )
+    cluster_ids = filter(None, map(_cluster_of, known))
     ports = _ports(port, len(roles))
     plan = Plan(
-        _cluster_of(data / "broker-1") or random_id(system_random()),
-        tuple(
-            (NodeProcess(data, node, roles[node]), each)
-            for node, each in zip(roles, ports, strict=True)
-        ),
+        next(cluster_ids, None) or random_id(system_random()),
+        tuple(zip(nodes, ports, strict=True)),
     )
     data.mkdir(parents=True, exist_ok=True)
+    _write_plan(data, plan)
+    return plan
+
+
+def _write_plan(data: Path, plan: Plan) -> None:
     nodes = [
-        {"node": process.node, "roles": process.roles, "port": each} for process, each in plan.nodes
+        {"node": process.node, "roles": process.roles, "port": port} for process, port in plan.nodes
     ]
     text = json.dumps({"cluster_id": plan.cluster_id, "nodes": nodes}, indent=2)
-    (data / "cluster.json").write_text(text + "\n")
-    return plan
+    temporary = data / "cluster.json.tmp"
+    temporary.write_text(text + "\n")
+    temporary.replace(data / "cluster.json")
+
+
+def forget_plan(data: Path) -> None:
+    """The cluster never served: its nodes and ports may be chosen anew."""
+    (data / "cluster.json").unlink(missing_ok=True)
 
 
 def _cluster_of(directory: Path) -> str:
@@ -185,7 +204,12 @@ def _cluster_of(directory: Path) -> str:
 def _ports(first: int | None, count: int) -> list[int]:
     """Ports in a row from `first`; free ones wherever they are if that is 0."""
     if first != 0:
-        return [(first or DEFAULT_PORT) + number for number in range(count)]
+        ports = [(first or DEFAULT_PORT) + number for number in range(count)]
+        if not 1 <= ports[0] <= ports[-1] <= 65535:
+            raise click.UsageError(
+                f"--port {first} for {count} nodes, expected 0 or {count} ports from 1 to 65535"
+            )
+        return ports
     if count == 1:
         return [0]
     sockets = [socket.socket() for _ in range(count)]
@@ -236,17 +260,27 @@ def start_node(
 
 def wait_until_serving(node: NodeProcess, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The facts of a node that serves; exits with the end of its log if it does not."""
+    return wait_for_all({node: process})[node]
+
+
+def wait_for_all(
+    processes: Mapping[NodeProcess, subprocess.Popen[bytes]],
+) -> dict[NodeProcess, dict[str, Any]]:
+    """The facts of nodes, once all of them serve; exits when the first one ends instead."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        facts = node.facts()
-        if facts.get("pid") == process.pid:
+        facts = {node: node.facts() for node in processes}
+        if all(facts[node].get("pid") == process.pid for node, process in processes.items()):
             return facts
-        if (code := process.poll()) is not None:
-            say(f"{node.name} did not start (exit code {code}); its log ends with:")
-            say("\n".join(tail(node.log_file, 10)))
-            raise click.exceptions.Exit(code if code > 0 else REFUSED)
+        for node, process in processes.items():
+            if (code := process.poll()) is not None:
+                say(f"{node.name} did not start (exit code {code}); its log ends with:")
+                say("\n".join(tail(node.log_file, 10)))
+                raise click.exceptions.Exit(code if code > 0 else REFUSED)
         time.sleep(_POLL_S)
-    say(f"{node.name} does not serve after {START_TIMEOUT_S:.0f} s, see {node.log_file}")
+    silent = [node for node, process in processes.items() if node.facts().get("pid") != process.pid]
+    for node in silent:
+        say(f"{node.name} does not serve after {START_TIMEOUT_S:.0f} s, see {node.log_file}")
     raise click.exceptions.Exit(UNREACHABLE)
 
 

@@ -17,6 +17,7 @@ from hightide_cli.options import output_option, run, say, show_one
 
 if TYPE_CHECKING:
     from hightide_broker.config import BrokerConfig
+    from hightide_broker.node import Node
 
 config_option = click.option(
     "-c",
@@ -101,19 +102,28 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             clock=SystemClock(),
             random=system_random(),
             listen=listen,
+            wait=False,
         ) as node:
-            if ready_file is not None:
-                facts = {
-                    "pid": os.getpid(),
-                    "node": node.id,
-                    "host": config.advertised_host,
-                    "port": node.port,
-                    "cluster_id": node.cluster_id,
-                }
-                _write_whole(ready_file, json.dumps(facts))
-            await anext(signals)
+            async with trio.open_nursery() as nursery:
+                if ready_file is not None:
+                    nursery.start_soon(_announce, node, ready_file)
+                await anext(signals)
+                nursery.cancel_scope.cancel()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+async def _announce(node: Node, ready_file: Path) -> None:
+    """Say where the node serves, once it does."""
+    await node.serving.wait()
+    facts = {
+        "pid": os.getpid(),
+        "node": node.id,
+        "host": node.config.advertised_host,
+        "port": node.port,
+        "cluster_id": node.cluster_id,
+    }
+    _write_whole(ready_file, json.dumps(facts))
 
 
 def _write_whole(path: Path, text: str) -> None:

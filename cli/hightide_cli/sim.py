@@ -63,7 +63,7 @@ def run_(seeds: str, jobs: int, output: str) -> None:
 
 def _parse(text: str) -> range:
     first, dots, last = text.partition("..")
-    if not (first.isdigit() and (last.isdigit() if dots else not last)):
+    if not (first.isdecimal() and (last.isdecimal() if dots else not last)):
         raise click.UsageError(f"--seeds {text!r}, expected A..B")
     numbers = range(int(first), int(last or first) + 1)
     if not numbers:

@@ -214,14 +214,14 @@ class Admin:
         return reply.partitions
 
     async def describe_log_dirs(
-        self, topics: Sequence[str] | None = None
+        self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
     ) -> list[m.DescribeLogDirsResponse]:
-        """Each broker's replicas with offsets and sizes."""
+        """Replicas with offsets and sizes, of each broker or of those named."""
         await self._look_for_brokers()
         request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
         return [
             await self.cluster.call_broker(broker, request, timeout_s=self._timeout_s)
-            for broker in sorted(self.cluster.brokers)
+            for broker in (sorted(self.cluster.brokers) if brokers is None else brokers)
         ]
 
     async def _look_for_brokers(self) -> None:

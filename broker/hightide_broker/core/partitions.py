@@ -237,6 +237,7 @@ class Partitions:
                     m.ElectLeadersResult(
                         topic=each.topic,
                         partition=each.partition,
+                        leader=self._leader_of(each),
                         error=refusal.code,
                         message=refusal.message,
                     )
@@ -248,6 +249,12 @@ class Partitions:
                 m.ElectLeadersResult(topic=each.topic, partition=each.partition, leader=leader)
             )
         return changes, results
+
+    def _leader_of(self, part: m.TopicPartition) -> int:
+        topic = self._image.topics.get(part.topic)
+        if topic is None or not 0 <= part.partition < len(topic.partitions):
+            return NO_LEADER
+        return topic.partitions[part.partition].leader
 
     def _needs(self, partition: PartitionState, *, unclean: bool) -> bool:
         if unclean:

@@ -261,6 +261,17 @@ class MetadataLog:
                         changes.append((at, decode_change(value)))
             yield Batch(changes, header.next_offset, header.size)
 
+    def last_voters(self) -> tuple[int, ...] | None:
+        """The voters of the last leader change in the log; None if there is none in it."""
+        last: BatchHeader | None = None
+        for header in self._log.headers(self.log_start):
+            last = header if header.is_control else last
+        if last is None:
+            return None
+        _, batch = next(self._log.batches(last.base_offset))
+        (value,) = values_of(open_batch(batch, last))
+        return tuple(sorted(msgspec.msgpack.decode(value or b"\x80").get("voters", ())))
+
     # -- syncing ---------------------------------------------------------------------------------
 
     def begin_sync(self) -> SyncJob | None:

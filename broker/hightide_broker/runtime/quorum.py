@@ -288,7 +288,13 @@ class QuorumDriver:
         if isinstance(request, c.FetchSnapshotRequest):
             return self._snapshot_piece(request)
         assert isinstance(request, m.FetchRequest)
-        return self._fetched(request) or partial(self._park, request)
+        answer = self._fetched(request)
+        if answer is not None:
+            return answer
+        # In the same stretch as the look at the log: what comes from now on wakes it.
+        wake = Wake()
+        self._parked[wake] = None
+        return partial(self._park, request, wake)
 
     def _snapshot_piece(self, request: c.FetchSnapshotRequest) -> Reply:
         leader, epoch = self.core.leader, self.core.epoch
@@ -327,12 +333,10 @@ class QuorumDriver:
         )
         return Reply(m.FetchResponse(partitions=[result]), [] if found is None else [found])
 
-    async def _park(self, request: m.FetchRequest) -> Reply:
+    async def _park(self, request: m.FetchRequest, wake: Wake) -> Reply:
         """Wait for something to say, or until the fetcher's patience is over."""
         over = trio.current_time() + min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
         while True:
-            wake = Wake()
-            self._parked[wake] = None
             with trio.move_on_at(over):
                 await wake.wait()
             self._parked.pop(wake, None)
@@ -342,6 +346,8 @@ class QuorumDriver:
             answer = self._fetched(request, even_nothing=trio.current_time() >= over)
             if answer is not None:
                 return answer
+            wake = Wake()
+            self._parked[wake] = None
 
     def describe(self, cluster_id: str) -> m.DescribeQuorumResponse:
         """The quorum as its leader sees it; raises `Refused` elsewhere."""

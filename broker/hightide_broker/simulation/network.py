@@ -44,6 +44,8 @@ class _Pipe:
         self.broken = False
         self.ended_at: float | None = None
         """When an orderly end of the stream arrives."""
+        self.end_held = False
+        """Whether that end waits for a cut to heal."""
         self.changed = trio.Event()
 
     def wake(self) -> None:
@@ -186,10 +188,8 @@ class SimNetwork:
     async def connect(self, source: str, target: str, port: int) -> SimStream:
         """Connect; hangs while a direction is cut, raises `OSError` if nobody listens."""
         await trio.sleep(self._delay(source, target))
-        while self.is_cut(source, target) or self.is_cut(target, source):
+        while self._is_out_of_reach(source, target):
             await self._healed.wait()
-        if target in self._silent:
-            await trio.sleep_forever()
         await trio.sleep(self._delay(target, source))
         listener = self._listeners.get((target, port))
         if listener is None:
@@ -199,6 +199,10 @@ class SimNetwork:
         self._pipes.append((there, back))
         listener.offer(SimStream(self, back, there))
         return SimStream(self, there, back)
+
+    def _is_out_of_reach(self, source: str, target: str) -> bool:
+        is_cut = self.is_cut(source, target) or self.is_cut(target, source)
+        return is_cut or target in self._silent
 
     def _delay(self, source: str, target: str) -> float:
         weather = self.weather
@@ -227,11 +231,14 @@ class SimNetwork:
         incoming.broken = True
         incoming.queue.clear()
         incoming.wake()
-        if self.is_cut(outgoing.source, outgoing.target):
-            return
-        delay = self._delay(outgoing.source, outgoing.target)
-        outgoing.ended_at = max(trio.current_time() + delay, outgoing.last_at)
-        outgoing.wake()
+        outgoing.end_held = self.is_cut(outgoing.source, outgoing.target)
+        if not outgoing.end_held:
+            self._end(outgoing)
+
+    def _end(self, pipe: _Pipe) -> None:
+        delay = self._delay(pipe.source, pipe.target)
+        pipe.ended_at = max(trio.current_time() + delay, pipe.last_at)
+        pipe.wake()
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -274,7 +281,7 @@ class SimNetwork:
         self._healed.set()
         self._healed = trio.Event()
         for pair in self._pipes:
-            if not (pair[0].held or pair[1].held):
+            if not any(pipe.held or pipe.end_held for pipe in pair):
                 continue
             if self._random.random() < reset:
                 _break(pair)
@@ -283,6 +290,10 @@ class SimNetwork:
                 held, pipe.held = pipe.held, []
                 for data in held:
                     self.transmit(pipe, data)
+                if pipe.end_held:
+                    pipe.end_held = self.is_cut(pipe.source, pipe.target)
+                    if not pipe.end_held:
+                        self._end(pipe)
 
     def drop(self, host: str, *, silently: bool) -> None:
         """A machine's process is gone: its connections break, or (power loss) say nothing more."""
@@ -299,6 +310,8 @@ class SimNetwork:
         if host in self._silent:
             del self._silent[host]
             self.drop(host, silently=False)
+            self._healed.set()
+            self._healed = trio.Event()
 
 
 def _break(pair: tuple[_Pipe, _Pipe]) -> None:

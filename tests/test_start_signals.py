@@ -1,0 +1,58 @@
+"""Goal: a node that waits for the others can be told to stop.
+
+Method: one node of a quorum of three, started on its own: it never serves. It is sent the signals
+that `down`, systemd and a terminal send.
+"""
+
+import signal
+import socket
+import subprocess
+
+import pytest
+from commands import COMMAND, PATIENCE_S, environment, hightide
+
+pytestmark = pytest.mark.live
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture
+def lonely(tmp_path):
+    """A node that has begun to look for the others, and its directory."""
+    ports = free_ports(3)
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
+    directory = tmp_path / "lonely"
+    keys = [
+        f"log.dirs={directory}",
+        f"listen.port={ports[0]}",
+        f"controller.quorum.voters={voters}",
+        "cluster.id=ours",
+    ]
+    words = [word for key in keys for word in ("--set", key)]
+    with subprocess.Popen(
+        [*COMMAND, "server", "start", *words], stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        try:
+            assert b"prospective in epoch 0" in process.stderr.readline()
+            yield process, directory
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
+def test_a_node_that_waits_for_a_quorum_stops_when_it_is_told_to(lonely, number):
+    process, directory = lonely
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE_S / 2)
+    assert process.returncode == 0
+    assert b"Traceback" not in said
+    # Nothing was lost, but nothing was opened either: what is there is not vouched for.
+    assert not (directory / ".clean_shutdown").exists()
+    again = hightide("storage", "info", "--set", f"log.dirs={directory}")
+    assert "cluster_id: ours" in again.out.decode()
