@@ -314,6 +314,7 @@ class World:
                 node.gathered.clear()
             assert ready.piece.position == len(node.gathered), "a piece is missing"
             node.gathered += ready.piece.data
+            node.changed = True
             yield f"keeps bytes {span(ready.piece.position, len(node.gathered))}"
         if ready.install is not None:
             assert not node.up.is_leader

@@ -472,15 +472,19 @@ async def test_a_damaged_epoch_checkpoint_is_rebuilt_from_the_batches(data):
     assert disk.read_file(path).startswith(b"0\n2\n" + before.split(b"\n", 2)[2])
 
 
-async def test_a_partition_of_another_topic_id_is_offline_and_the_rest_is_served():
+async def test_a_partition_of_another_topic_id_is_set_aside_and_made_anew():
+    """As of a topic that was deleted and made again while the broker was down."""
     disk = SimDisk()
     async with broker(disk) as client:
         await client.create()
         await client.create("other")
+        await client.produce(b"of the old topic")
     put(disk, f"{DATA}/t-0/partition.metadata", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
     async with broker(disk) as client:
-        assert (await client.produce(b"x")).error == STORAGE
+        assert (await client.produce(b"x")).error is None
+        assert await client.values() == [b"x"]
         await assert_served(client, "other")
+    assert disk.exists(f"{DATA}/t-0.AAAAAAAAAAAAAAAAAAAAAA-stray/partition.metadata")
 
 
 @pytest.mark.parametrize("position", [5, 20, HEADER_BYTES + 3])

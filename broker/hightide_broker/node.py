@@ -127,8 +127,13 @@ class Node:
         self._directory = _directory(config)
         self._syncer = Syncer(disk)
         self._stop = trio.Event()
+        self._attached = False
+        """Whether the replicas were opened, so that the last stop says nothing any more."""
         self._voters = config.voters
+        # The quorum has connections of its own: what waits for a commit must not hold up the
+        # fetches that commit it.
         self._peers = Peers(network, self._voters, node=self.id)
+        self._forwarding = Peers(network, self._voters, node=self.id)
         self._build_quorum(clock, witness)
         self._build_broker(clock, clean=clean)
 
@@ -182,7 +187,7 @@ class Node:
         self.channel = ControllerChannel(
             self.quorum,
             self.controller,
-            self._peers,
+            self._forwarding,
             timeout_s=config.seconds("request.timeout.ms"),
         )
 
@@ -271,7 +276,11 @@ class Node:
         if api.name in _DECIDED_BY_CONTROLLER:
             return self._admin.change(request, attachments)
         handler = self._handler(api)
-        assert callable(handler), f"{api.name} passed the door without a handler"
+        if handler is None:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.id} is a controller, not a broker"
+            )
+        assert callable(handler), f"{api.name} has no handler"
         outcome: Reply | Later | None = handler(request, attachments)
         return outcome
 
@@ -292,6 +301,7 @@ class Node:
             accepting = trio.CancelScope()
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self._peers.run)
+            nursery.start_soon(self._forwarding.run)
             nursery.start_soon(self._accept, listener, nursery, accepting)
             nursery.start_soon(self.quorum.run)
             nursery.start_soon(self.publisher.run)
@@ -303,6 +313,8 @@ class Node:
             nursery.cancel_scope.cancel()
         if clean:
             write_clean_marker(self._disk, self._directory, self.broker_epoch)
+        elif not self._attached and previous_epoch is not None:
+            write_clean_marker(self._disk, self._directory, previous_epoch)
         log.info("node %d stopped%s", self.id, "" if clean else ", not all of its data is clean")
 
     async def _join(self, nursery: trio.Nursery, previous_epoch: int | None) -> None:
@@ -321,6 +333,7 @@ class Node:
                     directory=self._meta.directory_id,
                 )
             )
+            self._attached = True
             await self.publisher.attach(self.replicas)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,8 @@ def _stop_at_once(nodes: Sequence[NodeProcess], *, kill: bool) -> list[NodeProce
 def _signal(node: NodeProcess, *, kill: bool) -> bool:
     pid = node.pid()
     if pid is not None:
-        os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
     return pid is not None
 
 

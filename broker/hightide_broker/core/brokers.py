@@ -56,6 +56,8 @@ class Brokers:
                 f"broker {request.broker} belongs to cluster {request.cluster_id}, "
                 f"this is cluster {self._cluster_id}",
             )
+        if request.broker < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"broker {request.broker}, expected 0 or more")
         known = self._image.brokers.get(request.broker)
         if known is not None and known.incarnation == request.incarnation:
             return [], c.RegisterBrokerResponse(broker_epoch=known.epoch)

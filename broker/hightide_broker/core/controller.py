@@ -1,7 +1,7 @@
 """The controller: a request becomes (changes, reply), or a refusal. It changes nothing itself.
 Pure.
 
-Every handler reads the image of what has been committed and returns the changes to append to the
+Every handler reads the image of everything appended so far and returns the changes to append to the
 metadata log together with the reply that may be sent once they are committed. Replicas are placed
 in stripes, leaders are chosen in the order of the assignment, fencing a broker moves what it led.
 Sources: KIP-631, KIP-841, KIP-966.
@@ -10,6 +10,7 @@ Sources: KIP-631, KIP-841, KIP-966.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -38,7 +39,7 @@ PRODUCER_ID_BLOCK = 1000
 METADATA_TOPIC = "__cluster_metadata"
 """Its directory is the metadata log's."""
 PARTITIONS_MAX = 10_000
-"""Partitions of one topic; bounds what one small request can create."""
+"""Partitions of one topic, and of one request: what a few bytes can create."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -107,15 +108,17 @@ class Controller:
         changes: list[AnyChange] = []
         results: list[m.TopicResult] = []
         taken = set(self._image.topics)
-        names = [topic.topic for topic in request.topics]
+        names = Counter(topic.topic for topic in request.topics)
+        room = PARTITIONS_MAX
         for topic in request.topics:
-            if names.count(topic.topic) > 1:
+            if names[topic.topic] > 1:
                 results.append(_named_twice(topic.topic))
                 continue
             try:
                 check_topic_name(topic.topic, taken)
                 check_topic_configs(topic.configs)
                 assignment = self._assignment(topic, shift)
+                room = _take_room(room, len(assignment))
             except Refused as refusal:
                 results.append(
                     m.TopicResult(topic=topic.topic, error=refusal.code, message=refusal.message)
@@ -225,13 +228,14 @@ class Controller:
         """Give topics more partitions; keyed records move to other partitions from then on."""
         changes: list[AnyChange] = []
         results = []
-        names = [more.topic for more in request.topics]
+        names = Counter(more.topic for more in request.topics)
+        room = PARTITIONS_MAX
         for more in request.topics:
             topic = self._image.topics.get(more.topic)
             if topic is None:
                 results.append(_unknown_topic(more.topic))
                 continue
-            if names.count(more.topic) > 1:
+            if names[more.topic] > 1:
                 results.append(_named_twice(more.topic))
                 continue
             have = len(topic.partitions)
@@ -242,6 +246,7 @@ class Controller:
                         ErrorCode.INVALID_PARTITIONS,
                         f"topic {more.topic} has {have} partitions, {more.count} is not more",
                     )
+                room = _take_room(room, more.count - have)
                 factor = len(topic.partitions[0].replicas)
                 assignment = self._place(have, more.count - have, factor, shift)
             except Refused as refusal:
@@ -316,6 +321,16 @@ class Controller:
             [AllocateProducerIds(next_id=first + PRODUCER_ID_BLOCK)],
             c.AllocateProducerIdsResponse(first=first, count=PRODUCER_ID_BLOCK),
         )
+
+
+def _take_room(room: int, count: int) -> int:
+    """What is left of the partitions that one request may create."""
+    if count > room:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions more in one request, which may create {PARTITIONS_MAX} in all",
+        )
+    return room - count
 
 
 def check_topic_name(name: str, taken: set[str]) -> None:

@@ -20,7 +20,7 @@ from hightide_broker.core.fetching import Fetching
 from hightide_broker.core.peer import Peer, last_majority_contact
 from hightide_broker.core.ready import NOBODY, Answered, Ballot, LogView, Ready, Sending
 from hightide_broker.core.roles import TRANSITIONS, QuorumConfig, Role
-from hightide_broker.core.serving import check_envelope
+from hightide_broker.core.serving import EPOCH_MAX, check_envelope
 
 _NEVER = float("inf")
 
@@ -284,7 +284,7 @@ class Elector:
 
     def _heed(self, leader: int, epoch: int, now: float) -> bool:
         """Learn from what another node says of the quorum; whether this node's role changed."""
-        if epoch < self.epoch or leader == self.config.node:
+        if not self.epoch <= epoch <= EPOCH_MAX or leader == self.config.node:
             return False
         before = (self.role, self.epoch)
         if epoch > self.epoch:
@@ -326,7 +326,8 @@ class Elector:
 
     def _vote(self, request: c.VoteRequest, now: float) -> bool:
         """Whether to vote for a candidate. Sources: KIP-595, KIP-996."""
-        check_envelope(request.cluster_id, request.voter, request.candidate, self.config)
+        sender, epoch = request.candidate, request.epoch
+        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
         if (
             request.log_end < 0
             or not 0 <= request.last_epoch <= request.epoch - (not request.pre_vote)
@@ -359,14 +360,18 @@ class Elector:
             )
 
     def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
-        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
+        sender, epoch = request.leader, request.epoch
+        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
         self._check_rival(request.leader, request.epoch)
         self._become_follower(request.leader, request.epoch, now)
 
     def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
         """The leader steps down: its best successor is to stand at once, the others later."""
-        check_envelope(request.cluster_id, request.voter, request.leader, self.config)
+        sender, epoch = request.leader, request.epoch
+        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
         self._check_rival(request.leader, request.epoch)
+        if len(request.successors) > len(self.config.voters):
+            raise Refused(ErrorCode.INVALID_REQUEST, "more successors than there are voters")
         if request.epoch > self.epoch:
             self._become_follower(request.leader, request.epoch, now)
         if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._is_voter:

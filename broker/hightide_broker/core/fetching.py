@@ -73,13 +73,14 @@ class Fetching:
         is_waiting = self._under_way is not None or self._log.synced_end < self._log.log_end
         return _NEVER if is_waiting else self._due
 
-    def wait_until(self, time: float) -> None:
-        """Ask nothing before `time`."""
+    def begin_again(self, time: float) -> None:
+        """What came could not be used: forget it, and ask nothing before `time`."""
+        self._snapshot, self._under_way = None, None
         self._due = max(self._due, time)
 
     def next_request(self, ready: Ready, epoch: int, high_watermark: int, now: float) -> None:
         """Send the next fetch, if it is time and the log is durable as it is."""
-        is_changing = ready.append or ready.truncate_to is not None or ready.install
+        is_changing = ready.append or ready.truncate_to is not None or ready.piece or ready.install
         if is_changing or now < self.wake_at:
             return
         if self._searching:

@@ -63,7 +63,7 @@ class Quorum(Elector):
             case Answered():
                 self._answered(event, now)
             case Unusable():
-                self._fetching.wait_until(now + self.config.retry_backoff_s)
+                self._fetching.begin_again(now + self.config.retry_backoff_s)
             case Resign():
                 self._stopping = True
                 if self.role is Role.LEADER:

@@ -11,7 +11,7 @@ one place where it is written down:
 5. wake    - step a `Tick` no later than `wake_at`.
 
 Whenever the log was changed, the driver syncs it and then steps `LogSynced`; what was appended
-counts from then on, and not before.
+counts from then on, and not before. It does so, too, when it has kept a piece of a snapshot.
 """
 
 from __future__ import annotations

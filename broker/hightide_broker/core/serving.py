@@ -16,6 +16,10 @@ from hightide_broker.core.roles import QuorumConfig
 METADATA_TOPIC = "__cluster_metadata"
 
 
+EPOCH_MAX = (1 << 31) - 2
+"""Epochs are i32 in a batch, and there must be one more."""
+
+
 def check_cluster(cluster_id: str, config: QuorumConfig) -> None:
     """Raise `Refused` INCONSISTENT_CLUSTER_ID for a node of another cluster."""
     if cluster_id and config.cluster_id and cluster_id != config.cluster_id:
@@ -25,13 +29,18 @@ def check_cluster(cluster_id: str, config: QuorumConfig) -> None:
         )
 
 
-def check_envelope(cluster_id: str, voter: int, sender: int, config: QuorumConfig) -> None:
-    """Raise `Refused` unless a voter of this cluster speaks to this very voter.
+def check_envelope(
+    cluster_id: str, voter: int, sender: int, epoch: int, config: QuorumConfig
+) -> None:
+    """Raise `Refused` unless a voter of this cluster speaks to this very voter, of an epoch that
+    can be.
 
     The voters are fixed: a sender who is none by our configuration has another one, and two
     different ideas of a majority must not meet.
     """
-    check_cluster(cluster_id, config)
+    check_cluster(cluster_id or "none", config)
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"epoch {epoch}, expected 0 to {EPOCH_MAX}")
     if voter != config.node or voter not in config.voters or sender not in config.voters:
         raise Refused(
             ErrorCode.INVALID_REQUEST,

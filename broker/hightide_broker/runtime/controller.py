@@ -113,7 +113,6 @@ class ControllerShell:
         )
         core.brokers.activate(trio.current_time())
         self._active = _Active(term, image, core)
-        self._append(core.partitions.settle())
         self._quorum.announce_move()
         log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
 
@@ -122,12 +121,12 @@ class ControllerShell:
         assert self._active is not None
         core = self._active.core
         rebalance_at = trio.current_time() + self._rebalance_s
+        settled = False
         while True:
-            # A session that begins while this sleeps cannot end before `soon`.
-            soon = trio.current_time() + self._session_s
-            with trio.move_on_at(min(core.brokers.next_expiry, rebalance_at, soon)):
-                await term.committed.wait_for(_FOR_EVER)
             try:
+                if not settled:
+                    self._append(core.partitions.settle())
+                    settled = True
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s
@@ -138,6 +137,10 @@ class ControllerShell:
                     raise
                 log.warning("what time asks for has to wait: %s", refusal)
                 await trio.sleep(_NO_ROOM_PAUSE_S)
+            # A session that begins while this sleeps cannot end before `soon`.
+            soon = trio.current_time() + self._session_s
+            with trio.move_on_at(min(core.brokers.next_expiry, rebalance_at, soon)):
+                await term.committed.wait_for(_FOR_EVER)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -150,20 +153,38 @@ class ControllerShell:
         if self._active is None:
             raise not_controller(self._quorum.leader)
         term = self._active.term
-        decision = self._decide(self._active.core, request)
+        try:
+            decision = self._decide(self._active.core, request)
+        except Refused as refusal:
+            # It, too, may come from what is not committed yet.
+            await self._committed(term, "refused")
+            raise refusal
         reply = decision.reply
         first = self._append(decision.changes)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
                 reply = c.RegisterBrokerResponse(broker_epoch=first + number)
+        try:
+            return reply, await self._committed(term, "done")
+        except Refused as refusal:
+            if not decision.changes:
+                raise
+            # Not to be asked for again as if nothing had happened.
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the change did not commit here, it may still take effect: {refusal.message}",
+            ) from refusal
+
+    async def _committed(self, term: Term, what: str) -> int:
+        """Wait until everything written so far is committed; where that ends. Raises `Refused`."""
         end = self._quorum.metadata.log_end
         with trio.move_on_after(self._timeout_s):
             await term.committed.wait_for(end)
-            return reply, end
+            return end
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"the change did not commit within request.timeout.ms={self._timeout_s * 1000:.0f}; "
-            f"it may still take effect",
+            f"what the request was {what} by did not commit within "
+            f"request.timeout.ms={self._timeout_s * 1000:.0f}",
         )
 
     def _append(self, changes: list[AnyChange]) -> int:

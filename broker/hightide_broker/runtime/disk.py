@@ -13,6 +13,7 @@ import os
 import resource
 import shutil
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from hightide_broker.ports import DiskError, DiskFile, LockHeld
 T = TypeVar("T")
 
 OPEN_FILES_MAX = 4096
+LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 """Upper bound of the descriptor cache; half of the process's limit if that is lower."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -248,7 +250,7 @@ class RealDisk:
         with _mapped(path, "open"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock_soon(descriptor)
         except OSError as error:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -257,6 +259,18 @@ class RealDisk:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return RealLock(descriptor)
+
+
+def _flock_soon(descriptor: int) -> None:
+    """Lock a file. Whoever only looks whether it is locked holds it for an instant, and is waited
+    for; a process that uses the directory is not."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:

@@ -42,6 +42,8 @@ class BrokerLifecycle:
         self._broker = broker
         self._interval_s = config.seconds("broker.heartbeat.interval.ms")
         self._stopping = False
+        self._beating = trio.Lock()
+        """One heartbeat at a time: a late one must not bring back a broker that was let go."""
 
     async def register(self, request: c.RegisterBrokerRequest) -> None:
         """Register, however long it takes to find a controller; returns once it is applied here.
@@ -63,11 +65,14 @@ class BrokerLifecycle:
         await self._applied.wait_for(offset)
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled."""
+        """Send heartbeats until cancelled, or until `stop` takes over."""
         pause = RETRY_S
-        while not self._stopping:
+        while True:
             try:
-                reply, offset = await self._beat()
+                async with self._beating:
+                    if self._stopping:
+                        return
+                    reply, offset = await self._beat()
             except Refused as refusal:
                 self._give_up_on(refusal)
                 log.warning("the controller did not hear of this broker: %s", refusal)
@@ -103,7 +108,8 @@ class BrokerLifecycle:
         with trio.move_on_after(timeout_s):
             while True:
                 try:
-                    reply, offset = await self._beat(stopping=True)
+                    async with self._beating:
+                        reply, offset = await self._beat(stopping=True)
                 except Refused as refusal:
                     log.warning("the controller did not hear that this broker stops: %s", refusal)
                     if refusal.code in (*_FATAL, ErrorCode.REQUEST_TIMED_OUT):

@@ -51,6 +51,10 @@ METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic."""
 
 
+CHANGES_BYTES_MAX = 32 << 20
+"""Of one batch: well below what readers take."""
+
+
 class MetadataFailed(NodeMustStop):
     """The metadata could not be read, written or synced."""
 
@@ -78,7 +82,7 @@ class MetadataLog:
         self._log = self._open(config)
         self._drop_unusable_snapshots()
         latest = self.latest_snapshot
-        if latest is not None and latest.end_offset > self._log.log_end:
+        if latest is not None and not self._contains(latest):
             self._begin_behind(latest)
         earliest = self.earliest_snapshot
         if self._log.segment_bases()[0] > 0:
@@ -126,6 +130,15 @@ class MetadataLog:
                 raise SnapshotDamaged(f"{why}; restore it from a copy")
             log.warning("%s; there is another one, or the whole log: it is removed", why)
             self._remove(snapshot)
+
+    def _contains(self, snapshot: SnapshotId) -> bool:
+        """Whether the log goes on from a snapshot; not if a crash came between the snapshot of a
+        leader and the cut of a log that differs."""
+        end, log_ = snapshot.end_offset, self._log
+        if end > log_.log_end:
+            return False
+        is_below = end <= log_.segment_bases()[0]
+        return is_below or log_.epochs.epoch_for_offset(end - 1) == snapshot.epoch
 
     def _remove(self, snapshot: SnapshotId) -> None:
         remove_snapshot(self._disk, self._directory, snapshot)
@@ -183,6 +196,12 @@ class MetadataLog:
         """
         values = [encode_change(change) for change in changes]
         assert values, "a batch of no changes"
+        if (size := sum(map(len, values))) > CHANGES_BYTES_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"the request would write {size} bytes of metadata at once, expected "
+                f"{CHANGES_BYTES_MAX} at most: ask for less at a time",
+            )
         try:
             return self._write(values, epoch).base_offset
         except DiskError as error:

@@ -105,6 +105,8 @@ class QuorumDriver:
         self._wake_at = float("-inf")
         self._alarm = trio.Event()
         self._moved = trio.Event()
+        self._standing = (self.core.role, self.core.epoch, self.core.leader)
+        """As it was announced last."""
 
     @property
     def node(self) -> int:
@@ -131,6 +133,8 @@ class QuorumDriver:
 
     async def resign(self) -> None:
         """Stop leading, if this node does, and give the others a moment to hear of it."""
+        if self._nursery is None:
+            return
         was_leader = self.core.is_leader
         self.step(Resign())
         if was_leader and len(self.core.config.voters) > 1:
@@ -142,7 +146,6 @@ class QuorumDriver:
 
     def step(self, event: Event) -> Ready:
         """Let the state machine decide, and carry out what it says, in order."""
-        before = (self.core.role, self.core.epoch, self.core.leader)
         ready = self.core.step(event, trio.current_time())
         if ready.ballot is not None:
             self._persist(ready.ballot)
@@ -150,7 +153,9 @@ class QuorumDriver:
         for sending in ready.send:
             assert self._nursery is not None, "requests leave while the driver runs"
             self._nursery.start_soon(self._ask, sending)
-        if before != (self.core.role, self.core.epoch, self.core.leader):
+        standing = (self.core.role, self.core.epoch, self.core.leader)
+        if standing != self._standing:
+            self._standing = standing
             self._role_changed()
         if ready.committed >= 0:
             self._advance(ready.committed)
@@ -185,6 +190,8 @@ class QuorumDriver:
             self._appended()
         if ready.piece is not None:
             usable = self.metadata.gather(ready.piece)
+            if usable and ready.install is None:
+                return LogSynced()
         if ready.install is not None and usable:
             usable = self.metadata.install(ready.install)
             if usable:
@@ -196,7 +203,7 @@ class QuorumDriver:
 
         Raises `Refused` NOT_CONTROLLER if this node does not lead it any more.
         """
-        if self.term is None or self.term.epoch != epoch:
+        if self.term is None or self.term.epoch != epoch or not self.core.is_leader:
             raise not_controller(self.leader)
         first = self.metadata.append(changes, epoch)
         self._appended()

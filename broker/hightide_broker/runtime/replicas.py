@@ -35,6 +35,7 @@ from hightide_broker.storage.checkpoint import (
     MalformedCheckpoint,
     TopicPartition,
     read_offsets,
+    read_partition_metadata,
     write_offsets,
 )
 from hightide_broker.storage.log import Log
@@ -246,6 +247,10 @@ class Replicas:
         path = f"{self.directory}/{topic.name}-{number}"
         key = (topic.name, number)
         try:
+            found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
+            if found is not None and found != topic.topic_id:
+                log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
+                self._disk.rename(path, f"{path}.{found}-stray")
             if not self._disk.exists(f"{path}/partition.metadata"):
                 self._forget_checkpoints(key)
                 return Log.create(

@@ -115,6 +115,19 @@ class Client:
             return decode_body(answer.body, api.response)
         return None
 
+    async def register_anew(self) -> Any:
+        """A change that always writes; the answer, None if there is none."""
+        self._incarnations += 1
+        return await self.ask(
+            c.RegisterBrokerRequest(
+                broker=BROKER_IDS.stop,
+                incarnation=f"{self._name}-{self._incarnations}",
+                cluster_id=CLUSTER_ID,
+                host="fake",
+                port=1,
+            )
+        )
+
     async def _register(self) -> None:
         self._incarnations += 1
         broker = self._rng.choice(BROKER_IDS)

@@ -7,7 +7,6 @@ from functools import partial
 
 import trio
 
-from hightide import messages as m
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.faults import Faults, heal
 from hightide_broker.simulation.judge import Violation
@@ -19,6 +18,7 @@ SAFETY_S = 40.0
 LIVENESS_S = 20.0
 """How long a healed world may take until everything works."""
 ISOLATION_S = 6.0
+FOLLOW_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,16 @@ async def _works(world: World, client: Client) -> bool:
     for machine in world.machines:
         machine.start_again()
     before = world.judge.committed_end
-    answer = await client.ask(m.ElectLeadersRequest())
+    answer = await client.register_anew()
     leader = world.leader()
     if answer is None or leader is None or leader.node is None:
         return False
     end = leader.node.quorum.core.high_watermark
-    return end >= before and all(_follows(machine, end) for machine in world.machines)
+    for _ in range(FOLLOW_LOOKS):
+        if all(_follows(machine, end) for machine in world.machines):
+            return end > before
+        await trio.sleep(0.1)
+    return False
 
 
 def _follows(machine: Machine, end: int) -> bool:

@@ -35,6 +35,8 @@ class Knobs:
     """What a seed decides about a world before it begins."""
 
     controllers: int = 3
+    combined: bool = False
+    """Whether the controllers are brokers, too."""
     observers: int = 0
     """Brokers that are no voters."""
     config: dict[str, str] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Knobs:
         election_ms = rng.choice([300, 1000])
         return cls(
             controllers=rng.choice([1, 3, 3, 3, 3, 5]),
+            combined=rng.random() < 0.25,
             observers=rng.choice([0, 0, 1, 2]),
             config={
                 "controller.quorum.election.timeout.ms": str(election_ms),
@@ -57,10 +60,10 @@ class Knobs:
                 "controller.quorum.election.backoff.max.ms": str(election_ms),
                 "controller.quorum.request.timeout.ms": str(rng.choice([500, 2000])),
                 "metadata.log.max.record.bytes.between.snapshots": str(
-                    rng.choice([1500, 6000, 1 << 20])
+                    rng.choice([1500, 3000, 6000, 1 << 20])
                 ),
                 "metadata.log.max.snapshot.interval.ms": rng.choice(["3s", "1h"]),
-                "metadata.max.retention.bytes": str(rng.choice([1, 8000, 1 << 20])),
+                "metadata.max.retention.bytes": str(rng.choice([1, 1, 8000, 1 << 20])),
                 "metadata.log.segment.bytes": str(rng.choice([1024, 1 << 20])),
                 "request.timeout.ms": "5s",
             },
@@ -175,7 +178,7 @@ class World:
             {
                 "node.id": str(node),
                 "cluster.id": CLUSTER_ID,
-                "process.roles": "controller" if is_voter else "broker",
+                "process.roles": self._roles(is_voter=is_voter),
                 "controller.quorum.voters": ",".join(f"{v}@machine-{v}:{PORT}" for v in voters),
                 "log.dirs": f"data/node-{node}",
                 "listen.host": f"machine-{node}",
@@ -184,6 +187,11 @@ class World:
             }
         )
         return Machine(self, node, is_voter=is_voter, config=config)
+
+    def _roles(self, *, is_voter: bool) -> str:
+        if not is_voter:
+            return "broker"
+        return "broker,controller" if self.knobs.combined else "controller"
 
     @property
     def voters(self) -> list[Machine]:
