@@ -69,6 +69,9 @@ class FakeLog:
     def earliest_snapshot(self) -> SnapshotId | None:
         return self.snapshots[0] if self.snapshots else None
 
+    def is_boundary(self, offset: int) -> bool:
+        return True  # one entry a batch
+
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """As the epoch cache of a log on disk has it."""
         if self.log_start == self.log_end or epoch > self.last_epoch:

@@ -165,6 +165,10 @@ class Quorum(Elector):
         result = locate(self._log, part, self.high_watermark, self.leader, self.epoch)
         if result is not None:
             return m.FetchResponse(partitions=[result])
+        if not self._log.is_boundary(part.fetch_offset):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"offset {part.fetch_offset} lies inside a batch"
+            )
         if not parked:
             peer = self._peer(request.replica_id, now)
             peer.fetched(part.fetch_offset, log_end=self._log.log_end, now=now)

@@ -58,6 +58,10 @@ class LogView(Protocol):
     @property
     def earliest_snapshot(self) -> SnapshotId | None: ...
 
+    def is_boundary(self, offset: int) -> bool:
+        """Whether a batch begins at this offset, or the log ends there."""
+        ...
+
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch ≤ `epoch`, where it ends). Below all known epochs: `epoch` and the
         start of the first one; above all: (-1, -1)."""

@@ -175,6 +175,11 @@ class MetadataLog:
     def earliest_snapshot(self) -> SnapshotId | None:
         return self._snapshots[0] if self._snapshots else None
 
+    def is_boundary(self, offset: int) -> bool:
+        if offset in (self.log_start, self.log_end):
+            return True
+        return next(self._log.headers(offset)).base_offset == offset
+
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         return self._log.epochs.end_offset_for(epoch, self.log_end)
 

@@ -94,6 +94,7 @@ class ImagePublisher:
             changes = differences(old, self.image)
         else:
             changes = self._replay()
+        assert self.image.offset > self.applied.value, "what is committed ends inside a batch"
         if self._witness is not None:
             self._witness.image_applied(self._node, self.image)
         if self._follower is not None:
