@@ -16,6 +16,8 @@ class Faults:
         self._world = world
         self._nursery = nursery
         self._rng = world.rng
+        self._under_way = 0
+        self._one_ended = trio.Event()
         self._kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (4, self._kill),
             (4, self._lose_power),
@@ -42,7 +44,27 @@ class Faults:
         while True:
             await trio.sleep(self._rng.expovariate(1 / self._world.knobs.fault_interval_s))
             (_, fault) = self._rng.choices(self._kinds, weights)[0]
-            await fault()
+            with trio.CancelScope(shield=True):  # what is begun is ended
+                await fault()
+
+    async def end(self) -> None:
+        """Until everything that takes a while, and was begun, is over."""
+        while self._under_way:
+            await self._one_ended.wait()
+
+    def _begin(self, deed: Callable[..., Awaitable[None]], *args: object) -> None:
+        self._under_way += 1
+        self._nursery.start_soon(self._carry_out, deed, args)
+
+    async def _carry_out(
+        self, deed: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
+        try:
+            await deed(*args)
+        finally:
+            self._under_way -= 1
+            self._one_ended.set()
+            self._one_ended = trio.Event()
 
     def _tell(self, text: str) -> None:
         self._world.story.tell(f"fault: {text}")
@@ -78,7 +100,7 @@ class Faults:
         machine = self._any()
         if machine.is_up:
             self._tell(f"{machine.name} is stopped")
-            self._nursery.start_soon(machine.stop)
+            self._begin(machine.stop)
 
     async def _restart(self) -> None:
         down = [machine for machine in self._world.machines if not machine.is_up]
@@ -132,7 +154,7 @@ class Faults:
         if machine.is_up:
             pause_s = self._rng.choice([0.5, 2.0, 6.0])
             self._tell(f"{machine.name} is paused for {pause_s} s")
-            self._nursery.start_soon(self._freeze, machine, pause_s)
+            self._begin(self._freeze, machine, pause_s)
 
     async def _freeze(self, machine: Machine, pause_s: float) -> None:
         """Nothing it says or syncs during the pause has an effect before its end."""

@@ -88,8 +88,10 @@ async def _two_phases(world: World, history: History) -> None:
         clients = [Client(world, n, history) for n in range(1, world.knobs.clients + 1)]
         for client in clients:
             await nursery.start(client.run)
+        faults = Faults(world, nursery)
         with trio.move_on_after(SAFETY_S):
-            await Faults(world, nursery).run()
+            await faults.run()
+        await faults.end()
         heal(world)
         world.network.weather = Weather()
         for machine in world.machines:
