@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.config import (
-    KEYS,
     ConfigError,
     make_config,
     parse_quantity,
@@ -24,6 +23,7 @@ from hightide_broker.config import (
     read_environment,
     read_toml,
 )
+from hightide_broker.config_keys import KEYS
 from hightide_broker.core.topic_config import TOPIC_KEYS, TopicConfig, check_topic_configs
 
 BYTES, MS = KEYS["log.retention.bytes"], KEYS["log.retention.ms"]

@@ -49,9 +49,12 @@ ARROWS = {
         + these("hightide", "errors records columns bins ports")
     ),
     "hightide_broker.runtime": Room(
-        ("hightide", *these("hightide_broker", "runtime core storage ports config"))
+        ("hightide", *these("hightide_broker", "runtime core storage ports config config_keys"))
     ),
-    "hightide_broker.config": Room(("hightide.errors", *CONFIG_OF_TOPICS), stdlib_only=True),
+    "hightide_broker.config": Room(
+        ("hightide.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS), stdlib_only=True
+    ),
+    "hightide_broker.config_keys": Room((), stdlib_only=True),
     "hightide_broker.ports": Room(these("hightide", "ports records errors")),
     "hightide_cli": Room(("hightide_cli", "hightide_broker", "hightide", "pyspark_hightide")),
 }

@@ -33,8 +33,11 @@ from hightide_broker.ports import Disk
 from hightide_broker.runtime.admin_handlers import AdminHandlers
 from hightide_broker.runtime.channel import ControllerChannel
 from hightide_broker.runtime.controller import ControllerShell, random_id
+from hightide_broker.runtime.fetcher import Fetchers
+from hightide_broker.runtime.following import Following
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.housekeeping import Housekeeping
+from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.lifecycle import BrokerLifecycle
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.peers import Peers
@@ -130,6 +133,7 @@ class Node:
         self._attached = False
         """Whether the replicas were opened, so that the last stop says nothing any more."""
         self._voters = config.voters
+        self._network = network
         # The quorum has connections of its own: what waits for a commit must not hold up the
         # fetches that commit it.
         self._peers = Peers(network, self._voters, node=self.id)
@@ -193,6 +197,8 @@ class Node:
 
     def _build_broker(self, clock: WallClock, *, clean: bool) -> None:
         config = self.config
+        self._fetchers = Fetchers(self._network, self._syncer, broker=self.id, config=config)
+        self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
         self.replicas = Replicas(
             broker=self.id,
             config=config,
@@ -200,7 +206,12 @@ class Node:
             disk=self._disk,
             clock=clock,
             syncer=self._syncer,
+            fetchers=self._fetchers,
+            isr_changes=self._isr_changes,
             clean=clean,
+        )
+        self._following = Following(
+            now_ms=clock.now_ms, lower_recovery_point=self.replicas.lower_recovery_point
         )
         self.lifecycle: BrokerLifecycle | None = None
         if "broker" in config.roles:
@@ -334,6 +345,8 @@ class Node:
                 )
             )
             self._attached = True
+            nursery.start_soon(self._fetchers.run, self._following)
+            nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
             await self.publisher.attach(self.replicas)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()

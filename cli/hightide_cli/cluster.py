@@ -64,18 +64,22 @@ def up(
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
 ) -> None:
-    """Start a cluster, wait until it serves, print its address; on the same --data it resumes."""
+    """Start a cluster, wait until it serves, print its address; on the same --data it resumes, and
+    nodes that run already are left alone."""
     from hightide_cli.server import load_config
 
     new_topics = [_parse_topic(text) for text in topics]
     load_config(None, assignments)
     is_new = read_plan(data) is None
     plan = _plan(data, count=count, roles=roles, port=port)
+    missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
     for node in plan.processes:
-        if (pid := node.pid()) is not None:
+        if node not in missing:
             facts = node.facts()
-            say(f"already running: process {pid} serves {facts.get('host')}:{facts.get('port')}")
-            raise click.exceptions.Exit(CONFLICT)
+            address = f"{facts.get('host')}:{facts.get('port')}"
+            say(f"already running: process {node.pid()} serves {address}")
+    if not missing:
+        raise click.exceptions.Exit(CONFLICT)
     processes = {
         node: start_node(
             node,
@@ -84,19 +88,14 @@ def up(
             voters=plan.voters,
             assignments=assignments,
         )
-        for node, planned in plan.nodes
+        for node, planned in missing.items()
     }
+    serves = False
     try:
-        try:
-            facts_of = wait_for_all(processes)
-        except click.exceptions.Exit:
-            if is_new:
-                forget_plan(data)
-            for left in stop_nodes(plan.processes):
-                say(f"{left.name} (process {left.pid()}) still runs")
-            raise
-        brokers = [facts for node, facts in facts_of.items() if "broker" in node.roles]
-        address = ",".join(f"{facts['host']}:{facts['port']}" for facts in brokers)
+        wait_for_all(processes)
+        serves = True
+        facts_of = [node.facts() for node in plan.processes if "broker" in node.roles]
+        address = ",".join(f"{facts['host']}:{facts['port']}" for facts in facts_of)
         run(_make_topics, address, new_topics)
         click.echo(address)
         if detach:
@@ -105,8 +104,11 @@ def up(
         say("Ctrl-C stops it")
         _wait_in_foreground(processes)
     except BaseException:
-        if not detach or len(processes) > 1:
-            stop_nodes(plan.processes)
+        if not (serves and detach and len(processes) == 1):
+            for left in stop_nodes(list(processes)):
+                say(f"{left.name} (process {left.pid()}) still runs")
+        if is_new and not serves:
+            forget_plan(data)
         raise
 
 
@@ -218,20 +220,24 @@ def logs(data: Path, node: int, follow: bool, lines: int) -> None:
                 time.sleep(0.1)
 
 
-@click.command(epilog="Example: hightide down --data .hightide")
+@click.command(epilog="Example: hightide down --node 2 --kill")
 @data_option
 @click.option("--kill", is_flag=True, help="kill -9: as a crash would.")
-def down(data: Path, kill: bool) -> None:
+@click.option("--node", type=int, help="Only this node.")
+def down(data: Path, kill: bool, node: int | None) -> None:
     """Stop the cluster of a data directory; fine if it does not run."""
-    nodes = nodes_of(data)
+    nodes = [each for each in nodes_of(data) if node in (None, each.node)]
+    if node is not None and not nodes:
+        say(f"there is no node {node} in {data}")
+        raise click.exceptions.Exit(NOT_FOUND)
     pids = {node: node.pid() for node in nodes}
     left = stop_nodes(nodes, kill=kill)
-    for node, pid in pids.items():
+    for each, pid in pids.items():
         if pid is None:
-            say(f"{node.name} does not run")
-        elif node in left:
-            say(f"{node.name} (process {pid}) still runs after {STOP_TIMEOUT_S:.0f} s")
+            say(f"{each.name} does not run")
+        elif each in left:
+            say(f"{each.name} (process {pid}) still runs after {STOP_TIMEOUT_S:.0f} s")
         else:
-            say(f"{node.name} (process {pid}) {'was killed' if kill else 'stopped'}")
+            say(f"{each.name} (process {pid}) {'was killed' if kill else 'stopped'}")
     if left:
         raise click.exceptions.Exit(UNREACHABLE)

@@ -1,27 +1,74 @@
-"""A partition's leader: who is in sync, how far everybody is, and so what is committed. Pure.
+"""A partition's leader: how far everybody is, who is in sync, and so what is committed. Pure.
 
-The high watermark is the smallest log end over the in-sync replicas; this leader's own counts only
-up to what it has synced when the topic says `flush=synced`. It never falls, and it does not advance
-while fewer than min.insync.replicas are in sync (KIP-966). Log ends are *next* offsets. Source:
-Kafka's Partition.maybeIncrementLeaderHW; KIP-966.
+There is no acknowledgement but the fetch: whoever asks for records from offset n has everything
+below n. The high watermark is the smallest log end over the maximal ISR and over whoever is about
+to join it; the leader's own end counts only up to what it has synced when the topic says
+`flush=synced`. It never falls, and it does not advance while fewer than min.insync.replicas are in
+sync. Log ends are *next* offsets; `now` is monotonic, in seconds.
+
+The maximal ISR is what the controller may have by now: the ISR last seen in the metadata, and
+whatever was proposed since. A proposal is given up only when newer metadata arrives or the
+controller says that it has not been, and will not be, carried out. Sources: Kafka's Partition;
+KIP-497, KIP-841, KIP-903, KIP-966.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
 
 from hightide.errors import ErrorCode, Refused
+
+UNKNOWN = -1
+"""The log end of a replica that has not fetched in this leader epoch; its broker epoch, if it does
+not say."""
+NEVER = float("-inf")
+_OVERTAKEN = (
+    None,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.INVALID_REQUEST,
+)
+"""Answers that newer metadata follows, or is here already."""
+
+
+@dataclass(slots=True)
+class Remote:
+    """Another replica, by its fetches in this leader epoch."""
+
+    caught_up_at: float
+    """When it last had everything that the leader had."""
+    log_end: int = UNKNOWN
+    log_start: int = UNKNOWN
+    broker_epoch: int = UNKNOWN
+    fetched_at: float = NEVER
+    end_at_fetch: int = UNKNOWN
+    """The leader's log end at its last fetch."""
+
+
+class Proposal(NamedTuple):
+    """An ISR that the controller is asked for, as of these epochs."""
+
+    isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """One leader epoch of one partition, as its leader sees it."""
+    """One leader epoch of one partition, as its leader sees it; it begins at `now`, and nothing is
+    known of the others, who get a whole lag to show up."""
 
+    now: InitVar[float]
     broker: int
     epoch: int
     replicas: Sequence[int]
-    isr: Sequence[int]
+    isr: tuple[int, ...]
+    """As the metadata has it."""
     partition_epoch: int
     min_isr: int
     synced_counts: bool
@@ -31,49 +78,185 @@ class Leader:
     log_end: int
     synced_end: int
     high_watermark: int
-    remote_log_ends: dict[int, int] = field(default_factory=dict)
-    """The log ends of other replicas, from their fetches in this epoch only."""
+    lag_max_s: float = 30.0
+    """replica.lag.time.max.ms: how long a replica may not have caught up."""
+    active: Mapping[int, int] = field(default_factory=dict)
+    """The brokers that may join an ISR, neither fenced nor stopping → their epochs."""
+    broker_epoch: int = UNKNOWN
+    remotes: dict[int, Remote] = field(default_factory=dict)
+    proposal: Proposal | None = None
+    """On its way, or to be sent."""
+    suspects: tuple[int, ...] = ()
+    """Who may yet join by an earlier proposal that somebody may still be holding back."""
+    is_settled: bool = False
+    """Whether the proposal needs no further sending: newer metadata will end it."""
+
+    def __post_init__(self, now: float) -> None:
+        self._meet_replicas(now)
+
+    # -- what is known ---------------------------------------------------------------------------
 
     @property
     def effective_min_isr(self) -> int:
         """min.insync.replicas, but no more than there are replicas."""
         return min(self.min_isr, len(self.replicas))
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether enough replicas are in sync for the watermark to advance (KIP-966)."""
+        return len(self.isr) >= self.effective_min_isr
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Everybody who may be in the controller's ISR by now."""
+        proposed = self.proposal.isr if self.proposal else ()
+        return tuple(dict.fromkeys((*self.isr, *proposed, *self.suspects)))
+
     def refuse_if_too_few(self) -> None:
         """Raise `Refused` NOT_ENOUGH_REPLICAS when acks=all cannot be kept now."""
-        if len(self.isr) < self.effective_min_isr:
-            raise Refused(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} replicas are in sync {list(self.isr)}, "
-                f"min.insync.replicas is {self.effective_min_isr}",
-            )
+        if not self.has_enough:
+            raise self.too_few(ErrorCode.NOT_ENOUGH_REPLICAS)
 
-    def on_append(self, log_end: int) -> int:
-        """The own log grew; the high watermark after that."""
-        assert log_end >= self.log_end, f"log end fell from {self.log_end} to {log_end}"
-        self.log_end = log_end
-        return self.advance()
-
-    def on_synced(self, synced_end: int) -> int:
-        """The own log is durable up to there; the high watermark after that."""
-        assert synced_end <= self.log_end, f"synced {synced_end} above log end {self.log_end}"
-        self.synced_end = max(self.synced_end, synced_end)
-        return self.advance()
-
-    def advance(self) -> int:
-        """Recompute the high watermark; it only rises."""
-        if len(self.isr) >= self.effective_min_isr:
-            own = self.synced_end if self.synced_counts else self.log_end
-            # A member that has not fetched in this epoch holds the watermark where it is.
-            others = [self.remote_log_ends.get(b, -1) for b in self.isr if b != self.broker]
-            self.high_watermark = max(self.high_watermark, min([own, *others]))
-        self.check_invariants()
-        return self.high_watermark
+    def too_few(self, code: ErrorCode) -> Refused:
+        """The refusal that says how many replicas are missing."""
+        return Refused(
+            code,
+            f"{len(self.isr)} replicas are in sync {list(self.isr)}, "
+            f"min.insync.replicas is {self.effective_min_isr}",
+        )
 
     def knows_its_watermark(self) -> bool:
         """Whether consumers may be told the end: the watermark reached this epoch's start
         (KIP-207)."""
         return self.high_watermark >= self.epoch_start
+
+    def is_eligible(self, broker: int) -> bool:
+        """Whether a replica may join the ISR: alive, and the process that fetched is the one that
+        is registered (KIP-903)."""
+        epoch = self.active.get(broker)
+        remote = self.remotes.get(broker)
+        return epoch is not None and remote is not None and remote.broker_epoch in (UNKNOWN, epoch)
+
+    def is_caught_up(self, remote: Remote, now: float) -> bool:
+        """Whether a replica has everything, or had it not too long ago."""
+        return remote.log_end == self.log_end or now - remote.caught_up_at <= self.lag_max_s
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def on_append(self, log_end: int, now: float) -> int:
+        """The own log grew; the high watermark after that."""
+        assert log_end >= self.log_end, f"log end fell from {self.log_end} to {log_end}"
+        self.log_end = log_end
+        return self.advance(now)
+
+    def on_synced(self, synced_end: int, now: float) -> int:
+        """The own log is durable up to there; the high watermark after that."""
+        assert synced_end <= self.log_end, f"synced {synced_end} above log end {self.log_end}"
+        self.synced_end = max(self.synced_end, synced_end)
+        return self.advance(now)
+
+    def on_fetch(
+        self, broker: int, offset: int, now: float, *, log_start: int, broker_epoch: int
+    ) -> int:
+        """A replica fetched from `offset` in this epoch, and its log agrees with this one up to
+        there; the high watermark after that. May leave a proposal."""
+        remote = self.remotes[broker]
+        if offset >= self.log_end:
+            remote.caught_up_at = now
+        elif offset >= remote.end_at_fetch != UNKNOWN:
+            remote.caught_up_at = max(remote.caught_up_at, remote.fetched_at)
+        remote.log_end, remote.log_start, remote.broker_epoch = offset, log_start, broker_epoch
+        remote.fetched_at, remote.end_at_fetch = now, self.log_end
+        self._expand(broker, remote)
+        return self.advance(now)
+
+    def on_metadata(
+        self,
+        replicas: Sequence[int],
+        isr: tuple[int, ...],
+        partition_epoch: int,
+        now: float,
+    ) -> int:
+        """The same leader epoch by newer metadata; the high watermark after that."""
+        if partition_epoch > self.partition_epoch:
+            self.replicas, self.isr, self.partition_epoch = replicas, isr, partition_epoch
+            self.proposal, self.suspects, self.is_settled = None, (), False
+            self._meet_replicas(now)
+        return self.advance(now)
+
+    def on_answer(self, proposal: Proposal, error: ErrorCode | None, *, is_only_one: bool) -> None:
+        """The controller answered a proposal, with yes (None) or an error.
+
+        A yes is not carried out here: it comes back as metadata, and so does what overtook a
+        proposal. When a member is refused, the proposal is off, but only if it was sent once
+        (`is_only_one`): otherwise the lost one may be found and carried out later. Then the present
+        ISR is proposed, which, once granted, makes all earlier proposals too old. After any other
+        error the proposal is to be sent again.
+        """
+        if proposal is not self.proposal:
+            return
+        if error is ErrorCode.INELIGIBLE_REPLICA and is_only_one:
+            self.proposal = None
+        elif error is ErrorCode.INELIGIBLE_REPLICA:
+            self.suspects = self.maximal_isr
+            self._propose(self.isr)
+        elif error in _OVERTAKEN:
+            self.is_settled = True
+
+    def drop_laggards(self, now: float) -> bool:
+        """Propose an ISR without the members that have not caught up for too long; whether there
+        are any."""
+        if self.proposal is not None:
+            return False
+        lagging = [
+            b for b in self.isr if b != self.broker and not self.is_caught_up(self.remotes[b], now)
+        ]
+        if lagging:
+            self._propose(tuple(b for b in self.isr if b not in lagging))
+        return bool(lagging)
+
+    # -- consequences ----------------------------------------------------------------------------
+
+    def advance(self, now: float) -> int:
+        """Recompute the high watermark; it only rises."""
+        if self.has_enough:
+            maximal = self.maximal_isr
+            ends = [self.synced_end if self.synced_counts else self.log_end]
+            for broker, remote in self.remotes.items():
+                # Whoever is about to join is waited for, so that it need not chase the watermark.
+                joining = self.is_caught_up(remote, now) and self.is_eligible(broker)
+                if broker in maximal or (joining and remote.log_end != UNKNOWN):
+                    ends.append(remote.log_end)
+            self.high_watermark = max(self.high_watermark, min(ends))
+        self.check_invariants()
+        return self.high_watermark
+
+    def _expand(self, broker: int, remote: Remote) -> None:
+        """Propose a replica that has all that is committed, and all that earlier leaders left."""
+        has_all = remote.log_end >= max(self.high_watermark, self.epoch_start)
+        if (
+            has_all
+            and self.proposal is None
+            and broker not in self.isr
+            and self.is_eligible(broker)
+        ):
+            self._propose((*self.isr, broker))
+
+    def _propose(self, isr: tuple[int, ...]) -> None:
+        epochs = [
+            self.broker_epoch if b == self.broker else self.remotes[b].broker_epoch for b in isr
+        ]
+        self.proposal = Proposal(isr, tuple(epochs), self.epoch, self.partition_epoch)
+        self.is_settled = False
+
+    def _meet_replicas(self, now: float) -> None:
+        """Keep a `Remote` for each other replica; new ones in the ISR count as caught up."""
+        known = self.remotes
+        self.remotes = {
+            b: known.get(b) or Remote(caught_up_at=now if b in self.isr else NEVER)
+            for b in self.replicas
+            if b != self.broker
+        }
 
     def check_invariants(self) -> None:
         """Assert what this module's docstring promises."""

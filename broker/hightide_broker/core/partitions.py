@@ -137,17 +137,13 @@ class Partitions:
                     )
                 )
                 continue
-            _add(changes, change)
+            changes.append(change)
             results.append(self._result(wish, change))
         return changes, results
 
-    def _result(
-        self, wish: c.AlterPartition, change: ChangePartition | None
-    ) -> c.AlterPartitionResult:
+    def _result(self, wish: c.AlterPartition, change: ChangePartition) -> c.AlterPartitionResult:
         topic = self._image.topics_by_id[wish.topic_id]
-        after = topic.partitions[wish.partition]
-        if change is not None:
-            after = after.changed(change)
+        after = topic.partitions[wish.partition].changed(change)
         return c.AlterPartitionResult(
             topic_id=wish.topic_id,
             partition=wish.partition,
@@ -157,7 +153,7 @@ class Partitions:
             isr=list(after.isr),
         )
 
-    def _grant(self, sender: int, wish: c.AlterPartition) -> ChangePartition | None:
+    def _grant(self, sender: int, wish: c.AlterPartition) -> ChangePartition:
         """Kafka's checks, in Kafka's order; raises `Refused`."""
         topic = self._image.topics_by_id.get(wish.topic_id)
         if topic is None:
@@ -190,8 +186,12 @@ class Partitions:
                 f"{name}: partition epoch {wish.partition_epoch}, ours is {state.partition_epoch}",
             )
         self._check_isr(name, state, wish)
-        rules = self._rules(topic.name)
-        return change_partition(topic.topic_id, wish.partition, state, rules, isr=tuple(wish.isr))
+        rules, isr = self._rules(topic.name), tuple(wish.isr)
+        change = change_partition(topic.topic_id, wish.partition, state, rules, isr=isr)
+        if change is None:
+            # Granted all the same: the new partition epoch makes earlier proposals too old.
+            change = ChangePartition(topic_id=topic.topic_id, partition=wish.partition, isr=isr)
+        return change
 
     def _check_isr(self, name: str, state: PartitionState, wish: c.AlterPartition) -> None:
         members = set(wish.isr)

@@ -14,7 +14,8 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.apis import Api
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.config import KEYS, BrokerConfig
+from hightide_broker.config import BrokerConfig
+from hightide_broker.config_keys import KEYS
 from hightide_broker.core.image import NO_LEADER, ClusterImage, TopicState
 from hightide_broker.core.topic_config import TOPIC_KEYS, TopicConfig
 from hightide_broker.ports import Disk

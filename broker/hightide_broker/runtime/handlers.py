@@ -16,14 +16,13 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.leader import Leader
+from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.runtime.server import CloseConnection, Reply
-from hightide_broker.runtime.watermark import Wake, Watermark
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.runtime.watermark import Watermark
 
-FETCH_WAIT_MS_MAX = 60_000
-"""The longest a fetch is parked, whatever it asks for."""
 PRODUCE_WAIT_MS_MAX = 300_000
 
 
@@ -41,7 +40,7 @@ class RecordHandlers:
     def __init__(self, replicas: Replicas, *, config: BrokerConfig, clock: WallClock) -> None:
         self._replicas = replicas
         self._clock = clock
-        self._fetch_bytes_max = config.number("fetch.max.bytes")
+        self._fetching = FetchHandler(replicas, config)
 
     # -- produce ---------------------------------------------------------------------------------
 
@@ -129,154 +128,41 @@ class RecordHandlers:
             topic=part.topic, partition=part.partition, error=refusal.code, message=refusal.message
         )
 
-    # -- fetch -----------------------------------------------------------------------------------
-
     def fetch(
         self, request: m.FetchRequest, _: list[memoryview]
     ) -> Reply | Callable[[], Awaitable[Reply]]:
-        """Answer at once with enough bytes, an error or no time to wait; else park."""
-        answer = self._read_all(request)
-        if answer.complete or request.max_wait_ms <= 0:
-            return answer.reply
-        return partial(self._park, request, answer)
-
-    async def _park(self, request: m.FetchRequest, answer: _FetchAnswer) -> Reply:
-        with trio.move_on_after(min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000):
-            while not answer.complete:
-                wake = Wake()
-                try:
-                    for committed, seen in answer.seen:
-                        committed.wake_at(seen + 1, wake)
-                    await wake.wait()
-                finally:
-                    wake.set()
-                answer = self._read_all(request)
-        return answer.reply
-
-    def _read_all(self, request: m.FetchRequest) -> _FetchAnswer:
-        results: list[m.FetchResult] = []
-        slices: list[FileSlice] = []
-        seen: list[tuple[Watermark, int]] = []
-        left = min(max(request.max_bytes, 0), self._fetch_bytes_max)
-        complete = not request.partitions
-        for part in request.partitions:
-            try:
-                replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
-                seen.append((replica.committed, replica.committed.value))
-                result, found = self._read_one(request, part, replica, left, first=not slices)
-            except Refused as refusal:
-                results.append(self._fetch_error(part, refusal))
-                complete = True
-                continue
-            if found is not None:
-                result = m.FetchResult(
-                    topic=part.topic,
-                    partition=part.partition,
-                    high_watermark=result.high_watermark,
-                    log_start_offset=result.log_start_offset,
-                    records=len(slices),
-                )
-                slices.append(found)
-                left = max(left - found.size, 0)
-            complete = complete or result.diverging_epoch is not None
-            results.append(result)
-        size = sum(found.size for found in slices)
-        complete = complete or size >= max(request.min_bytes, 1)
-        return _FetchAnswer(Reply(m.FetchResponse(partitions=results), slices), complete, seen)
-
-    def _read_one(
-        self,
-        request: m.FetchRequest,
-        part: m.FetchPartition,
-        replica: Replica,
-        left: int,
-        *,
-        first: bool,
-    ) -> tuple[m.FetchResult, FileSlice | None]:
-        """One partition, in Kafka's order of checks."""
-        leader = replica.require_leader(part.current_leader_epoch)
-        if request.replica_id >= 0 and request.replica_id not in leader.replicas:
-            known = part.current_leader_epoch >= 0
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            raise Refused(
-                code,
-                f"broker {request.replica_id} is no replica of {replica.name}: {leader.replicas}",
-            )
-        log_start, high_watermark, log_end = replica.snapshot()
-        result = m.FetchResult(
-            topic=part.topic,
-            partition=part.partition,
-            high_watermark=high_watermark,
-            log_start_offset=log_start,
-        )
-        if part.last_fetched_epoch >= 0:
-            epoch, end = replica.log.epochs.end_offset_for(part.last_fetched_epoch, log_end)
-            if epoch < 0 or part.fetch_offset < log_start:
-                raise Refused(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{replica.name}: offset {part.fetch_offset} of epoch "
-                    f"{part.last_fetched_epoch}, the log holds {log_start} to {log_end}",
-                )
-            if epoch < part.last_fetched_epoch or end < part.fetch_offset:
-                return m.FetchResult(
-                    topic=part.topic,
-                    partition=part.partition,
-                    high_watermark=high_watermark,
-                    log_start_offset=log_start,
-                    diverging_epoch=m.EpochEnd(epoch=epoch, end_offset=end),
-                ), None
-        found = replica.read_committed(
-            part.fetch_offset, max_bytes=min(left, max(part.max_bytes, 0)), at_least_one=first
-        )
-        return result, found
-
-    def _fetch_error(self, part: m.FetchPartition, refusal: Refused) -> m.FetchResult:
-        log_start = -1
-        if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            log_start = self._replicas.get(part.topic, part.partition).log.log_start
-        return m.FetchResult(
-            topic=part.topic,
-            partition=part.partition,
-            error=refusal.code,
-            message=refusal.message,
-            log_start_offset=log_start,
-        )
+        """Records for followers and consumers."""
+        return self._fetching.fetch(request)
 
     # -- offsets ---------------------------------------------------------------------------------
 
     def list_offsets(self, request: m.ListOffsetsRequest, _: list[memoryview]) -> Reply:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
-        results = _each(request.partitions, self._list_offset, m.ListOffsetsResult)
+        look = partial(self._list_offset, request.replica_id >= 0)
+        results = _each(request.partitions, look, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
 
-    def _list_offset(self, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+    def _list_offset(self, is_follower: bool, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
         replica = self._replicas.get(part.topic, part.partition)
         leader = replica.require_leader(part.current_leader_epoch)
         log = replica.log
         timestamp = -1
         if part.timestamp == m.EARLIEST:
             offset, epoch = log.log_start, log.epochs.epoch_for_offset(log.log_start)
+        elif part.timestamp == m.LATEST and is_follower:
+            offset, epoch = log.log_end, leader.epoch
         elif part.timestamp == m.LATEST:
-            if not leader.knows_its_watermark():
-                raise Refused(
-                    ErrorCode.OFFSET_NOT_AVAILABLE,
-                    f"the new leader of {replica.name} does not know its watermark yet",
-                )
+            _require_watermark(replica, leader)
             offset, epoch = replica.high_watermark, leader.epoch
+        elif part.timestamp < m.MAX_TIMESTAMP:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} has no meaning")
         else:
-            if part.timestamp < m.MAX_TIMESTAMP:
-                raise Refused(
-                    ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} has no meaning"
-                )
             largest = part.timestamp == m.MAX_TIMESTAMP
             found = (
                 replica.find_max_timestamp() if largest else replica.find_timestamp(part.timestamp)
             )
-            if found is None and not leader.knows_its_watermark():
-                raise Refused(
-                    ErrorCode.OFFSET_NOT_AVAILABLE,
-                    f"the new leader of {replica.name} does not know its watermark yet",
-                )
+            if found is None:
+                _require_watermark(replica, leader)
             timestamp, offset, epoch = found or (-1, -1, -1)
         return m.ListOffsetsResult(
             topic=part.topic,
@@ -309,6 +195,16 @@ class RecordHandlers:
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
         low = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
         return m.DeleteRecordsResult(topic=part.topic, partition=part.partition, low_watermark=low)
+
+
+def _require_watermark(replica: Replica, leader: Leader) -> None:
+    """Raise `Refused` while a new leader cannot say what is committed."""
+    if not leader.knows_its_watermark():
+        raise Refused(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"the new leader of {replica.name} does not know its watermark yet: it has "
+            f"{leader.high_watermark}, and its epoch began at {leader.epoch_start}",
+        )
 
 
 class _Part(Protocol):
@@ -348,13 +244,3 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
                 )
             )
     return results
-
-
-class _FetchAnswer(NamedTuple):
-    """One look at all partitions of a fetch."""
-
-    reply: Reply
-    complete: bool
-    """Whether it may be sent now."""
-    seen: list[tuple[Watermark, int]]
-    """Each partition's watermark, and what it was."""

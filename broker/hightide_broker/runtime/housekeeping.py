@@ -82,7 +82,7 @@ class Housekeeping:
         await self._replicas.remove_doomed()
         await self._remove_files()
         for replica in self._replicas:
-            if replica.offline or replica.leader is None:
+            if replica.offline:
                 continue
             try:
                 expiry_ms = self._config.number("producer.id.expiration.ms")
@@ -112,15 +112,16 @@ class Housekeeping:
             del self._doomed_files[path]
 
     def apply_retention(self, replica: Replica) -> int:
-        """Delete a replica's old segments; how many went."""
-        config = replica.config
+        """Delete a replica's old segments; how many went. A follower deletes what its leader has
+        deleted, and decides nothing."""
+        config, leads = replica.config, replica.leader is not None
         count = deletable(
             replica.log.segments,
             log_start=replica.log.log_start,
             high_watermark=replica.high_watermark,
             now_ms=self._clock.now_ms(),
-            retention_ms=config.number("retention.ms") if config.is_deleted else -1,
-            retention_bytes=config.number("retention.bytes") if config.is_deleted else -1,
+            retention_ms=config.number("retention.ms") if config.is_deleted and leads else -1,
+            retention_bytes=config.number("retention.bytes") if config.is_deleted and leads else -1,
         )
         if count == 0:
             return 0

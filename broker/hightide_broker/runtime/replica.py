@@ -1,26 +1,29 @@
-"""One partition on this broker: its log, its producers, its leader, and who waits for the
-watermark.
+"""One partition on this broker: its log, its producers, its role, and who waits for its offsets.
 
 The one rule that everything here serves: decide and change in one stretch, without an `await`
 between. `append` checks idempotence, writes, moves the log end and, where nothing has to be synced
-first, the watermark; whoever waits is woken by the `Watermark`s. A failed disk takes this replica
-offline, and nothing is acknowledged after that; a full disk refuses one append and changes nothing.
+first, the watermark; whoever waits is woken by the `Watermark`s. A follower's records come as its
+leader stored them, and so does its watermark. A failed disk takes this replica offline, and nothing
+is acknowledged after that; a full disk refuses one append and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+import trio
 
 from hightide.errors import ErrorCode, Refused
 from hightide.records import BatchHeader, stamp_append_time
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.leader import Leader
+from hightide_broker.core.follower import Follower
+from hightide_broker.core.image import NO_LEADER, PartitionState
+from hightide_broker.core.leader import UNKNOWN, Leader
 from hightide_broker.core.producers import Producers, SnapshotDamaged
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.core.validation import check_produced
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.runtime.watermark import Wake, Watermark
 from hightide_broker.storage.log import Log, OffsetOutOfRange, SyncJob
 from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
 
@@ -67,6 +70,7 @@ class Replica:
         high_watermark: int,
         inflated_max: int,
         offline: str = "",
+        now: Callable[[], float] = trio.current_time,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -75,6 +79,8 @@ class Replica:
         self.offline = offline
         """Why this replica serves nobody; empty while it is online."""
         self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        """Neither leader nor follower: nobody leads, as far as the metadata is known."""
         self.leader_epoch = -1
         self.producers = Producers()
         self.needs_sync = False
@@ -82,12 +88,19 @@ class Replica:
         self.log_is_missing = log is None
         self._log = log
         self._inflated_max = inflated_max
+        self._now = now
+        self.appended = Watermark(log.log_end if log else 0)
+        """The log end, for the followers that wait for it; closed when this role ends."""
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
         self.committed = Watermark(start)
+        """The high watermark; closed for those who may not wait any longer."""
+        self.synced_wake: Wake | None = None
+        """Who waits for everything to be on disk: the fetch that will acknowledge it."""
 
     def __repr__(self) -> str:
-        role = f"leader epoch={self.leader_epoch}" if self.leader else "not leader"
-        return f"<Replica {self.name} {role} watermark={self.committed.value} {self._log!r}>"
+        role = "leads" if self.leader else "follows" if self.follower else "idle"
+        state = f"epoch={self.leader_epoch} watermark={self.committed.value}"
+        return f"<Replica {self.name} {role} {state} {self._log!r}>"
 
     @property
     def name(self) -> str:
@@ -108,50 +121,88 @@ class Replica:
 
     # -- roles -----------------------------------------------------------------------------------
 
-    def become_leader(self, state: PartitionState, *, broker: int) -> None:
+    def become_leader(
+        self,
+        state: PartitionState,
+        *,
+        broker: int,
+        broker_epoch: int = UNKNOWN,
+        active: Mapping[int, int] | None = None,
+        lag_max_s: float = 30.0,
+    ) -> None:
         """Lead in a new epoch. It begins at the log end, before anything is appended."""
         log = self.log
         log.epochs.assign(state.leader_epoch, log.log_end)
         self.leader_epoch = state.leader_epoch
+        self.follower = None
         self.leader = Leader(
+            now=self._now(),
             broker=broker,
+            broker_epoch=broker_epoch,
             epoch=state.leader_epoch,
             replicas=state.replicas,
             isr=state.isr,
             partition_epoch=state.partition_epoch,
             min_isr=self.config.number("min.insync.replicas"),
             synced_counts=self.config.synced,
+            lag_max_s=lag_max_s,
+            active={} if active is None else active,
             epoch_start=log.log_end,
             log_end=log.log_end,
             synced_end=log.synced_end,
             high_watermark=self.committed.value,
         )
         self.needs_sync = True
-        self.committed.advance(self.leader.advance())
+        self._wake_followers(_moved(self, state))
+        self.recompute()
 
     def update_leader(self, state: PartitionState) -> None:
-        """Same epoch, another ISR."""
-        assert self.leader is not None, f"{self!r} does not lead"
-        self.leader.isr = state.isr
-        self.leader.replicas = state.replicas
-        self.leader.partition_epoch = state.partition_epoch
-        self.committed.advance(self.leader.advance())
+        """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
+        leader = self.leader
+        assert leader is not None, f"{self!r} does not lead"
+        leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
+        self.recompute()
+        if not leader.has_enough:
+            self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+
+    def recompute(self) -> None:
+        """Time passed, or brokers came and went: the watermark may have moved."""
+        if self.leader is not None:
+            self.committed.advance(self.leader.advance(self._now()))
+
+    def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
+        """Follow whoever leads the new epoch, if anybody does; lead no more."""
+        why = _moved(self, state)
+        self.resign(state.leader_epoch, why)
+        if state.leader != NO_LEADER:
+            self.follower = Follower(
+                leader=state.leader, epoch=state.leader_epoch, pause_max_s=pause_max_s
+            )
+            self.needs_sync = self.config.synced
 
     def resign(self, leader_epoch: int, why: Refused) -> None:
-        """Lead no more: everybody who waits for the watermark gets `why`."""
-        self.leader = None
+        """Lead and follow no more: everybody who waits for an offset gets `why`."""
+        self.leader = self.follower = None
         self.leader_epoch = leader_epoch
+        self._wake_followers(why)
         self._let_go(why)
 
     def _let_go(self, why: Refused) -> None:
         old, self.committed = self.committed, Watermark(self.committed.value)
         old.close(why)
 
+    def _wake_followers(self, why: Refused) -> None:
+        end = self._log.log_end if self._log is not None else 0
+        old, self.appended = self.appended, Watermark(end)
+        old.close(why)
+
     def go_offline(self, why: str) -> None:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
             self.offline = why
-            self._let_go(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}"))
+            refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
+            self._wake_followers(refusal)
+            self._let_go(refusal)
 
     def update_config(self, config: TopicConfig) -> None:
         """Use a changed topic configuration from here on."""
@@ -162,11 +213,12 @@ class Replica:
             self.leader.min_isr = config.number("min.insync.replicas")
             self.leader.synced_counts = config.synced
             self.needs_sync = True
-            self.committed.advance(self.leader.advance())
+            self.recompute()
+        elif self.follower is not None:
+            self.needs_sync = config.synced
 
-    def require_leader(self, current_leader_epoch: int = -1) -> Leader:
-        """The leader's state; raises `Refused`. Epochs are checked before leadership, as in
-        Kafka."""
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise `Refused` if this replica is offline, or in another leader epoch than the asker."""
         _ = self.log  # an offline replica says so before anything else
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
@@ -175,6 +227,11 @@ class Replica:
                 code,
                 f"{self.name}: leader epoch {current_leader_epoch}, here it is {self.leader_epoch}",
             )
+
+    def require_leader(self, current_leader_epoch: int = -1) -> Leader:
+        """The leader's state; raises `Refused`. Epochs are checked before leadership, as in
+        Kafka."""
+        self.check_epoch(current_leader_epoch)
         if self.leader is None:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.name}"
@@ -207,14 +264,16 @@ class Replica:
             raise self._storage_refusal(error) from error
         if log.segment_count != segments_before:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
-            self._on_roll(log, stored)
+            self.rolled(log, stored)
         self.producers.update(stored, now_ms=now_ms)
         self.needs_sync = self.needs_sync or self.config.synced
-        self.committed.advance(leader.on_append(log.log_end))
+        self.appended.advance(log.log_end)
+        self.committed.advance(leader.on_append(log.log_end, self._now()))
         return Appended(stored.base_offset, stored.next_offset, append_time)
 
-    def _on_roll(self, log: Log, stored: BatchHeader) -> None:
-        """A segment was closed: keep the producers beside it, and have it synced."""
+    def rolled(self, log: Log, stored: BatchHeader) -> None:
+        """A segment was closed before `stored`: keep the producers beside it; it is to be
+        synced."""
         self.needs_sync = True
         try:
             log.write_snapshot(stored.base_offset, self.producers.snapshot())
@@ -232,6 +291,26 @@ class Replica:
         self.go_offline(str(error))
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
 
+    # -- followers -------------------------------------------------------------------------------
+
+    def fetched_by(self, broker: int, offset: int, *, log_start: int, broker_epoch: int) -> None:
+        """A follower fetched from `offset`, and its log agrees with this one up to there."""
+        assert self.leader is not None, f"{self!r} does not lead"
+        self.committed.advance(
+            self.leader.on_fetch(
+                broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
+            )
+        )
+
+    def lower_watermark(self, log_end: int) -> None:
+        """The log was cut: nothing above its end is committed, whatever was heard before."""
+        if self.committed.value > log_end:
+            why = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} was cut at {log_end}")
+            old, self.committed = self.committed, Watermark(log_end)
+            old.close(why)
+
+    # -- syncing ---------------------------------------------------------------------------------
+
     def begin_sync(self) -> SyncJob | None:
         """What is to be synced now; None if there is nothing, or nobody to sync."""
         self.needs_sync = False
@@ -243,7 +322,10 @@ class Replica:
             return
         synced_end = self._log.finish_sync(job)
         if self.leader is not None:
-            self.committed.advance(self.leader.on_synced(synced_end))
+            self.committed.advance(self.leader.on_synced(synced_end, self._now()))
+        if self.synced_wake is not None and synced_end == self._log.log_end:
+            self.synced_wake.set()
+            self.synced_wake = None
 
     def rebuild_producers(self, *, now_ms: int) -> None:
         """Recompute the idempotence window: the newest good snapshot, then the batches after it."""
@@ -275,18 +357,22 @@ class Replica:
         log = self.log
         return Snapshot(log.log_start, self.committed.value, log.log_end)
 
-    def read_committed(
-        self, offset: int, *, max_bytes: int, at_least_one: bool
+    def read(
+        self, offset: int, *, limit: int, max_bytes: int, at_least_one: bool
     ) -> FileSlice | None:
-        """Batches below the high watermark, for a consumer. Raises `Refused`."""
+        """Batches below `limit`: the high watermark for a consumer, the log end for a follower.
+
+        Raises `Refused`.
+        """
         try:
-            return self._read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+            return self._read(offset, limit, max_bytes=max_bytes, at_least_one=at_least_one)
         except OffsetOutOfRange as error:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {error}") from error
 
-    def _read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> FileSlice | None:
+    def _read(
+        self, offset: int, limit: int, *, max_bytes: int, at_least_one: bool
+    ) -> FileSlice | None:
         log = self.log
-        limit = self.committed.value
         for attempt in (1, 2):
             try:
                 return log.read(
@@ -342,3 +428,11 @@ class Replica:
         except DiskError as error:
             raise self._storage_refusal(error) from error
         return log.log_start
+
+
+def _moved(replica: Replica, state: PartitionState) -> Refused:
+    """What those hear who waited for an offset of an older leader epoch."""
+    who = f"broker {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
+    return Refused(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {replica.name} in epoch {state.leader_epoch}"
+    )

@@ -25,6 +25,8 @@ from hightide_broker.core.changes import (
 from hightide_broker.core.image import ClusterImage, PartitionState, TopicState
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.fetcher import Fetchers
+from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.replica import Replica, log_config
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.storage.checkpoint import (
@@ -58,6 +60,8 @@ class Replicas:
         disk: Disk,
         clock: WallClock,
         syncer: Syncer,
+        fetchers: Fetchers,
+        isr_changes: IsrChanges,
         clean: bool,
     ) -> None:
         self.directory = directory
@@ -68,7 +72,11 @@ class Replicas:
         self._disk = disk
         self._clock = clock
         self._syncer = syncer
+        self._fetchers = fetchers
+        self._isr_changes = isr_changes
         self._clean = clean
+        self._active: dict[int, int] = {}
+        """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}
         self._doomed: dict[str, None] = {}
         self._starved: dict[TopicPartition, None] = {}
@@ -76,6 +84,7 @@ class Replicas:
         self._image = ClusterImage()
         self._high_watermarks = self._read(HIGH_WATERMARKS)
         self._recovery_points = self._read(RECOVERY_POINTS)
+        self._writing_points = False
         self._log_starts = self._read(LOG_STARTS)
         self.cleaner_offsets = self._read(CLEANER_OFFSETS)
         """How far each partition has been compacted; housekeeping's to move."""
@@ -127,18 +136,29 @@ class Replicas:
         if replica.needs_sync:
             self._syncer.mark(replica)
 
+    def mark_proposal(self, replica: Replica) -> None:
+        """Have a leader's proposal sent to the controller, if there is one."""
+        if replica.leader is not None and replica.leader.proposal is not None:
+            self._isr_changes.mark(replica)
+
+    def broker_epoch(self, broker: int) -> int:
+        """The epoch of a broker's registration, -1 if it has none."""
+        state = self._image.brokers.get(broker)
+        return -1 if state is None else state.epoch
+
     # -- following the metadata ------------------------------------------------------------------
 
     async def load(self, image: ClusterImage) -> None:
         """Open every replica the image assigns to this broker; directories of others are set
         aside."""
-        self._image = image
+        self._see_brokers(image)
         wanted: dict[str, TopicState] = {}
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
                 if self._broker in state.replicas:
                     wanted[f"{topic.name}-{number}"] = topic
                     await self._open_or_create(image, topic, number)
+                    self._follow_state(self._by_name[(topic.name, number)], state)
         for name in self._disk.list(self.directory):
             path = f"{self.directory}/{name}"
             if name.endswith("-delete"):
@@ -158,7 +178,7 @@ class Replicas:
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
-        self._image = image
+        self._see_brokers(image)
         removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
         for topic_id in removed:
             self._remove_topic(topic_id)
@@ -179,6 +199,17 @@ class Replicas:
                     await self._open_or_create(image, topic, number)
                 self._follow_state(self._by_name[(topic.name, number)], state)
 
+    def _see_brokers(self, image: ClusterImage) -> None:
+        self._image = image
+        self._fetchers.brokers = image.brokers
+        active = {b: state.epoch for b, state in image.brokers.items() if image.is_active(b)}
+        if active != self._active:
+            self._active.clear()
+            self._active.update(active)
+            # Whoever may not join an ISR any more is not waited for any more.
+            for replica in self:
+                replica.recompute()
+
     def _follow_state(self, replica: Replica, state: PartitionState) -> None:
         """Take the role that the metadata gives this broker."""
         if replica.offline:
@@ -186,13 +217,22 @@ class Replicas:
         try:
             if state.leader == self._broker:
                 if state.leader_epoch > replica.leader_epoch:
-                    replica.become_leader(state, broker=self._broker)
+                    replica.become_leader(
+                        state,
+                        broker=self._broker,
+                        broker_epoch=self.broker_epoch(self._broker),
+                        active=self._active,
+                        lag_max_s=self._config.seconds("replica.lag.time.max.ms"),
+                    )
                 else:
                     replica.update_leader(state)
                 self.mark_dirty(replica)
             elif state.leader_epoch > replica.leader_epoch:
-                why = f"broker {state.leader} leads {replica.name} in epoch {state.leader_epoch}"
-                replica.resign(state.leader_epoch, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+                replica.become_follower(
+                    state, pause_max_s=self._config.seconds("replica.fetch.backoff.ms")
+                )
+                self.mark_dirty(replica)
+                self._fetchers.follow(replica)
         except DiskError as error:
             if error.full:
                 log.warning("%s waits for room on the disk: %s", replica.name, error)
@@ -322,6 +362,19 @@ class Replicas:
         await self._write(HIGH_WATERMARKS, marks)
         self._high_watermarks = marks
 
+    def lower_recovery_point(self, replica: Replica, offset: int) -> bool:
+        """A log is about to be cut at `offset`: nothing above may be taken for durable, and that is
+        kept before the cut. False: not now, an older state is just being written. Raises
+        `DiskError`."""
+        if self._writing_points:
+            return False
+        key = (replica.topic, replica.partition)
+        if self._recovery_points.get(key, 0) > offset:
+            points = {**self._recovery_points, key: offset}
+            write_offsets(self._disk, f"{self.directory}/{RECOVERY_POINTS}", points)
+            self._recovery_points = points
+        return True
+
     async def checkpoint_recovery_points(self) -> None:
         """Keep what is durable, and the log starts; indexes are written so that they need no
         rebuild."""
@@ -341,7 +394,11 @@ class Replicas:
             points[key] = replica.log.synced_end
             if replica.log.log_start > replica.log.segment_bases()[0]:
                 starts[key] = replica.log.log_start
-        await self._write(RECOVERY_POINTS, points)
+        self._writing_points = True
+        try:
+            await self._write(RECOVERY_POINTS, points)
+        finally:
+            self._writing_points = False
         await self._write(LOG_STARTS, starts)
         self._recovery_points, self._log_starts = points, starts
 

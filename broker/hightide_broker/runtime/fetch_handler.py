@@ -1,0 +1,240 @@
+"""The fetch of followers and consumers: one request, one look at each partition, Kafka's order of
+checks.
+
+A follower's fetch is also its acknowledgement, and counts once, when it arrives and has been found
+to agree with this log; looking again after a wait changes nothing. A fetch waits where there is
+nothing to say, and is woken by exactly what it waits for: a consumer by the high watermark, a
+follower by the log end, and by a watermark that it does not know yet (KIP-1166). Its answer names
+only partitions that have news (as with KIP-227's sessions); a consumer's names all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.config import BrokerConfig
+from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replicas import Replicas
+from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.watermark import Wake, Watermark
+from hightide_broker.storage.segment import FileSlice
+
+FETCH_WAIT_MS_MAX = 60_000
+"""The longest a fetch is parked, whatever it asks for."""
+
+
+class _Seen(NamedTuple):
+    """What a partition's offset was when it was looked at; it has news once that rises or ends."""
+
+    part: m.FetchPartition
+    offset: Watermark
+    value: int
+
+    @property
+    def has_news(self) -> bool:
+        return self.offset.closed is not None or self.offset.value > self.value
+
+
+class _Look(NamedTuple):
+    """One look at all partitions of a fetch."""
+
+    results: list[m.FetchResult]
+    slices: list[FileSlice]
+    complete: bool
+    """Whether it may be sent now."""
+    seen: list[_Seen]
+
+    def reply(self) -> Reply:
+        return Reply(m.FetchResponse(partitions=self.results), self.slices)
+
+
+class FetchHandler:
+    """Answers fetches of records."""
+
+    def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
+        self._replicas = replicas
+        self._bytes_max = config.number("fetch.max.bytes")
+
+    def fetch(self, request: m.FetchRequest) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Answer at once with enough bytes, an error or no time to wait; else park."""
+        look = self._look(request, request.partitions, is_new=True)
+        if look.complete or request.max_wait_ms <= 0:
+            return look.reply()
+        return partial(self._park, request, look)
+
+    async def _park(self, request: m.FetchRequest, look: _Look) -> Reply:
+        with trio.move_on_after(min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000):
+            while not look.complete:
+                await _news(look.seen)
+                look = self._look_again(request, look)
+        return look.reply()
+
+    def _look_again(self, request: m.FetchRequest, before: _Look) -> _Look:
+        if request.replica_id < 0:
+            return self._look(request, request.partitions, is_new=False)
+        moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
+        look = self._look(request, [*moved.values()], is_new=False)
+        unmoved = [seen for seen in before.seen if id(seen.part) not in moved]
+        return look._replace(seen=[*unmoved, *look.seen])
+
+    def _look(
+        self, request: m.FetchRequest, parts: list[m.FetchPartition], *, is_new: bool
+    ) -> _Look:
+        look = _Look([], [], not request.partitions, [])
+        left = min(max(request.max_bytes, 0), self._bytes_max)
+        size = 0
+        for part in parts:
+            try:
+                result, found = self._look_at(request, part, left - size, look, is_new=is_new)
+            except Refused as refusal:
+                look.results.append(self._refusal(part, refusal))
+                look = look._replace(complete=True)
+                continue
+            if found is not None:
+                look.slices.append(found)
+                size += found.size
+            if request.replica_id < 0 or found is not None or _is_news(part, result):
+                look.results.append(result)
+            urgent = result.diverging_epoch is not None
+            if request.replica_id >= 0:
+                urgent = urgent or 0 <= part.high_watermark < result.high_watermark
+            look = look._replace(complete=look.complete or urgent)
+        return look._replace(complete=look.complete or size >= max(request.min_bytes, 1))
+
+    def _look_at(
+        self,
+        request: m.FetchRequest,
+        part: m.FetchPartition,
+        left: int,
+        look: _Look,
+        *,
+        is_new: bool,
+    ) -> tuple[m.FetchResult, FileSlice | None]:
+        replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
+        is_follower = request.replica_id >= 0
+        if is_follower:
+            self._check_follower(request, part, replica)
+        else:
+            self._check_consumer(request, part, replica)
+        diverging = _divergence(part, replica)
+        if diverging is None and is_follower and is_new:
+            self._acknowledge(request, part, replica)
+        limit = replica.log.log_end if is_follower else replica.committed.value
+        if is_follower:
+            look.seen.append(_Seen(part, replica.appended, limit))
+        look.seen.append(_Seen(part, replica.committed, replica.committed.value))
+        found: FileSlice | None = None
+        if diverging is None:
+            found = replica.read(
+                part.fetch_offset,
+                limit=limit,
+                max_bytes=min(max(left, 0), max(part.max_bytes, 0)),
+                at_least_one=not look.slices,
+            )
+        result = m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            high_watermark=replica.committed.value,
+            log_start_offset=replica.log.log_start,
+            diverging_epoch=diverging,
+            records=-1 if found is None else len(look.slices),
+        )
+        return result, found
+
+    def _check_consumer(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        """Consumers that say where they stand may read from followers (KIP-392)."""
+        if request.rack and replica.follower is not None:
+            replica.check_epoch(part.current_leader_epoch)
+        else:
+            replica.require_leader(part.current_leader_epoch)
+
+    def _check_follower(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        """Only a replica of this partition, and only its newest process (KIP-903)."""
+        follower = request.replica_id
+        leader = replica.require_leader(part.current_leader_epoch)
+        if follower not in leader.remotes:
+            known = part.current_leader_epoch >= 0
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise Refused(
+                code, f"broker {follower} is no other replica of {replica.name}: {leader.replicas}"
+            )
+        registered = self._replicas.broker_epoch(follower)
+        if 0 <= request.replica_epoch < registered:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {follower} fetches with epoch {request.replica_epoch}, "
+                f"it is registered with {registered}",
+            )
+
+    def _acknowledge(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        log = replica.log
+        if not log.log_start <= part.fetch_offset <= log.log_end:
+            return  # reading will say so
+        replica.fetched_by(
+            request.replica_id,
+            part.fetch_offset,
+            log_start=part.log_start_offset,
+            broker_epoch=request.replica_epoch,
+        )
+        self._replicas.mark_proposal(replica)
+
+    def _refusal(self, part: m.FetchPartition, refusal: Refused) -> m.FetchResult:
+        log_start = -1
+        if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            log_start = self._replicas.get(part.topic, part.partition).log.log_start
+        return m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            error=refusal.code,
+            message=refusal.message,
+            log_start_offset=log_start,
+        )
+
+
+def _divergence(part: m.FetchPartition, replica: Replica) -> m.EpochEnd | None:
+    """Where the logs part, if they do before the fetch offset; None if they agree (KIP-595)."""
+    if part.last_fetched_epoch < 0:
+        return None
+    log = replica.log
+    epoch, end = log.epochs.end_offset_for(part.last_fetched_epoch, log.log_end)
+    if epoch < 0 or part.fetch_offset < log.log_start:
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{replica.name}: offset {part.fetch_offset} of epoch {part.last_fetched_epoch}, "
+            f"the log holds {log.log_start} to {log.log_end}",
+        )
+    if epoch < part.last_fetched_epoch or end < part.fetch_offset:
+        return m.EpochEnd(epoch=epoch, end_offset=end)
+    return None
+
+
+def _is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether a follower learns anything from a result without records."""
+    return (
+        result.diverging_epoch is not None
+        or result.high_watermark > part.high_watermark
+        or result.log_start_offset > part.log_start_offset
+    )
+
+
+async def _news(seen: list[_Seen]) -> None:
+    """Until any of these offsets rises or ends."""
+    wake = Wake()
+    try:
+        for each in seen:
+            each.offset.wake_at(each.value + 1, wake)
+        await wake.wait()
+    finally:
+        wake.set()
