@@ -39,6 +39,7 @@ from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.housekeeping import Housekeeping
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.lifecycle import BrokerLifecycle
+from hightide_broker.runtime.lifelines import Lifelines
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.peers import Peers
 from hightide_broker.runtime.publisher import ImagePublisher
@@ -180,10 +181,12 @@ class Node:
             self.metadata, self.quorum.committed, node=self.id, config=config, witness=witness
         )
         self.controller: ControllerShell | None = None
+        self._lifelines = Lifelines(self._network, node=self.id)
         if "controller" in config.roles:
             self.controller = ControllerShell(
                 self.quorum,
                 self.publisher,
+                self._lifelines,
                 cluster_id=self.cluster_id,
                 config=config,
                 random=self._random,
@@ -318,6 +321,9 @@ class Node:
             nursery.start_soon(self.publisher.run)
             if self.controller is not None:
                 nursery.start_soon(self.controller.run)
+                nursery.start_soon(
+                    self._lifelines.run, self.publisher.applied, lambda: self.publisher.image
+                )
             nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
             clean = await self._leave(listener, accepting)

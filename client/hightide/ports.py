@@ -48,7 +48,7 @@ class Network(Protocol):
     """Where streams come from."""
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Open a stream; raises `OSError`."""
+        """Open a stream; raises `OSError`, `ConnectionRefusedError` if nobody listens there."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -70,7 +71,13 @@ class TcpNetwork:
     """Implements `ports.Network`."""
 
     async def connect(self, host: str, port: int) -> TcpStream:
-        stream = await trio.open_tcp_stream(host, port)
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            tried = getattr(error.__cause__, "exceptions", ())
+            if tried and all(isinstance(one, ConnectionRefusedError) for one in tried):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from error
+            raise
         return TcpStream(stream.socket)
 
 

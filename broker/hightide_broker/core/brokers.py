@@ -8,6 +8,8 @@ KIP-841 (shutdown), KIP-966 (what a broker may have forgotten).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.core.changes import (
@@ -177,6 +179,15 @@ class Brokers:
         return [*self._partitions.leaving(broker), fenced]
 
     # -- time --------------------------------------------------------------------------------------
+
+    def fence_gone(self, gone: Mapping[int, int]) -> list[AnyChange]:
+        """Fence a broker whose process is gone for certain; `gone` is broker → the epoch of that
+        process. One at a time, because each changes what the next one leaves."""
+        for broker, epoch in gone.items():
+            state = self._image.brokers.get(broker)
+            if state is not None and state.epoch == epoch and not state.fenced:
+                return self.fence(broker)
+        return []
 
     def fence_silent(self, now: float) -> list[AnyChange]:
         """Fence the broker that has been silent longest, if for longer than its session.

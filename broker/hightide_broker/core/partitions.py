@@ -190,7 +190,9 @@ class Partitions:
         change = change_partition(topic.topic_id, wish.partition, state, rules, isr=isr)
         if change is None:
             # Granted all the same: the new partition epoch makes earlier proposals too old.
-            change = ChangePartition(topic_id=topic.topic_id, partition=wish.partition, isr=isr)
+            change = ChangePartition(
+                topic_id=topic.topic_id, partition=wish.partition, isr=state.isr
+            )
         return change
 
     def _check_isr(self, name: str, state: PartitionState, wish: c.AlterPartition) -> None:

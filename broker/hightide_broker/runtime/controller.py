@@ -25,8 +25,10 @@ from hightide_broker.config import BrokerConfig
 from hightide_broker.core.changes import AnyChange, RegisterBroker
 from hightide_broker.core.controller import Controller, Decision
 from hightide_broker.core.image import ClusterImage
+from hightide_broker.runtime.lifelines import Lifelines
 from hightide_broker.runtime.publisher import ImagePublisher
 from hightide_broker.runtime.quorum import QuorumDriver, Term, not_controller
+from hightide_broker.runtime.watermark import Wake
 
 log = logging.getLogger("hightide.controller")
 
@@ -57,6 +59,7 @@ class ControllerShell:
         self,
         quorum: QuorumDriver,
         publisher: ImagePublisher,
+        lifelines: Lifelines,
         *,
         cluster_id: str,
         config: BrokerConfig,
@@ -64,6 +67,7 @@ class ControllerShell:
     ) -> None:
         self._quorum = quorum
         self._publisher = publisher
+        self._lifelines = lifelines
         self._cluster_id = cluster_id
         self._config = config
         self._random = random
@@ -117,16 +121,18 @@ class ControllerShell:
         log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
 
     async def _watch(self, term: Term) -> None:
-        """Fence silent brokers and move leaders back, until the term is over."""
+        """Fence brokers that are gone or silent, and move leaders back, until the term is over."""
         assert self._active is not None
         core = self._active.core
         rebalance_at = trio.current_time() + self._rebalance_s
-        settled = False
+        settled, losses = False, -1
         while True:
             try:
                 if not settled:
                     self._append(core.partitions.settle())
                     settled = True
+                losses = self._lifelines.losses.value
+                self._append(core.brokers.fence_gone(self._lifelines.gone))
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s
@@ -139,8 +145,20 @@ class ControllerShell:
                 await trio.sleep(_NO_ROOM_PAUSE_S)
             # A session that begins while this sleeps cannot end before `soon`.
             soon = trio.current_time() + self._session_s
-            with trio.move_on_at(min(core.brokers.next_expiry, rebalance_at, soon)):
-                await term.committed.wait_for(_FOR_EVER)
+            await self._until_news(term, losses, min(core.brokers.next_expiry, rebalance_at, soon))
+
+    async def _until_news(self, term: Term, losses: int, deadline: float) -> None:
+        """Until a broker more is gone, or `deadline`; raises `Refused` when the term is over."""
+        wake = Wake()
+        term.committed.wake_at(_FOR_EVER, wake)
+        self._lifelines.losses.wake_at(losses + 1, wake)
+        try:
+            with trio.move_on_at(deadline):
+                await wake.wait()
+        finally:
+            wake.set()
+        if term.committed.closed is not None:
+            raise term.committed.closed
 
     # -- requests --------------------------------------------------------------------------------
 
