@@ -302,12 +302,20 @@ def sample() -> Producers:
 ENTRIES = bytes.fromhex(
     "0000000000000102"  # producer id
     "0000"  # epoch
-    "0000000e"  # last sequence: 12, 13, 14
-    "0000000000000004"  # last offset: 2, 3, 4
-    "00000002"  # offset delta
+    "0000000b"  # last sequence: 10, 11
+    "0000000000000001"  # last offset: 0, 1
+    "00000001"  # offset delta
     "0000018bcfe56800"  # timestamp
     "ffffffff"  # coordinator epoch
     "ffffffffffffffff"  # first offset of the current transaction
+    "0000000000000102"  # its next batch
+    "0000"
+    "0000000e"  # 12, 13, 14
+    "0000000000000004"  # 2, 3, 4
+    "00000002"
+    "0000018bcfe56800"
+    "ffffffff"
+    "ffffffffffffffff"
     "0000000000000304"
     "0009"
     "00000000"  # 2**31 - 1 and, wrapped, 0
@@ -321,21 +329,22 @@ ENTRIES = bytes.fromhex(
 
 def test_a_snapshot_is_kafkas_file() -> None:
     assert castagnoli(b"123456789") == 0xE306_9283
-    assert sample().snapshot() == sealed(bytes.fromhex("00000002") + ENTRIES)
+    assert sample().snapshot() == sealed(bytes.fromhex("00000003") + ENTRIES)
     assert Producers().snapshot() == sealed(bytes(4))
 
 
-def test_a_snapshot_comes_back_with_a_window_of_one() -> None:
+def test_a_snapshot_comes_back_with_the_whole_window() -> None:
     restored = Producers()
     restored.restore(sample().snapshot())
     assert len(restored) == 2
     assert restored.snapshot() == sample().snapshot()
+    assert restored.check(batch(10, 2, pid=0x0102)) == (10, 11, 0, 1, NOW_MS)
     assert restored.check(batch(12, 3, pid=0x0102)) == (12, 14, 2, 4, NOW_MS)
     wrapped = restored.check(batch(2**31 - 1, 2, pid=0x0304, epoch=9))
     assert wrapped == (2**31 - 1, 0, 5, 6, NOW_MS + 1)
     assert restored.check(batch(15, pid=0x0102)) is None
     assert restored.check(batch(1, pid=0x0304, epoch=9)) is None
-    for header in (batch(10, 2, pid=0x0102), batch(2, pid=0x0304, epoch=9)):
+    for header in (batch(8, 2, pid=0x0102), batch(2, pid=0x0304, epoch=9)):
         with pytest.raises(Refused, match=OUT_OF_ORDER):
             restored.check(header)
 
@@ -362,15 +371,15 @@ def test_a_producer_of_which_only_the_epoch_is_left_may_begin_anywhere() -> None
 
 
 def damaged() -> dict[str, bytes]:
-    whole = sealed(bytes.fromhex("00000002") + ENTRIES)
+    whole = sealed(bytes.fromhex("00000003") + ENTRIES)
     cases = {f"cut to {size}": whole[:size] for size in range(len(whole))}
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         cases[f"bit {bit}"] = bytes(flipped)
-    for count in ("00000001", "00000003", "ffffffff", "80000000", "7fffffff"):
+    for count in ("00000001", "00000002", "00000004", "ffffffff", "80000000", "7fffffff"):
         cases[f"count {count}"] = sealed(bytes.fromhex(count) + ENTRIES)
-    cases["another version"] = sealed(bytes.fromhex("00000002") + ENTRIES, version=2)
+    cases["another version"] = sealed(bytes.fromhex("00000003") + ENTRIES, version=2)
     cases["a tail"] = whole + b"\0"
     cases["a sealed tail"] = sealed(whole[6:] + b"\0")
     return cases
@@ -406,10 +415,12 @@ def test_a_restored_leader_knows_the_last_batch_of_everybody(
 ) -> None:
     partition = Partition()
     newest: dict[int, BatchHeader] = {}
-    for pid, first, count, epoch in sorted(batches, key=lambda one: one[3]):
+    # No sequence twice, as in any log that a leader wrote.
+    distinct = {(pid, epoch, first): count for pid, first, count, epoch in batches}
+    for (pid, epoch, first), count in sorted(distinct.items(), key=lambda one: one[0][1]):
         partition.store(batch(first, count, pid=pid, epoch=epoch))
         newest[pid] = partition.log[-1]
-    partition.replay(snapshot=partition.producers.snapshot(), start=len(batches))
+    partition.replay(snapshot=partition.producers.snapshot(), start=len(distinct))
     assert len(partition.producers) == len(newest)
     for header in newest.values():
         assert partition.produce(header) == header.base_offset
@@ -417,7 +428,7 @@ def test_a_restored_leader_knows_the_last_batch_of_everybody(
         assert (
             partition.produce(header._replace(base_sequence=after)) == partition.log[-1].base_offset
         )
-    assert len(partition.log) == len(batches) + len(newest)
+    assert len(partition.log) == len(distinct) + len(newest)
 
 
 # The promise: idempotent means once, and no false refusal within the window.

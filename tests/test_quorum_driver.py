@@ -290,9 +290,8 @@ def test_a_node_that_stops_after_it_registered_anew_has_no_mark_of_its_old_life(
         await broker.stop()
         broker.start_again()
         await until(lambda: broker.node and broker.node.broker_epoch >= 0, every_s=0.0001)
-        known = broker.node.image.brokers
-        epoch = broker.node.broker_epoch
-        await until(lambda: known[broker.id].epoch == epoch, every_s=0.0001)
+        known, epoch = broker.node.image.brokers, broker.node.broker_epoch
+        await until(lambda: broker.id in known and known[broker.id].epoch == epoch, every_s=0.0001)
         await controller.crash(power=False)
         await trio.sleep(1)
         assert not broker.node.serving.is_set()

@@ -140,7 +140,7 @@ class Node:
         self._peers = Peers(network, self._voters, node=self.id)
         self._forwarding = Peers(network, self._voters, node=self.id)
         self._build_quorum(clock, witness)
-        self._build_broker(clock, clean=clean)
+        self._build_broker(clock, witness, clean=clean)
 
     def _build_quorum(self, clock: WallClock, witness: Witness | None) -> None:
         config, path = self.config, f"{self._directory}/{METADATA_DIRECTORY}"
@@ -198,7 +198,7 @@ class Node:
             timeout_s=config.seconds("request.timeout.ms"),
         )
 
-    def _build_broker(self, clock: WallClock, *, clean: bool) -> None:
+    def _build_broker(self, clock: WallClock, witness: Witness | None, *, clean: bool) -> None:
         config = self.config
         self._fetchers = Fetchers(self._network, self._syncer, broker=self.id, config=config)
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
@@ -212,6 +212,7 @@ class Node:
             fetchers=self._fetchers,
             isr_changes=self._isr_changes,
             clean=clean,
+            witness=witness,
         )
         self._following = Following(
             now_ms=clock.now_ms, lower_recovery_point=self.replicas.lower_recovery_point
@@ -371,6 +372,7 @@ class Node:
             await self.lifecycle.stop(patience_s)
         await self.quorum.resign()
         await self._stop_listening(listener, accepting, patience_s)
+        await self._fetchers.stop()
         whole = was_serving and await self.replicas.close()
         await self.metadata.close()
         return whole

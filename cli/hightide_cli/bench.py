@@ -19,22 +19,30 @@ from typing import Any
 import click
 
 from hightide_cli.options import output_option, run, say, show_one
-from hightide_cli.processes import NodeProcess, start_node, stop_nodes, wait_until_serving
+from hightide_cli.own_cluster import OwnCluster
 
 FLOOR_BYTES = 256 << 20
 CHUNK_BYTES = 1 << 20
 TOPIC = "bench"
+REPLICAS_MAX = 3
 
 
 @click.group()
 def bench() -> None:
-    """Measure this machine. Without -b each command starts a broker of its own, and removes it."""
+    """Measure this machine. Without -b each command starts a cluster of its own, and removes it."""
 
 
 def bench_options(command: Any) -> Any:
     """What all three measurements share."""
     options = [
         click.option("-b", "--bootstrap", help="A running cluster instead of one of its own."),
+        click.option(
+            "--brokers",
+            type=click.IntRange(1, 9),
+            default=1,
+            show_default=True,
+            help="Brokers of its own cluster; each partition is on up to three of them.",
+        ),
         click.option(
             "-n", "--records", type=click.IntRange(min=1), default=1_000_000, show_default=True
         ),
@@ -65,23 +73,21 @@ def bench_options(command: Any) -> Any:
     return command
 
 
-class OwnBroker:
-    """A broker in a temporary directory for the time of a measurement, or somebody else's."""
+class Subject:
+    """What is measured: a cluster of our own for the time of the measurement, or somebody else's,
+    with a topic for it."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
         self._flags = flags
-        self.address = flags["bootstrap"] or ""
         self.directory = Path(flags["data"] or tempfile.gettempdir())
+        self.cluster: OwnCluster | None = None
+        self.address = flags["bootstrap"] or ""
 
-    def __enter__(self) -> OwnBroker:
+    def __enter__(self) -> Subject:
         if not self.address:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix="hightide-bench-", dir=self.directory
-            )
-            self._broker = NodeProcess(Path(self._temporary.name), 1)
-            self._process = start_node(self._broker, port=0)
-            facts = wait_until_serving(self._broker, self._process)
-            self.address = f"{facts['host']}:{facts['port']}"
+            brokers = self._flags["brokers"]
+            self.cluster = OwnCluster(brokers=brokers, directory=self.directory).__enter__()
+            self.address = self.cluster.address
         run(self._make_topic)
         return self
 
@@ -91,48 +97,42 @@ class OwnBroker:
         async with Admin(self.address) as admin:
             if any(topic.topic == TOPIC for topic in await admin.list_topics()):
                 await admin.delete_topic(TOPIC)
+            brokers = sum(not b.fenced for b in (await admin.describe_cluster()).brokers)
             await admin.create_topic(
                 TOPIC,
                 partitions=self._flags["partitions"],
+                replication_factor=min(brokers, REPLICAS_MAX),
                 configs={"flush": self._flags["flush"], "max.message.bytes": str(16 << 20)},
             )
 
     def memory_mb(self) -> float | None:
-        """The broker's resident memory, if it is ours."""
-        if self._flags["bootstrap"]:
-            return None
-        status = Path(f"/proc/{self._process.pid}/status")
-        if not status.exists():
-            return None
-        for line in status.read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return round(int(line.split()[1]) / 1024, 1)
-        return None
+        """The largest broker's resident memory, if they are ours."""
+        return self.cluster.memory_mb() if self.cluster else None
 
     def __exit__(self, *_: object) -> None:
-        if not self._flags["bootstrap"]:
-            stop_nodes([self._broker], kill=True)
-            self._process.wait()
-            self._temporary.cleanup()
+        if self.cluster is not None:
+            self.cluster.__exit__()
 
 
-@bench.command(epilog="Example: hightide bench produce --record-size 1024 --flush synced -o json")
+@bench.command(
+    epilog="Example: hightide bench produce --brokers 3 --acks all --record-size 1024 -o json"
+)
 @bench_options
 def produce(**flags: Any) -> None:
     """One producer process, `send` for each record; the floors are a raw socket and a raw disk."""
-    with OwnBroker(flags) as broker:
-        seconds = run(_produce, broker.address, flags)
-        _report("produce", flags, seconds, broker)
+    with Subject(flags) as subject:
+        seconds = run(_produce, subject.address, flags)
+        _report("produce", flags, seconds, subject)
 
 
 @bench.command(epilog="Example: hightide bench consume -n 2000000")
 @bench_options
 def consume(**flags: Any) -> None:
     """One consumer process, every record as a Python object."""
-    with OwnBroker(flags) as broker:
-        run(_produce, broker.address, flags)
-        seconds = run(_consume, broker.address, flags)
-        _report("consume", flags, seconds, broker)
+    with Subject(flags) as subject:
+        run(_produce, subject.address, flags)
+        seconds = run(_consume, subject.address, flags)
+        _report("consume", flags, seconds, subject)
 
 
 @bench.command(epilog="Example: hightide bench e2e -n 1000 --acks all")
@@ -140,8 +140,8 @@ def consume(**flags: Any) -> None:
 def e2e(**flags: Any) -> None:
     """One record at a time, sent and read back: latency percentiles."""
     flags["records"] = min(flags["records"], 2000)
-    with OwnBroker(flags) as broker:
-        latencies = sorted(run(_round_trips, broker.address, flags))
+    with Subject(flags) as subject:
+        latencies = sorted(run(_round_trips, subject.address, flags))
         floor = sorted(_socket_round_trips(min(flags["records"], 1000)))
     fields = {
         "bench": "e2e",
@@ -158,11 +158,11 @@ def e2e(**flags: Any) -> None:
     show_one(fields, flags["output"])
 
 
-def _report(name: str, flags: dict[str, Any], seconds: float, broker: OwnBroker) -> None:
+def _report(name: str, flags: dict[str, Any], seconds: float, subject: Subject) -> None:
     size = flags["records"] * flags["record_size"]
     rate = size / seconds / 1e6
     say("measuring the floors")
-    wire, disk = _socket_floor(), _disk_floor(broker.directory)
+    wire, disk = _socket_floor(), _disk_floor(subject.directory)
     fields = {
         "bench": name,
         "records": flags["records"],
@@ -176,7 +176,7 @@ def _report(name: str, flags: dict[str, Any], seconds: float, broker: OwnBroker)
         "floor_disk_mb_per_s": round(disk, 1),
         "ratio_to_socket": round(rate / wire, 4),
         "ratio_to_disk": round(rate / disk, 4),
-        "broker_memory_mb": broker.memory_mb(),
+        "broker_memory_mb": subject.memory_mb(),
     }
     show_one(fields, flags["output"])
 

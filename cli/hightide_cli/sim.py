@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
     from hightide_broker.simulation.run import Outcome
 
 CHUNK = 5
+world_option = click.option(
+    "--world",
+    type=click.Choice(["quorum", "replicated"]),
+    default="quorum",
+    show_default=True,
+    help="The metadata quorum alone, or brokers with producers and consumers.",
+)
 
 
 @click.group()
@@ -30,29 +39,31 @@ def sim() -> None:
     """
 
 
-@sim.command(name="run", epilog="Example: hightide sim run --seeds 1..500 --jobs 2")
+@sim.command(name="run", epilog="Example: hightide sim run --world replicated --seeds 1..500")
 @click.option("--seeds", default="1..100", show_default=True, metavar="A..B", help="Which seeds.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
+@world_option
 @output_option
-def run_(seeds: str, jobs: int, output: str) -> None:
+def run_(seeds: str, jobs: int, world: str, output: str) -> None:
     """Run seeds; exit 7 and name them if any breaks a promise."""
     numbers = _parse(seeds)
     started = time.monotonic()
     broken = []
-    totals = dict.fromkeys(("virtual_s", "events", "messages", "elections", "commits"), 0.0)
-    totals |= dict.fromkeys(("snapshots_loaded", "asked", "answered"), 0.0)
-    for outcome in _outcomes(numbers, jobs):
-        for name in totals:
-            totals[name] += getattr(outcome, name)
+    virtual_s, totals = 0.0, Counter[str]()
+    for outcome in _outcomes(numbers, world, jobs):
+        virtual_s += outcome.virtual_s
+        totals.update(outcome.counts)
         if outcome.violation:
             broken.append(outcome.seed)
             say(f"seed {outcome.seed}: {outcome.violation}")
-            say(f"  hightide sim replay {outcome.seed}")
+            say(f"  hightide sim replay {outcome.seed} --world {world}")
     show_one(
         {
             "seeds": len(numbers),
+            "world": world,
             "broken": broken,
-            **{name: round(total) for name, total in totals.items()},
+            "virtual_s": round(virtual_s),
+            **totals,
             "seconds": round(time.monotonic() - started, 1),
         },
         output,
@@ -71,30 +82,30 @@ def _parse(text: str) -> range:
     return numbers
 
 
-def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
+    run_one = partial(_run, world)
     if jobs == 1 or len(seeds) == 1:
-        yield from map(_run, seeds)
+        yield from map(run_one, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_run, seeds, chunksize=CHUNK)
+        yield from pool.map(run_one, seeds, chunksize=CHUNK)
 
 
-def _run(seed: int) -> Outcome:
-    from hightide_broker.simulation.run import run_seed
+def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
+    from hightide_broker.simulation import replicated, run
 
     logging.disable(logging.CRITICAL)
-    return run_seed(seed)
+    run_seed = replicated.run_seed if world == "replicated" else run.run_seed
+    return run_seed(seed, keep_story=keep_story)
 
 
 @sim.command(epilog="Example: hightide sim replay 42")
 @click.argument("seed", type=click.IntRange(0))
+@world_option
 @click.option("-J", "--json-lines", is_flag=True, help="Only the outcome, as JSON.")
-def replay(seed: int, json_lines: bool) -> None:
+def replay(seed: int, world: str, json_lines: bool) -> None:
     """Run one seed and print its story; exit 7 if it breaks a promise."""
-    from hightide_broker.simulation.run import run_seed
-
-    logging.disable(logging.CRITICAL)
-    outcome = run_seed(seed, keep_story=True)
+    outcome = _run(world, seed, keep_story=True)
     if json_lines:
         fields = {name: getattr(outcome, name) for name in outcome.__slots__ if name != "story"}
         click.echo(json.dumps(fields))

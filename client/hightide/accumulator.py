@@ -219,6 +219,10 @@ class Accumulator:
         if queue.in_flight and (queue.retrying or queue.gap is not None or queue.unresolved):
             return float("inf")
         if queue.in_flight and self.producer_id != NO_PRODUCER_ID:
+            if queue.last_acknowledged < 0:
+                # The first batch goes alone: a broker that has never heard of this producer takes
+                # whatever comes first for the beginning.
+                return float("inf")
             # A broker knows the last five batches: were more sent behind one whose answer is lost,
             # its repetition would not be recognised.
             oldest = min(batch.sequenced for batch in queue.in_flight)
@@ -350,9 +354,9 @@ class Accumulator:
     def expire(self, now: float) -> list[Batch]:
         """Batches that waited longer than the delivery timeout and are not in flight; removed."""
         expired: list[Batch] = []
-        limit = now - self._delivery_timeout_s
         for queue in self._active:
-            while queue.pending and queue.pending[0].created_at <= limit:
+            # The same sum as in `next_expiry`, or rounding makes its caller spin.
+            while queue.pending and queue.pending[0].created_at + self._delivery_timeout_s <= now:
                 batch = queue.pending.popleft()
                 if batch.attempts and self.producer_id != NO_PRODUCER_ID:
                     queue.unresolved = True

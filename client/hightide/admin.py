@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 from hightide import messages as m
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
 from hightide.errors import ApiError, ErrorCode, error_code
-from hightide.ports import Network
+from hightide.ports import Network, Random
 
 
 class _Result(Protocol):
@@ -43,11 +43,13 @@ class Admin:
         timeout_ms: float = 30_000,
         client_id: str = "hightide-admin",
         network: Network | None = None,
+        random: Random | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._timeout_s = timeout_ms / 1000
         self._client_id = client_id
         self._network = network
+        self._random = random
         self._cluster: Cluster | None = None
         self._stack = AsyncExitStack()
 
@@ -56,6 +58,7 @@ class Admin:
             open_cluster(
                 self._bootstrap,
                 network=self._network,
+                random=self._random,
                 client_id=self._client_id,
                 request_timeout_s=self._timeout_s,
             )

@@ -114,8 +114,8 @@ class Follower:
             return AskOffsets()
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             # Of the very epoch that we follow: there is a newer one, the metadata will say.
-            self.stopped = message
-            return Stop(message)
+            self.stopped = message or error
+            return Stop(self.stopped)
         return self.back_off(f"{error}: {message}", now)
 
     def back_off(self, why: str, now: float) -> Pause:

@@ -4,8 +4,10 @@ KIP-360)?
 For each producer id: its epoch and its last five batches. `check` decides for a client's batch on
 the leader; `update` takes a stored batch in, also blindly on replicas and in recovery. State
 follows the log: it is updated in the same stretch as the append, and rebuilt from a snapshot and
-the batches after it when the log is cut. Snapshots are in Kafka's binary form and hold the last
-batch only. Pure.
+the batches after it when the log is cut. Snapshots are in Kafka's binary form, but with an entry
+for each batch that is remembered, where Kafka keeps the last one only: otherwise a leader that
+comes back from a snapshot would take a retry of an older batch for a gap, the producer would bump
+its epoch, and the record would be stored twice. Pure.
 """
 
 from __future__ import annotations
@@ -129,22 +131,22 @@ class Producers:
         self._by_id.clear()
 
     def snapshot(self) -> bytes:
-        """Kafka's snapshot file: version, CRC-32C, and the last batch of each producer."""
-        entries = bytearray()
-        for producer_id, known in self._by_id.items():
-            last = known.batches[-1] if known.batches else KnownBatch(-1, -1, -1, -1, -1)
-            delta = last.last_offset - last.base_offset
-            entries += _ENTRY.pack(
+        """Kafka's snapshot file: version, CRC-32C, and each producer's batches, oldest first."""
+        entries = [
+            _ENTRY.pack(
                 producer_id,
                 known.epoch,
-                last.last_sequence,
-                last.last_offset,
-                delta,
-                last.timestamp,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.last_offset - batch.base_offset,
+                batch.timestamp,
                 -1,
                 -1,
             )
-        body = struct.pack(">i", len(self._by_id)) + entries
+            for producer_id, known in self._by_id.items()
+            for batch in known.batches or [KnownBatch(-1, -1, -1, -1, -1)]
+        ]
+        body = struct.pack(">i", len(entries)) + b"".join(entries)
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
 
     def restore(self, data: bytes) -> None:
@@ -159,7 +161,9 @@ class Producers:
         self._by_id.clear()
         for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ = entry
-            known = self._by_id[producer_id] = Producer(epoch)
+            known = self._by_id.get(producer_id)
+            if known is None or known.epoch != epoch:
+                known = self._by_id[producer_id] = Producer(epoch)
             if last_offset >= 0:
                 first = (last_sequence - delta) & SEQUENCE_MAX
                 known.batches.append(

@@ -65,21 +65,32 @@ class Fetchers:
         self._nursery: trio.Nursery | None = None
         self._leaders: dict[int, LeaderFetcher] = {}
         self._following: Following | None = None
+        self._ended = trio.Event()
 
     async def run(self, following: Following) -> None:
-        """Fetch until cancelled."""
-        async with trio.open_nursery() as nursery:
-            pool = ConnectionPool(self._network, nursery, client_id=f"follower-{self.broker}")
-            self._following = following
-            self._pool = pool
-            self._nursery = nursery
-            for fetcher in self._leaders.values():
-                nursery.start_soon(fetcher.run)
-            try:
-                await trio.sleep_forever()
-            finally:
-                with trio.CancelScope(shield=True):
-                    await pool.aclose()
+        """Fetch until cancelled, or told to stop."""
+        self._following = following
+        try:
+            async with trio.open_nursery() as nursery:
+                pool = ConnectionPool(self._network, nursery, client_id=f"follower-{self.broker}")
+                self._pool = pool
+                self._nursery = nursery
+                for fetcher in self._leaders.values():
+                    nursery.start_soon(fetcher.run)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await pool.aclose()
+        finally:
+            self._nursery = None
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Fetch no more; when this returns, nothing is appended any more."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+            await self._ended.wait()
 
     def follow(self, replica: Replica) -> None:
         """A replica follows another leader, or the same in another epoch."""
@@ -305,8 +316,10 @@ class LeaderFetcher:
         request = m.ListOffsetsRequest(partitions=bounds, replica_id=self._fetchers.broker)
         answer, _ = await connection.call(request, timeout_s=self._fetchers.patience_s)
         follower, now = replica.follower, trio.current_time()
-        if follower is None or replica.offline or len(answer.partitions) != 2:
+        if follower is None or replica.offline:
             return
+        if len(answer.partitions) != 2:
+            raise RemoteProtocolError(f"{len(answer.partitions)} answers about 2 offsets")
         start, end = answer.partitions
         if start.error or end.error:
             why = f"{start.error or end.error}: {start.message or end.message}"

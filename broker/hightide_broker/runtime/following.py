@@ -1,6 +1,6 @@
 """What a follower's decisions mean for its replica: records stored, a log cut, a pause.
 
-Every function is one stretch without an `await`. Bytes from the leader are checked before they are
+Every function is one stretch without an `await`. An answer's bytes are all checked before any are
 stored; a cut is durable before anything relies on it, and so is the recovery point below it, which
 `lower_recovery_point` keeps: what is appended after a cut must not be taken for durable.
 """
@@ -83,10 +83,9 @@ class Following:
         try:
             match step:
                 case Append():
-                    self._append(replica, step, data)
+                    return self._append(replica, step, data, now)
                 case Truncate() | StartAnew():
-                    if not self._cut(replica, step):
-                        return follower.back_off("a checkpoint is being written", now)
+                    return self._cut(replica, step, now)
                 case Pause() | Stop():
                     log.info("%s waits: %s", replica.name, step.why)
                 case AskOffsets() | Ignore():
@@ -101,26 +100,29 @@ class Following:
                 return follower.back_off(f"the disk is full: {error}", now)
             replica.go_offline(str(error))
             return Stop(str(error))
+        finally:
+            replica.tell(replica)
         return step
 
-    def _append(self, replica: Replica, step: Append, data: Buffer) -> None:
-        """Store batches as the leader sent them, then take over its watermark and log start.
-
-        Batches of a newer epoch than the one that was fetched in are left out, and all after them:
-        the leader was overtaken while it answered (KAFKA-18723).
-        """
+    def _append(self, replica: Replica, step: Append, data: Buffer, now: float) -> Step:
+        """Store batches as the leader sent them, then take over its watermark and log start."""
         found = replica.log
-        try:
-            for header, batch in iter_batches(data):
-                check_crc(batch, header)
-                if header.leader_epoch > replica.leader_epoch:
-                    break
-                self._store(replica, found, header, batch)
-        finally:
+        batches = _checked(data, replica.leader_epoch)
+        if batches:
+            anew = _where_to_begin_anew(batches[0][0], found, step.log_start)
+            if anew is not None:
+                cut = self._cut(replica, StartAnew(anew), now)
+                if isinstance(cut, Pause):
+                    return cut
             replica.needs_sync = replica.needs_sync or replica.config.synced
+        for header, batch in batches:
+            self._store(replica, found, header, batch)
+            if replica.offline:
+                return Stop(replica.offline)
         committed = max(replica.committed.value, min(step.high_watermark, found.log_end))
         replica.committed.advance(committed)
         found.advance_log_start(min(step.log_start, committed))
+        return step
 
     def _store(self, replica: Replica, found: Log, header: BatchHeader, batch: memoryview) -> None:
         now_ms, segments_before = self._now_ms(), found.segment_count
@@ -132,20 +134,53 @@ class Following:
             replica.rolled(found, header)
         replica.producers.update(header, now_ms=now_ms)
 
-    def _cut(self, replica: Replica, step: Truncate | StartAnew) -> bool:
-        """Cut the log, or drop all of it; False: not now."""
-        found, before = replica.log, replica.log.log_end
+    def _cut(self, replica: Replica, step: Truncate | StartAnew, now: float) -> Step:
+        """Cut the log, or drop all of it. A disk that fails in the middle takes the replica
+        offline: it is not known what is left."""
+        follower, found, before = replica.follower, replica.log, replica.log.log_end
+        assert follower is not None, f"{replica!r} does not follow"
         anew = isinstance(step, StartAnew)
         target = step.offset if anew else found.end_after_cut(step.offset)
         if (anew or target < before) and not self._lower_recovery_point(replica, target):
-            return False
-        if anew:
-            log.warning("%s begins anew at %d, the leader has nothing older", replica.name, target)
-            found.truncate_fully(target)
-        elif found.truncate_to(step.offset) == before:
-            return True
-        log.info("%s was cut from %d to %d", replica.name, before, found.log_end)
-        replica.lower_watermark(found.log_end)
-        replica.rebuild_producers(now_ms=self._now_ms())
+            return follower.back_off("a checkpoint is being written", now)
+        try:
+            if anew:
+                log.warning("%s begins anew at %d, as its leader does", replica.name, target)
+                found.truncate_fully(target)
+            elif found.truncate_to(step.offset) == before:
+                return step
+            log.info("%s was cut from %d to %d", replica.name, before, found.log_end)
+            replica.lower_watermark(found.log_end)
+            replica.rebuild_producers(now_ms=self._now_ms())
+        except DiskError as error:
+            replica.go_offline(f"cutting it at {target} failed: {error}")
+            return Stop(replica.offline)
         replica.committed.advance(max(replica.committed.value, found.log_start))
-        return True
+        return step
+
+
+def _checked(data: Buffer, leader_epoch: int) -> list[tuple[BatchHeader, memoryview]]:
+    """The whole batches of an answer; raises `CorruptBatch` if any is damaged or out of order.
+
+    Batches of a newer epoch than the one that was fetched in are left out, and all after them: the
+    leader was overtaken while it answered (KAFKA-18723).
+    """
+    batches: list[tuple[BatchHeader, memoryview]] = []
+    next_offset = 0
+    for header, batch in iter_batches(data):
+        check_crc(batch, header)
+        if header.leader_epoch > leader_epoch:
+            break
+        if header.base_offset < next_offset:
+            raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
+        next_offset = header.next_offset
+        batches.append((header, batch))
+    return batches
+
+
+def _where_to_begin_anew(first: BatchHeader, found: Log, leader_start: int) -> int | None:
+    """The leader's log begins inside its first batch, and all that is older is gone there: a log
+    that ends inside that batch begins anew with it."""
+    straddles = first.base_offset < found.log_end < first.next_offset
+    has_nothing_older = found.log_end == found.log_start or leader_start >= found.log_end
+    return first.base_offset if straddles and has_nothing_older else None

@@ -87,6 +87,8 @@ class Replica:
         self.syncing = False
         self.log_is_missing = log is None
         self._log = log
+        self.tell: Callable[[Replica], None] = _tell_nobody
+        """Told of this replica after each change of role or offset; see `witness.py`."""
         self._inflated_max = inflated_max
         self._now = now
         self.appended = Watermark(log.log_end if log else 0)
@@ -155,6 +157,7 @@ class Replica:
         self.needs_sync = True
         self._wake_followers(_moved(self, state))
         self.recompute()
+        self.tell(self)
 
     def update_leader(self, state: PartitionState) -> None:
         """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
@@ -164,6 +167,7 @@ class Replica:
         self.recompute()
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        self.tell(self)
 
     def recompute(self) -> None:
         """Time passed, or brokers came and went: the watermark may have moved."""
@@ -179,6 +183,7 @@ class Replica:
                 leader=state.leader, epoch=state.leader_epoch, pause_max_s=pause_max_s
             )
             self.needs_sync = self.config.synced
+        self.tell(self)
 
     def resign(self, leader_epoch: int, why: Refused) -> None:
         """Lead and follow no more: everybody who waits for an offset gets `why`."""
@@ -269,6 +274,7 @@ class Replica:
         self.needs_sync = self.needs_sync or self.config.synced
         self.appended.advance(log.log_end)
         self.committed.advance(leader.on_append(log.log_end, self._now()))
+        self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
 
     def rolled(self, log: Log, stored: BatchHeader) -> None:
@@ -301,6 +307,7 @@ class Replica:
                 broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
             )
         )
+        self.tell(self)
 
     def lower_watermark(self, log_end: int) -> None:
         """The log was cut: nothing above its end is committed, whatever was heard before."""
@@ -326,6 +333,7 @@ class Replica:
         if self.synced_wake is not None and synced_end == self._log.log_end:
             self.synced_wake.set()
             self.synced_wake = None
+        self.tell(self)
 
     def rebuild_producers(self, *, now_ms: int) -> None:
         """Recompute the idempotence window: the newest good snapshot, then the batches after it."""
@@ -436,3 +444,7 @@ def _moved(replica: Replica, state: PartitionState) -> Refused:
     return Refused(
         ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {replica.name} in epoch {state.leader_epoch}"
     )
+
+
+def _tell_nobody(_: Replica) -> None:
+    """There is no witness."""

@@ -29,6 +29,7 @@ from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.replica import Replica, log_config
 from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.checkpoint import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -63,6 +64,7 @@ class Replicas:
         fetchers: Fetchers,
         isr_changes: IsrChanges,
         clean: bool,
+        witness: Witness | None = None,
     ) -> None:
         self.directory = directory
         self._broker = broker
@@ -75,6 +77,7 @@ class Replicas:
         self._fetchers = fetchers
         self._isr_changes = isr_changes
         self._clean = clean
+        self._witness = witness
         self._active: dict[int, int] = {}
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}
@@ -277,6 +280,8 @@ class Replicas:
             inflated_max=self._inflated_max,
             offline=why,
         )
+        if self._witness is not None:
+            replica.tell = partial(self._witness.replica_changed, self._broker)
         self._by_name[key] = replica
         return replica
 

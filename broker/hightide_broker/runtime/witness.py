@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hightide_broker.core.image import ClusterImage
     from hightide_broker.core.ready import Event, Ready
     from hightide_broker.runtime.quorum import QuorumDriver
+    from hightide_broker.runtime.replica import Replica
 
 
 class Witness(Protocol):
@@ -19,4 +20,8 @@ class Witness(Protocol):
 
     def image_applied(self, node: int, image: ClusterImage) -> None:
         """A node's image has followed the metadata up to `image.offset`."""
+        ...
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        """A node's replica has another role, or another offset."""
         ...

@@ -79,6 +79,7 @@ class Faults:
         await self._crash(self._any(), power=True)
 
     async def _crash(self, machine: Machine, *, power: bool) -> None:
+        power = power and self._world.knobs.loses_power
         if machine.is_up:
             self._tell(f"{machine.name} {'loses power' if power else 'is killed'}")
             await machine.crash(power=power)
@@ -92,9 +93,10 @@ class Faults:
             await self._crash(leader, power=self._rng.random() < 0.5)
 
     async def _black_out(self) -> None:
-        self._tell("everything loses power")
+        power = self._world.knobs.loses_power
+        self._tell(f"everything {'loses power' if power else 'is killed'}")
         for machine in self._world.machines:
-            await machine.crash(power=True)
+            await machine.crash(power=power)
 
     async def _stop(self) -> None:
         machine = self._any()

@@ -27,8 +27,10 @@ from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.peer import majority_of
 from hightide_broker.core.ready import NOBODY, Event, Ready, Requested
 from hightide_broker.runtime.quorum import QuorumDriver
+from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.ledger import Ledger
 
 EVENTS_MAX = 300_000
 """More than any seed needs: a world that reaches it runs in circles."""
@@ -36,6 +38,11 @@ EVENTS_MAX = 300_000
 
 class Violation(AssertionError):
     """A promise was broken."""
+
+
+def _require(holds: bool, why: str) -> None:
+    if not holds:
+        raise Violation(why)
 
 
 class Body(Protocol):
@@ -93,6 +100,7 @@ class Judge:
         self.commits = 0
         self.elections = 0
         self.snapshots_loaded = 0
+        self.ledger = Ledger(_require)
         self._committed: dict[int, tuple[int, int, int]] = {}
         """Base offset → (next offset, epoch, CRC) of every committed batch."""
         self._leaders: dict[int, int] = {}
@@ -106,13 +114,17 @@ class Judge:
         life = self._lives.setdefault(machine.id, _Life())
         life.watermark = 0
 
+    def died(self, machine: Body) -> None:
+        """A machine's process is gone."""
+        self.ledger.died(machine.id)
+
     # -- runtime.witness.Witness -----------------------------------------------------------------
 
     def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node
         life = self._lives[node]
         log = driver.metadata
-        self._check(self.story.events < EVENTS_MAX, f"{EVENTS_MAX} events: {node} spins", driver)
+        self._check_spin(node)
         self.story.note(
             f"{node} {type(event).__name__} {core.role.value} {core.epoch} {core.leader} "
             f"{core.voted} {core.high_watermark} {log.log_start} {log.log_end} {log.synced_end} "
@@ -146,6 +158,15 @@ class Judge:
         if first[1] != digest:
             raise Violation(f"images of nodes {first[0]} and {node} differ at {image.offset}")
         self.story.note(f"{node} applied {image.offset} {digest.hex()}")
+        self.ledger.metadata(image)
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        self.story.note(f"{node} {replica!r}")
+        self._check_spin(node)
+        self.ledger.replica_changed(node, replica)
+
+    def _check_spin(self, node: int) -> None:
+        _require(self.story.events < EVENTS_MAX, f"{EVENTS_MAX} events: {node} spins")
 
     # -- invariants ------------------------------------------------------------------------------
 

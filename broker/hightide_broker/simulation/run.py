@@ -30,14 +30,24 @@ class Outcome:
     """Empty if every promise was kept."""
     fingerprint: str
     virtual_s: float
-    events: int
-    messages: int
-    elections: int
-    commits: int
-    snapshots_loaded: int
-    asked: int
-    answered: int
+    counts: dict[str, int]
+    """How much happened, by kind."""
     story: tuple[str, ...] = ()
+
+
+def outcome_of(world: World, seed: int, violation: str, counts: dict[str, int]) -> Outcome:
+    """A world that has come to its end."""
+    network = world.network
+    world.story.note(f"network {network.messages} {network.fingerprint}")
+    counts = {"events": world.story.events, "messages": network.messages, **counts}
+    return Outcome(
+        seed,
+        violation,
+        world.story.fingerprint,
+        trio.current_time(),
+        counts,
+        tuple(world.story.lines),
+    )
 
 
 def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
@@ -53,30 +63,24 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     try:
         await _two_phases(world, history)
     except* AssertionError as group:
-        violation = _first(group)
+        violation = first_of(group)
         world.story.tell(f"VIOLATION {violation}")
-    world.story.note(f"network {world.network.messages} {world.network.fingerprint}")
     judge = world.judge
-    return Outcome(
-        seed,
-        violation,
-        world.story.fingerprint,
-        trio.current_time(),
-        world.story.events,
-        world.network.messages,
-        judge.elections,
-        judge.commits,
-        judge.snapshots_loaded,
-        history.asked,
-        history.answered,
-        tuple(world.story.lines),
-    )
+    counts = {
+        "elections": judge.elections,
+        "commits": judge.commits,
+        "snapshots_loaded": judge.snapshots_loaded,
+        "asked": history.asked,
+        "answered": history.answered,
+    }
+    return outcome_of(world, seed, violation, counts)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> str:
+def first_of(group: BaseExceptionGroup[BaseException]) -> str:
+    """Some violation of a group."""
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
-        return _first(error)
+        return first_of(error)
     kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
     return f"{kind}{error}"
 

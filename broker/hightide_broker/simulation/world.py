@@ -43,6 +43,8 @@ class Knobs:
     weather: Weather = field(default_factory=Weather)
     sync_latency_s: float = 0.002
     fault_interval_s: float = 2.0
+    loses_power: bool = True
+    """Whether machines may lose what they have not synced."""
     clients: int = 2
     think_s: float = 0.3
 
@@ -83,6 +85,7 @@ class Machine:
         self.id = node
         self.name = f"machine-{node}"
         self.is_voter = is_voter
+        self.is_broker = "broker" in config.roles
         self.directory = config.text("log.dirs")
         self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s)
         self.node: Node | None = None
@@ -93,6 +96,7 @@ class Machine:
         self._scope: trio.CancelScope | None = None
         self._ended = trio.Event()
         self._stop_asked = trio.Event()
+        self._made = trio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -106,6 +110,7 @@ class Machine:
             self._world.network.boot(self.name)
             self._scope = trio.CancelScope()
             self._ended, self._stop_asked = trio.Event(), trio.Event()
+            self._made = trio.Event()
             self._lives += 1
             self._world.judge.born(self)
             nursery.start_soon(self._live, self._scope, self._ended)
@@ -114,6 +119,12 @@ class Machine:
         """Start the process in the nursery it was started in, if it is down."""
         if self._nursery is not None:
             self.start(self._nursery)
+
+    async def serves(self) -> None:
+        """Until its node answers clients."""
+        await self._made.wait()
+        assert self.node is not None
+        await self.node.serving.wait()
 
     async def _live(self, scope: trio.CancelScope, ended: trio.Event) -> None:
         world = self._world
@@ -129,6 +140,7 @@ class Machine:
                 witness=world.judge,
                 wait=False,
             ) as self.node:
+                self._made.set()
                 await self._stop_asked.wait()
         self.node = None
         ended.set()
@@ -142,6 +154,7 @@ class Machine:
         scope.cancel()
         await self._ended.wait()
         self._scope = None
+        self._world.judge.died(self)
         if power:
             self.disk.crash(self._world.rng)
         else:

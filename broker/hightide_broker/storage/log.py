@@ -189,12 +189,6 @@ class Log:
 
         Raises `UnexpectedAppendOffset` or `DiskError`.
         """
-        if (
-            self.log_end == self.log_start
-            and header.base_offset < self.log_end < header.next_offset
-        ):
-            # The leader's log start fell inside this batch; begin anew at the batch.
-            self.truncate_fully(header.base_offset)
         if header.base_offset < self.log_end:
             raise UnexpectedAppendOffset(
                 f"batch {header.base_offset}..{header.last_offset}, the log ends at {self.log_end}"

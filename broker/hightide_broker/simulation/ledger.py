@@ -1,0 +1,224 @@
+"""The judge of replicas: what was ever committed, and what every replica must make of it.
+
+It is told of each replica after each change, knows the newest metadata that any node has applied,
+and raises `Violation` on the first step that breaks a promise:
+
+* one leader per partition and epoch; leader epochs and watermarks never fall on a replica;
+* what a leader commits is on every member of the controller's ISR, at its offset, with its bytes,
+  and on disk where the topic says so; it never changes;
+* whoever is elected has everything that was ever committed;
+* a leader of the controller's epoch reckons with at least the controller's ISR;
+* nobody in sync cuts anything that is committed; nobody takes more for committed than leaders do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hightide.records import BatchHeader
+from hightide_broker.core.image import ClusterImage, PartitionState
+from hightide_broker.runtime.replica import Replica
+
+Key = tuple[str, int]
+"""(topic id, partition)."""
+
+
+class Batch(NamedTuple):
+    """What is committed at an offset."""
+
+    next_offset: int
+    epoch: int
+    crc: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> Batch:
+        return cls(header.next_offset, header.leader_epoch, header.crc)
+
+
+@dataclass(slots=True)
+class _Committed:
+    """What is known to be committed of one partition."""
+
+    end: int = 0
+    batches: dict[int, Batch] = field(default_factory=dict)
+    leaders: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    """Leader epoch → how far its leader committed."""
+
+    def before(self, epoch: int) -> int:
+        """What the leaders before an epoch committed. An old leader that hears late of its election
+        need not have what later ones did."""
+        return max((end for older, end in self.ends.items() if older < epoch), default=0)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica as it was told of last."""
+
+    replica: Replica
+    leader_epoch: int = -1
+    log_end: int = 0
+    watermark: int = 0
+
+
+class Ledger:
+    """The partitions of one world."""
+
+    def __init__(self, check: Callable[[bool, str], None]) -> None:
+        self.commits = 0
+        self.elections = 0
+        self.cuts = 0
+        self._check = check
+        self._offset = -1
+        self._truth: dict[Key, PartitionState] = {}
+        self._committed: dict[Key, _Committed] = {}
+        self._seen: dict[tuple[int, Key], _Seen] = {}
+
+    def metadata(self, image: ClusterImage) -> None:
+        """Some node has applied the metadata up to here."""
+        if image.offset > self._offset:
+            self._offset = image.offset
+            self._truth = {
+                (topic.topic_id, number): state
+                for topic in image.topics.values()
+                for number, state in enumerate(topic.partitions)
+            }
+
+    def died(self, node: int) -> None:
+        """A node's process is gone, and its replicas with it."""
+        for place in [place for place in self._seen if place[0] == node]:
+            del self._seen[place]
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        """A replica has another role or another offset."""
+        key = (replica.topic_id, replica.partition)
+        seen = self._seen.get((node, key))
+        if seen is None or seen.replica is not replica:
+            seen = self._seen[(node, key)] = _Seen(replica)
+        if replica.offline:
+            return
+        who = f"{replica!r} on node {node}"
+        committed = self._committed.setdefault(key, _Committed())
+        self._check_steps(node, seen, committed, who)
+        if replica.leader is not None:
+            self._check_leader(node, replica, seen, committed, who)
+        else:
+            self._check(
+                replica.high_watermark <= committed.end,
+                f"{who}: only {committed.end} is committed",
+            )
+        seen.leader_epoch, seen.log_end = replica.leader_epoch, replica.log.log_end
+        seen.watermark = replica.high_watermark
+
+    def _check_steps(self, node: int, seen: _Seen, committed: _Committed, who: str) -> None:
+        """A replica against what it was before."""
+        replica = seen.replica
+        log_end = replica.log.log_end
+        self._check(
+            replica.leader_epoch >= seen.leader_epoch,
+            f"{who}: leader epoch was {seen.leader_epoch}",
+        )
+        if log_end < seen.log_end:
+            self.cuts += 1
+            in_sync = node in self._isr((replica.topic_id, replica.partition))
+            self._check(
+                not in_sync or log_end >= committed.end,
+                f"{who} was cut below {committed.end}, which is committed, while it is in sync",
+            )
+        else:
+            self._check(
+                replica.high_watermark >= seen.watermark, f"{who}: watermark was {seen.watermark}"
+            )
+
+    def _isr(self, key: Key) -> tuple[int, ...]:
+        state = self._truth.get(key)
+        return () if state is None else state.isr
+
+    def _check_leader(
+        self, node: int, replica: Replica, seen: _Seen, committed: _Committed, who: str
+    ) -> None:
+        leader = replica.leader
+        assert leader is not None
+        first = committed.leaders.setdefault(leader.epoch, node)
+        self._check(first == node, f"{who}: node {first} leads epoch {leader.epoch}")
+        if seen.leader_epoch != leader.epoch:
+            self.elections += 1
+            end, log_end = committed.before(leader.epoch), replica.log.log_end
+            self._check_holds(replica, committed, f"{who}, elected,", log_end, end=end)
+        key = (replica.topic_id, replica.partition)
+        state = self._truth.get(key)
+        if state is not None and state.leader_epoch == leader.epoch:
+            missing = {*state.isr} - {*leader.maximal_isr}
+            self._check(
+                not missing, f"{who} does not reckon with {sorted(missing)} of ISR {state.isr}"
+            )
+        if replica.high_watermark > committed.end:
+            self._commit(key, replica, committed, who)
+
+    def _commit(self, key: Key, replica: Replica, committed: _Committed, who: str) -> None:
+        """A leader commits more: note it, and look whether those in sync have it."""
+        start, end = committed.end, replica.high_watermark
+        for header in replica.log.headers(start):
+            if header.next_offset > end:
+                break
+            batch = Batch.of(header)
+            known = committed.batches.setdefault(header.base_offset, batch)
+            self._check(known == batch, f"{who} commits {batch}, it was {known}")
+        committed.end = end
+        assert replica.leader is not None
+        committed.ends[replica.leader.epoch] = end
+        self.commits += 1
+        for member in self._isr(key):
+            other = self._seen.get((member, key))
+            if other is not None and not other.replica.offline:
+                whose = f"{who} commits {end}, and {member}"
+                ends = _promised(other.replica)
+                self._check_holds(other.replica, committed, whose, ends, start=start)
+
+    def _check_holds(
+        self,
+        replica: Replica,
+        committed: _Committed,
+        who: str,
+        counted_end: int,
+        *,
+        start: int = 0,
+        end: int | None = None,
+    ) -> None:
+        """A replica has everything from `start` to `end` that is committed, below what counts."""
+        log = replica.log
+        start, end = max(start, log.log_start), committed.end if end is None else end
+        self._check(counted_end >= end, f"{who} has only {counted_end} of {end}: {log}")
+        held = {header.base_offset: Batch.of(header) for header in log.headers(start)}
+        for base in reversed(committed.batches):
+            batch = committed.batches[base]
+            if batch.next_offset <= start:
+                break
+            if log.log_start <= base < end:
+                found = held.get(base)
+                self._check(found == batch, f"{who} has {found} at {base}, not {batch}")
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def check_equal(self, key: Key) -> None:
+        """All replicas that run have the same bytes below the watermark, and the leader's end."""
+        found = [(node, s.replica) for (node, k), s in sorted(self._seen.items()) if k == key]
+        committed = self._committed[key]
+        for node, replica in found:
+            who = f"at the end {replica!r} on node {node}"
+            self._check_holds(replica, committed, who, _promised(replica))
+            held = list(replica.log.headers(replica.log.log_start))
+            spans = [(header.base_offset, header.next_offset) for header in held]
+            epochs = [replica.log.epochs.epoch_for_offset(base) for base, _ in spans]
+            self._check(
+                epochs == [header.leader_epoch for header in held],
+                f"{replica!r} on node {node}: epochs {replica.log.epochs} of batches {spans}",
+            )
+            replica.log.check_invariants()
+
+
+def _promised(replica: Replica) -> int:
+    """What a replica in sync has acknowledged: on disk, or in the page cache."""
+    return replica.log.synced_end if replica.config.synced else replica.log.log_end

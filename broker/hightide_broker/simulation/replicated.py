@@ -1,0 +1,237 @@
+"""Runs a seed of a replicated world: brokers that copy records, producers, consumers, and faults.
+
+As with the quorum alone, first anything may happen, then everything is healed and has to work:
+every partition has all of its replicas in sync again, accepts records, and whoever reads it gets to
+its end. Then what clients were told is held against what is there.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from hightide import Admin, Producer
+from hightide.errors import HightideError
+from hightide_broker.runtime.replica import Replica
+from hightide_broker.simulation.faults import Faults, heal
+from hightide_broker.simulation.network import Weather
+from hightide_broker.simulation.run import LIVENESS_S, SAFETY_S, Outcome, first_of, outcome_of
+from hightide_broker.simulation.scheduler import run_seeded
+from hightide_broker.simulation.traffic import (
+    Reading,
+    Records,
+    Sending,
+    Subject,
+    Where,
+    bootstrap_of,
+)
+from hightide_broker.simulation.world import Knobs, SimClock, World
+
+SETUP_S = 30.0
+
+
+def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
+    """The knobs of a seed, and its topics."""
+    base = Knobs.draw(rng)
+    shape = rng.choice(["three", "three", "three", "four", "split"])
+    lag_ms = rng.choice([1500, 5000])
+    synced = rng.random() < 0.7
+    knobs = replace(
+        base,
+        controllers=1 if shape == "four" else 3,
+        combined=shape != "split",
+        observers={"three": 0, "four": 3, "split": 3}[shape],
+        loses_power=synced,
+        config=base.config
+        | {
+            "flush": "synced" if synced else "replicated",
+            "broker.session.timeout.ms": rng.choice(["2s", "6s"]),
+            "broker.heartbeat.interval.ms": "500",
+            "replica.lag.time.max.ms": str(lag_ms),
+            "replica.fetch.wait.max.ms": rng.choice(["100", "500"]),
+            "replica.fetch.max.bytes": rng.choice(["2000", "1MiB"]),
+            "replica.socket.timeout.ms": rng.choice(["500", "2s"]),
+            "replica.fetch.backoff.ms": "500",
+            "replica.high.watermark.checkpoint.interval.ms": "1s",
+            "log.flush.offset.checkpoint.interval.ms": rng.choice(["1s", "10s"]),
+            "leader.imbalance.check.interval.seconds": rng.choice(["3", "300"]),
+            "log.segment.bytes": rng.choice(["1024", "4096", "1GiB"]),
+        },
+        think_s=rng.choice([0.05, 0.1, 0.4]),
+    )
+    topics = [
+        Subject(
+            f"topic-{number}",
+            partitions=rng.choice([1, 1, 2]),
+            replicas=rng.choice([2, 3, 3, 3]),
+            configs=(("min.insync.replicas", rng.choice(["1", "2"])),),
+        )
+        for number in range(rng.choice([1, 1, 2]))
+    ]
+    return knobs, topics
+
+
+def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
+    """Run one replicated world from its seed to its end."""
+    return run_seeded(seed, partial(_live, seed, keep_story))
+
+
+async def _live(seed: int, keep_story: bool) -> Outcome:
+    knobs, topics = draw(random.Random(f"replicated-{seed}"))
+    world = World(seed, keep_story=keep_story, knobs=knobs)
+    records = Records()
+    world.story.tell(f"{knobs} {topics}")
+    violation = ""
+    try:
+        await _two_phases(world, topics, records)
+    except* AssertionError as group:
+        violation = first_of(group)
+        world.story.tell(f"VIOLATION {violation}")
+    ledger = world.judge.ledger
+    counts = {
+        "elections": world.judge.elections,
+        "partition_elections": ledger.elections,
+        "commits": ledger.commits,
+        "cuts": ledger.cuts,
+        "sent": records.sent,
+        "acknowledged": len(records.acknowledged),
+        "read": records.read,
+    }
+    return outcome_of(world, seed, violation, counts)
+
+
+async def _two_phases(world: World, topics: list[Subject], records: Records) -> None:
+    places = [(t.name, number) for t in topics for number in range(t.partitions)]
+    address = bootstrap_of(world)
+    async with trio.open_nursery() as nursery:
+        for machine in world.machines:
+            machine.start(nursery)
+        await _create(world, topics, address)
+        senders = [Sending(world, f"producer-{n}", places, records, address) for n in (1, 2)]
+        readers = [Reading(world, f"consumer-{n}", places, records, address) for n in (1, 2)]
+        async with trio.open_nursery() as working:
+            for sender in senders:
+                working.start_soon(sender.run)
+            for reader in readers:
+                nursery.start_soon(reader.run)
+            faults = Faults(world, nursery)
+            with trio.move_on_after(SAFETY_S):
+                await faults.run()
+            await faults.end()
+            heal(world)
+            world.network.weather = Weather()
+            for machine in world.machines:
+                machine.start(nursery)
+            await _become_well(world, topics, address)
+            for sender in senders:
+                sender.rest()
+        await _until_read(world, places, readers)
+        _check_end(world, places, records)
+        nursery.cancel_scope.cancel()
+
+
+async def _create(world: World, topics: list[Subject], address: str) -> None:
+    """Before anything goes wrong: all brokers serve, and the topics are made."""
+    with trio.fail_after(SETUP_S):
+        for machine in world.machines:
+            await machine.serves()
+        network = world.network.host("admin")
+        async with Admin(address, network=network, random=random.Random("admin")) as admin:
+            for topic in topics:
+                await admin.create_topic(
+                    topic.name,
+                    partitions=topic.partitions,
+                    replication_factor=topic.replicas,
+                    configs=dict(topic.configs),
+                )
+
+
+async def _become_well(world: World, topics: list[Subject], address: str) -> None:
+    """Within a bounded time all replicas are in sync, and every partition accepts records."""
+    deadline = trio.current_time() + LIVENESS_S
+    network = world.network.host("prober")
+    while True:
+        for machine in world.machines:
+            machine.start_again()
+        unwell = _unwell(world, topics)
+        if not unwell:
+            break
+        world.require(
+            trio.current_time() < deadline,
+            f"{LIVENESS_S:g} s after everything was healed: {unwell}",
+        )
+        await trio.sleep(0.2)
+    why = ""
+    with trio.move_on_at(deadline + LIVENESS_S):
+        try:
+            async with Producer(
+                address,
+                acks="all",
+                network=network,
+                random=random.Random("prober"),
+                clock=SimClock(),
+            ) as producer:
+                for topic in topics:
+                    for number in range(topic.partitions):
+                        await (await producer.send(topic.name, b"prober 1", partition=number))
+                return
+        except HightideError as error:
+            why = str(error)
+    world.require(False, f"records are not accepted after everything was healed: {why}")
+
+
+def _unwell(world: World, topics: list[Subject]) -> str:
+    """What does not work yet; empty if everything does."""
+    leader = world.leader()
+    if leader is None or leader.node is None:
+        return "no controller is active"
+    for machine in world.machines:
+        if machine.node is None or not machine.node.serving.is_set():
+            return f"{machine.name} does not serve"
+    image = leader.node.image
+    for topic in topics:
+        for number, state in enumerate(image.topics[topic.name].partitions):
+            if {*state.isr} != {*state.replicas} or state.leader < 0:
+                return f"{topic.name}-{number} is led by {state.leader}, in sync are {state.isr}"
+    return ""
+
+
+async def _until_read(world: World, places: list[Where], readers: list[Reading]) -> None:
+    """Whoever reads gets to the end."""
+    deadline = trio.current_time() + LIVENESS_S
+    while True:
+        ends = {where: _leading(world, where) for where in places}
+        behind = [
+            f"{reader.name} is at {reader.next[where]} of {where}, {replica!r}"
+            for where, replica in ends.items()
+            for reader in readers
+            if replica is None
+            or not reader.next[where] == replica.high_watermark == replica.log.log_end
+        ]
+        if not behind:
+            return
+        world.require(trio.current_time() < deadline, f"the end is not reached: {behind}")
+        await trio.sleep(0.1)
+
+
+def _leading(world: World, where: Where) -> Replica | None:
+    """The leader of a partition, on the newest epoch there is."""
+    found = [
+        replica
+        for machine in world.machines
+        if machine.node is not None
+        for replica in machine.node.replicas
+        if (replica.topic, replica.partition) == where and replica.leader is not None
+    ]
+    return max(found, key=lambda replica: replica.leader_epoch, default=None)
+
+
+def _check_end(world: World, places: list[Where], records: Records) -> None:
+    for where in places:
+        replica = _leading(world, where)
+        assert replica is not None
+        records.check(where, replica)
+        world.judge.ledger.check_equal((replica.topic_id, replica.partition))

@@ -1,0 +1,98 @@
+"""A cluster in a temporary directory, for the time of a measurement or a demonstration."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from hightide_cli.processes import (
+    NodeProcess,
+    Plan,
+    make_plan,
+    start_node,
+    stop_nodes,
+    wait_for_all,
+)
+
+
+class OwnCluster:
+    """Nodes on free ports of loopback; removed with all their data at the end of the block."""
+
+    def __init__(
+        self, *, brokers: int, directory: Path | None = None, assignments: Sequence[str] = ()
+    ) -> None:
+        self._brokers = brokers
+        self._assignments = assignments
+        self._temporary = tempfile.TemporaryDirectory(prefix="hightide-", dir=directory)
+        self._plan: Plan | None = None
+        self._processes: dict[NodeProcess, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> OwnCluster:
+        data = Path(self._temporary.name)
+        self._plan = make_plan(data, brokers=self._brokers, split=False, port=0)
+        with ExitStack() as stack:
+            stack.callback(self._remove)
+            self.start(*(process.node for process in self._plan.processes))
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
+        stop_nodes(self.nodes, kill=True)
+        for process in self._processes.values():
+            process.wait()
+        self._temporary.cleanup()
+
+    @property
+    def nodes(self) -> list[NodeProcess]:
+        """All nodes, alive or not."""
+        assert self._plan is not None, "inside the block"
+        return self._plan.processes
+
+    @property
+    def address(self) -> str:
+        """host:port of every broker, with commas."""
+        return ",".join(f"{f['host']}:{f['port']}" for f in (node.facts() for node in self.nodes))
+
+    def start(self, *ids: int) -> None:
+        """Start nodes, and wait until they serve."""
+        assert self._plan is not None, "inside the block"
+        started = {
+            node: start_node(
+                node,
+                port=port or int(node.facts().get("port") or 0),
+                cluster_id=self._plan.cluster_id,
+                voters=self._plan.voters,
+                assignments=self._assignments,
+            )
+            for node, port in self._plan.nodes
+            if node.node in ids
+        }
+        self._processes |= started
+        wait_for_all(started)
+
+    def stop(self, node: int, *, kill: bool) -> None:
+        """End one node, in order or with `kill -9`; returns once it is gone."""
+        process = next(each for each in self.nodes if each.node == node)
+        stop_nodes([process], kill=kill)
+        self._processes[process].wait()
+
+    def memory_mb(self) -> float | None:
+        """The resident memory of the largest node, where the system tells."""
+        sizes = [size for process in self._processes.values() if (size := _resident(process.pid))]
+        return max(sizes, default=None)
+
+
+def _resident(pid: int) -> float | None:
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        return None
+    for line in status.read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return None
