@@ -13,7 +13,7 @@ from logkit import NOW_MS, TOPIC_ID, Stored, contents, create, follow, make_batc
 
 from hightide import messages as m
 from hightide.records import encode_batch
-from hightide_broker.core.follower import Step, next_fetch
+from hightide_broker.core.follower import Pause, Step, next_fetch
 from hightide_broker.core.image import PartitionState
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.runtime.following import Following, own_log
@@ -159,3 +159,20 @@ class Place:
 def spans_of(batches: Iterable[Stored]) -> list[tuple[int, int, int]]:
     """Batches as (epoch, first offset, next offset)."""
     return [(each.epoch, each.base_offset, each.next_offset) for each in batches]
+
+
+def batch(base: int, count: int = 1, *, epoch: int = EPOCH) -> bytearray:
+    return make_batch(count, base_offset=base, epoch=epoch)
+
+
+def flipped(data: bytearray, position: int) -> bytearray:
+    data[position] ^= 1
+    return data
+
+
+def paused(step: object, place: Place, why: str) -> bool:
+    """Whether nothing but a pause came of it, for this reason."""
+    one = place.replica.follower
+    assert one is not None
+    assert not place.replica.offline
+    return isinstance(step, Pause) and why in step.why and not one.may_fetch(0.0)

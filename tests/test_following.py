@@ -10,50 +10,30 @@ from __future__ import annotations
 import random
 
 import pytest
-from logkit import check_contiguous, make_batch, path_of, reopen, sync
+from logkit import check_contiguous, path_of, reopen, sync
 from replicakit import (
     EPOCH,
-    LEADER,
     RECOVERY_POINTS,
     Place,
+    batch,
+    flipped,
     joined,
+    paused,
     sequenced,
     spans_of,
-    state,
 )
 
 from hightide.errors import ErrorCode, Refused
 from hightide.records import parse_header
 from hightide_broker.core.follower import (
     Append,
-    AskOffsets,
-    Follower,
-    Ignore,
     Pause,
     StartAnew,
     Stop,
     Truncate,
 )
-from hightide_broker.runtime.following import owes_sync, own_log
+from hightide_broker.runtime.following import own_log
 from hightide_broker.runtime.watermark import Wake
-
-
-def batch(base: int, count: int = 1, *, epoch: int = EPOCH) -> bytearray:
-    return make_batch(count, base_offset=base, epoch=epoch)
-
-
-def flipped(data: bytearray, position: int) -> bytearray:
-    data[position] ^= 1
-    return data
-
-
-def paused(step: object, place: Place, why: str) -> bool:
-    """Whether nothing but a pause came of it, for this reason."""
-    one = place.replica.follower
-    assert one is not None
-    assert not place.replica.offline
-    return isinstance(step, Pause) and why in step.why and not one.may_fetch(0.0)
-
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -98,15 +78,13 @@ def test_a_batch_that_was_cut_short_on_its_way_comes_again_with_the_next_answer(
     [(at, "damaged records: batch at offset 1 has CRC") for at in (17, 20, 22, 30, 60, -1)]
     + [(16, "magic")],
 )
-def test_damaged_records_are_refused_and_what_came_before_them_is_kept(
-    position: int, why: str
-) -> None:
+def test_an_answer_with_damaged_records_is_refused_whole(position: int, why: str) -> None:
     place = Place()
     step = place.answer(batch(0), flipped(batch(1), position), batch(2), watermark=3)
     assert paused(step, place, why)
-    assert spans_of(place.batches) == [(EPOCH, 0, 1)]
-    assert place.offsets == (0, 0, 1)
-    assert place.answer(batch(1), batch(2), watermark=3, now=1.0) == Append(3, 0)
+    assert place.batches == []
+    assert place.offsets == (0, 0, 0)
+    assert place.answer(batch(0), batch(1), batch(2), watermark=3, now=1.0) == Append(3, 0)
     assert place.offsets == (0, 3, 3)
 
 
@@ -122,10 +100,9 @@ def test_damaged_records_are_refused_and_what_came_before_them_is_kept(
 )
 def test_batches_that_do_not_continue_the_log_are_refused(sent: list[bytearray]) -> None:
     place = Place((2, 1), (2, 2), high_watermark=1)
-    before, good = place.batches, sent[:-1]
-    assert paused(place.answer(*sent, watermark=9), place, "batch")
-    assert [each.data for each in place.batches[len(before) :]] == [bytes(each) for each in good]
-    assert place.batches[: len(before)] == before
+    before = place.batches
+    assert paused(place.answer(*sent, watermark=9), place, "damaged records")
+    assert place.batches == before
     check_contiguous(place.log)
     assert place.replica.high_watermark == 1
 
@@ -144,6 +121,31 @@ def test_a_log_that_starts_inside_a_batch_of_the_leaders_takes_the_whole_batch()
     assert [each.base_offset for each in place.log.headers(4)] == [4]
     assert place.offsets == (7, 10, 10)
     assert place.epochs == {EPOCH: 7}
+    # It begins below 7, where nothing is durable any more.
+    assert place.lowered[-1] == (4, 7)
+
+
+def test_a_log_that_ends_inside_the_leaders_first_batch_begins_anew_with_it() -> None:
+    """All that is older is gone there: nothing else could ever follow here."""
+    place = Place((1, 5), (2, 2), high_watermark=5)
+    assert isinstance(place.answer(batch(5, 5), watermark=10, log_start=7), Append)
+    assert spans_of(place.batches) == [(EPOCH, 5, 10)]
+    assert place.offsets == (7, 10, 10)
+    assert place.lowered == [(5, 7)]
+
+
+def test_it_waits_to_begin_anew_while_the_recovery_point_cannot_be_lowered() -> None:
+    place = Place((1, 5), (2, 2))
+    place.may_lower = False
+    assert paused(place.answer(batch(5, 5), watermark=10, log_start=7), place, "checkpoint")
+    assert place.offsets == (0, 0, 7)
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_cut_takes_the_replica_offline() -> None:
+    place = Place((1, 3), (2, 3), high_watermark=6)
+    place.disk.fail("replace", "leader-epoch", "No space left on device")
+    assert isinstance(place.do(Truncate(2)), Stop)
+    assert "cutting it at 0 failed" in place.replica.offline
 
 
 def test_beside_a_new_segment_lies_what_was_known_of_producers_below_it() -> None:
@@ -393,106 +395,3 @@ def test_damage_that_is_found_on_the_way_to_a_cut_takes_the_replica_offline() ->
     assert isinstance(step, Stop)
     assert f"{path_of(0)} is damaged" in step.why
     assert "hightide log verify" in place.replica.offline
-
-
-# --- answers that change nothing ---------------------------------------------------------------
-
-
-def test_an_answer_to_an_older_question_leaves_the_replica_alone() -> None:
-    place = Place((1, 2), high_watermark=1)
-    question = place.ask()
-    place.answer(batch(2), watermark=2)
-    before = place.batches, place.offsets, place.epochs
-    assert place.answer(batch(2), watermark=3, asked=question) == Ignore()
-    assert place.answer(diverging=(0, 0), asked=question) == Ignore()
-    assert (place.batches, place.offsets, place.epochs) == before
-
-
-def test_an_answer_of_an_epoch_that_is_over_leaves_the_replica_alone() -> None:
-    place = Place((1, 2), high_watermark=1)
-    question = place.ask()
-    place.replica.become_follower(state(LEADER, EPOCH + 1))
-    for answer in (
-        {"watermark": 2},
-        {"diverging": (0, 0)},
-        {"error": ErrorCode.FENCED_LEADER_EPOCH},
-    ):
-        assert place.answer(batch(2), asked=question, **answer) == Ignore()
-    assert place.offsets == (0, 1, 2)
-    assert place.replica.follower == Follower(leader=LEADER, epoch=EPOCH + 1)
-    assert place.ask().current_leader_epoch == EPOCH + 1
-
-
-def test_who_was_fenced_goes_on_in_the_next_epoch() -> None:
-    place = Place((1, 2))
-    assert isinstance(place.answer(error=ErrorCode.FENCED_LEADER_EPOCH), Stop)
-    assert not place.replica.follower.may_fetch(1e9)
-    place.replica.become_follower(state(LEADER, EPOCH + 1))
-    assert place.replica.follower.may_fetch(0.0)
-
-
-@pytest.mark.parametrize("role", ["leader", "nobody's follower", "offline"])
-def test_who_follows_nobody_any_more_ignores_every_answer(role: str) -> None:
-    place = Place((1, 2), high_watermark=1)
-    question = place.ask()
-    if role == "leader":
-        place.replica.become_leader(state(LEADER), broker=LEADER)
-    elif role == "offline":
-        place.replica.go_offline("for a test")
-    else:
-        place.replica.become_follower(state(-1))
-    assert place.answer(batch(2), asked=question) == Ignore()
-    assert place.answer(diverging=(0, 0), asked=question) == Ignore()
-    assert place.log.log_end == 2
-
-
-def test_errors_leave_records_in_the_same_answer_alone() -> None:
-    place = Place((1, 2))
-    step = place.answer(batch(2), watermark=2, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert step == AskOffsets()
-    step = place.answer(batch(2), watermark=2, error=ErrorCode.UNKNOWN_LEADER_EPOCH)
-    assert paused(step, place, "UNKNOWN_LEADER_EPOCH")
-    assert place.offsets == (0, 0, 2)
-
-
-# --- what is on disk ---------------------------------------------------------------------------
-
-
-def test_with_flush_synced_no_fetch_acknowledges_what_is_not_on_disk() -> None:
-    place = Place((1, 2), flush="synced")
-    sync(place.disk, place.log)
-    assert not owes_sync(place.replica)
-    place.replica.needs_sync = False
-    place.answer(batch(2), watermark=2)
-    assert owes_sync(place.replica)
-    assert place.replica.needs_sync
-    sync(place.disk, place.log)
-    assert not owes_sync(place.replica)
-
-
-def test_with_flush_synced_what_was_stored_before_damage_is_synced_too() -> None:
-    place = Place(flush="synced")
-    place.replica.needs_sync = False
-    place.answer(batch(0), flipped(batch(1), 17))
-    assert place.replica.needs_sync
-    assert owes_sync(place.replica)
-
-
-def test_with_flush_replicated_nothing_waits_for_the_disk() -> None:
-    place = Place((1, 2), flush="replicated")
-    place.answer(batch(2), watermark=2)
-    assert place.log.synced_end < place.log.log_end
-    assert not owes_sync(place.replica)
-    assert not place.replica.needs_sync
-
-
-def test_after_a_cut_or_a_new_beginning_nothing_is_owed() -> None:
-    place = Place((1, 2), (3, 2), flush="synced")
-    sync(place.disk, place.log)
-    place.answer(batch(4))
-    place.do(Truncate(2))
-    assert not owes_sync(place.replica)
-    place.answer(batch(2, epoch=4))
-    assert owes_sync(place.replica)
-    place.do(StartAnew(9))
-    assert not owes_sync(place.replica)

@@ -306,24 +306,19 @@ ENTRIES = bytes.fromhex(
     "0000000000000001"  # last offset: 0, 1
     "00000001"  # offset delta
     "0000018bcfe56800"  # timestamp
-    "ffffffff"  # coordinator epoch
-    "ffffffffffffffff"  # first offset of the current transaction
+    "ffffffffffffffffffffffff"  # coordinator epoch, first offset of the current transaction
     "0000000000000102"  # its next batch
-    "0000"
-    "0000000e"  # 12, 13, 14
-    "0000000000000004"  # 2, 3, 4
-    "00000002"
+    "00000000000e"
+    "0000000000000004"
+    "00000002"  # 12, 13, 14 at 2, 3, 4
     "0000018bcfe56800"
-    "ffffffff"
-    "ffffffffffffffff"
+    "ffffffffffffffffffffffff"
     "0000000000000304"
-    "0009"
-    "00000000"  # 2**31 - 1 and, wrapped, 0
+    "000900000000"  # 2**31 - 1 and, wrapped, 0
     "0000000000000006"
     "00000001"
     "0000018bcfe56801"
-    "ffffffff"
-    "ffffffffffffffff"
+    "ffffffffffffffffffffffff"
 )
 
 
