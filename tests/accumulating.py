@@ -39,6 +39,14 @@ class Story:
             for value, then in zip(values, created, strict=True)
         ]
 
+    def begin(self, *partitions):
+        """Have the first batch of each partition, of one record, acknowledged: from now on several
+        may be in flight, and the next record has sequence 1."""
+        for partition in partitions or (0,):
+            (batch,) = self.fill(b"first", partition=partition)
+            assert [sent for sent, _ in self.send()] == [batch]
+            self.core.succeed(batch, 0)
+
     def queue(self, partition=0):
         return next(q for q in self.core.active() if q.partition == partition)
 
@@ -55,6 +63,15 @@ class Story:
         sent = []
         while taken := self.send(now=now):
             sent += taken
+        return sent
+
+    def deliver_all(self, *, now=0.0):
+        """Requests until nothing is due, each acknowledged before the next one."""
+        sent = []
+        while taken := self.send(now=now):
+            sent += taken
+            for batch, _ in taken:
+                self.core.succeed(batch, len(sent))
         return sent
 
     def later(self, batch, *, not_before=0.0):

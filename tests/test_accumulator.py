@@ -49,6 +49,7 @@ def test_a_record_larger_than_a_batch_gets_one_of_its_own():
 
 def test_memory_is_taken_by_records_and_comes_back_with_every_kind_of_outcome():
     story = Story()
+    story.begin()
     batches = story.fill(b"ok", b"refused", b"expired")
     assert story.core.free_bytes == 10_000 - 300
     story.send_all()
@@ -105,6 +106,7 @@ def test_a_full_batch_does_not_linger():
 
 def test_a_batch_with_another_behind_it_does_not_linger():
     story = Story()
+    story.begin()
     story.put(b"a", size=60)
     story.put(b"b", size=60)
     assert stored(story.send_all()) == [b"a"]
@@ -124,6 +126,7 @@ def test_nothing_lingers_while_somebody_waits(reason):
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_no_more_batches_of_a_partition_are_in_flight_than_allowed(limit):
     story = Story(max_in_flight=limit)
+    story.begin()
     batches = story.fill(*[b"%d" % i for i in range(7)])
     assert len(story.send_all()) == limit
     assert story.ready_at() == NEVER
@@ -160,17 +163,19 @@ def test_a_batch_holds_what_was_appended_and_who_sent_it(codec):
 
 def test_sequences_count_records_for_each_partition():
     story = Story()
+    story.begin(0, 1)
     for partition in (0, 1):
         story.put(b"a", b"b", b"c", partition=partition, size=30)
         story.put(b"d", partition=partition, size=30)
     story.core.flushing = 1
     sent = story.send_all()
     found = {(b.partition, header(data).base_sequence) for b, data in sent}
-    assert found == {(0, 0), (0, 3), (1, 0), (1, 3)}
+    assert found == {(0, 1), (0, 4), (1, 1), (1, 4)}
 
 
 def test_after_the_last_sequence_comes_0():
     story = Story()
+    story.begin()
     story.put(b"a", b"b", b"c", size=30)
     story.queue().next_sequence = SEQUENCE_MAX - 1
     story.put(b"d", size=100)
@@ -194,6 +199,7 @@ def test_without_idempotence_there_is_no_sequence_and_no_producer():
 
 def test_a_request_holds_one_batch_of_each_partition():
     story = Story()
+    story.begin(0, 1, 2)
     for partition in range(3):
         story.fill(b"a", b"b", partition=partition)
     assert [batch.values for batch, _ in story.send()] == [[b"a"]] * 3
@@ -210,6 +216,7 @@ def test_a_request_is_not_larger_than_allowed_but_holds_at_least_one_batch():
 
 def test_a_batch_that_found_no_room_in_a_request_goes_with_the_next_and_loses_nothing():
     story = Story()
+    story.begin(0, 1, 2)
     for partition in range(3):
         story.fill(b"a", b"b", partition=partition)
     sent = []
@@ -218,11 +225,12 @@ def test_a_batch_that_found_no_room_in_a_request_goes_with_the_next_and_loses_no
         sent += taken
     for partition in range(3):
         mine = [pair for pair in sent if pair[0].partition == partition]
-        assert (stored(mine), sequences(mine)) == ([b"a", b"b"], [(0, 0), (0, 1)])
+        assert (stored(mine), sequences(mine)) == ([b"a", b"b"], [(0, 1), (0, 2)])
 
 
 def test_no_partition_waits_for_ever_behind_one_that_became_active_earlier():
     story = Story()
+    story.begin(0, 1)
     story.fill(b"busy", b"busy", partition=0)
     story.fill(b"patient", partition=1)
     busy = 0

@@ -41,6 +41,7 @@ def test_a_batch_is_sent_again_with_the_same_bytes_and_only_after_the_backoff():
 
 def test_nothing_overtakes_a_batch_that_is_sent_again():
     story = Story()
+    story.begin()
     first, second, third = story.fill(b"a", b"b", b"c")
     story.send()
     story.send()
@@ -52,29 +53,27 @@ def test_nothing_overtakes_a_batch_that_is_sent_again():
     assert stored(story.send_all()) == [b"b"]
     story.core.succeed(second, 1)
     assert stored(story.send_all()) == [b"c"]
-    assert third.sequence == 2
+    assert third.sequence == 3
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
 @pytest.mark.parametrize("apart_s", [0.1, 0.0], ids=["apart", "at one instant"])
 def test_batches_come_back_in_their_order_whichever_fails_first(order, apart_s):
     story = Story()
+    story.begin()
     batches = story.fill(b"0", b"1", b"2", apart_s=apart_s)
     story.send_all()
     for number in order:
         story.later(batches[number])
-    sent = []
-    while taken := story.send(now=2.0):
-        ((batch, _),) = taken
-        sent += taken
-        story.core.succeed(batch, len(sent))
+    sent = story.deliver_all(now=2.0)
     assert stored(sent) == [b"0", b"1", b"2"]
-    assert sequences(sent) == [(0, 0), (0, 1), (0, 2)]
+    assert sequences(sent) == [(0, 1), (0, 2), (0, 3)]
 
 
 @pytest.mark.parametrize("apart_s", [0.1, 0.0], ids=["apart", "at one instant"])
 def test_a_batch_is_not_the_first_while_an_earlier_one_is_unanswered(apart_s):
     story = Story()
+    story.begin()
     first, second = story.fill(b"a", b"b", apart_s=apart_s)
     story.send_all()
     assert story.core.is_first_outstanding(first)
@@ -91,6 +90,7 @@ def test_a_batch_is_not_the_first_while_an_earlier_one_is_unanswered(apart_s):
 def test_no_more_batches_are_sent_behind_an_unanswered_one_than_a_broker_remembers():
     # A broker knows a repeated batch by its last five; an older one it would store again.
     story = Story()
+    story.begin()
     batches = story.fill(*[b"%d" % number for number in range(9)])
     sent = story.send_all()
     for batch in batches[1:5]:
@@ -102,11 +102,109 @@ def test_no_more_batches_are_sent_behind_an_unanswered_one_than_a_broker_remembe
     assert len(story.send_all()) == 4
 
 
+# --- the first batch ----------------------------------------------------------------------------
+
+# A broker that has never heard of a producer takes any sequence for its first: were a second batch
+# on its way while the first one is lost, it would be stored, and the first one refused for ever.
+
+
+def test_the_first_batch_of_a_producer_goes_alone_until_it_is_acknowledged():
+    story = Story()
+    batches = story.fill(b"a", b"b", b"c")
+    assert stored(story.send_all()) == [b"a"]
+    assert story.ready_at(now=50.0) == NEVER
+    story.core.succeed(batches[0], 0)
+    assert stored(story.send_all()) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_after_the_first_acknowledgement_as_many_are_in_flight_as_allowed(limit):
+    story = Story(max_in_flight=limit)
+    first, *others = story.fill(*[b"%d" % number for number in range(8)])
+    story.send_all()
+    story.core.succeed(first, 0)
+    sent = story.send_all()
+    assert [batch for batch, _ in sent] == others[:limit]
+    assert sequences(sent) == [(0, number) for number in range(1, limit + 1)]
+    assert story.ready_at() == NEVER
+
+
+def test_an_acknowledgement_in_one_partition_says_nothing_of_another():
+    story = Story()
+    first, _, _ = story.fill(b"a", b"b", b"c", partition=0)
+    story.fill(b"x", b"y", partition=1)
+    assert stored(story.send_all()) == [b"a", b"x"]
+    story.core.succeed(first, 0)
+    assert stored(story.send_all()) == [b"b", b"c"]
+    assert story.ready_at(partition=1) == NEVER
+
+
+def test_a_first_batch_that_is_sent_again_still_goes_alone():
+    story = Story()
+    first, _, _ = story.fill(b"a", b"b", b"c")
+    for now in (0.0, 1.0, 2.0):
+        sent = story.send_all(now=now)
+        assert (stored(sent), sequences(sent)) == ([b"a"], [(0, 0)])
+        assert story.ready_at(now=now) == NEVER
+        story.later(first, not_before=now + 1)
+        assert story.ready_at(now=now) == now + 1
+    assert stored(story.send_all(now=3.0)) == [b"a"]
+    story.core.succeed(first, 0)
+    assert sequences(story.send_all(now=3.0)) == [(0, 1), (0, 2)]
+
+
+def is_refused(story, batch):
+    story.core.fail(batch, REFUSED)
+
+
+def expires(story, batch):
+    story.later(batch)
+
+
+def is_split(story, batch):
+    story.core.split(batch)
+
+
+def misses_a_predecessor(story, batch):
+    story.core.refuse_sequence(batch, NO_SEQUENCE, not_before=0.0)
+
+
+@pytest.mark.parametrize("happens", [is_refused, expires, is_split, misses_a_predecessor])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "fresh"])
+def test_the_first_batch_of_a_new_epoch_goes_alone_again(begun, happens):
+    story = Story()
+    if begun:
+        story.begin()
+    bad = story.put(b"x", b"y", size=50)
+    story.send()
+    happens(story, bad)
+    for late in story.core.expire(60.0):
+        story.core.abandon(late, DeliveryTimeout("late"))
+    first, _, _ = story.fill(b"a", b"b", b"c", now=60.0)
+    sent = story.send_all(now=60.0)
+    assert (stored(sent), sequences(sent)) == ([b"a"], [(1, 0)])
+    assert story.ready_at(now=60.0) == NEVER
+    story.later(first)
+    assert stored(story.send_all(now=60.0)) == [b"a"]
+    story.core.succeed(first, 0)
+    assert sequences(story.send_all(now=60.0)) == [(1, 1), (1, 2)]
+
+
+def test_without_idempotence_no_batch_goes_alone():
+    story = Story()
+    story.core.producer_id = -1
+    first, *_ = story.fill(*[b"%d" % number for number in range(8)])
+    assert len(story.send_all()) == 5
+    story.core.fail(first, REFUSED)
+    assert stored(story.send_all()) == [b"5"]
+
+
 # --- gaps ---------------------------------------------------------------------------------------
 
 
 def test_after_a_refusal_for_good_what_follows_starts_a_new_epoch_once_nothing_is_in_flight():
     story = Story()
+    story.begin()
     first, second = story.fill(b"a", b"b")
     story.send_all()
     story.fill(b"c")
@@ -122,13 +220,14 @@ def test_after_a_refusal_for_good_what_follows_starts_a_new_epoch_once_nothing_i
 def test_a_batch_whose_outcome_is_unknown_keeps_its_sequence_when_a_later_one_is_refused():
     # a may be stored: sent under another sequence it would be stored twice.
     story = Story()
+    story.begin()
     first, second = story.fill(b"a", b"b")
     story.send_all()
     story.later(first)
     story.core.fail(second, REFUSED)
     story.fill(b"c")
     sent = story.send_all()
-    assert (stored(sent[:1]), sequences(sent[:1])) == ([b"a"], [(0, 0)])
+    assert (stored(sent[:1]), sequences(sent[:1])) == ([b"a"], [(0, 1)])
     story.core.succeed(first, 0)
     sent = story.send_all()
     assert (stored(sent), sequences(sent)) == ([b"c"], [(1, 0)])
@@ -136,6 +235,7 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_sequence_when_a_later_one_is
 
 def test_a_missing_predecessor_numbers_everything_anew():
     story = Story()
+    story.begin()
     lost, second, third = story.fill(b"a", b"b", b"c")
     story.send_all()
     story.later(lost)
@@ -174,11 +274,12 @@ def test_a_batch_that_is_too_large_goes_in_two_halves():
     assert story.core.free_bytes == 10_000 - 30
     assert not any(delivery.is_done for delivery in deliveries)
     sent = story.send_all(now=1.0)
+    story.core.succeed(halves[0], 10)
+    sent += story.send_all(now=1.0)
     assert [values(data) for _, data in sent] == [[b"a"], [b"b", b"c"]]
     assert sequences(sent) == [(1, 0), (1, 1)]
     records = to_records(sent[1][1], header(sent[1][1]), "t", 0)
     assert [record.headers for record in records] == [(), (("h", b"c"),)]
-    story.core.succeed(halves[0], 10)
     story.core.succeed(halves[1], 20)
     assert [delivery.result().offset for delivery in deliveries] == [10, 20, 21]
     assert story.core.free_bytes == 10_000
@@ -189,17 +290,15 @@ def test_halves_can_be_too_large_as_well():
     batch = story.put(*[b"%d" % i for i in range(5)], size=7)
     story.send(now=1.0)
     finished = []
-    todo = story.core.split(batch)
-    while todo:
-        sent = story.send_all(now=1.0)
-        todo = []
+    story.core.split(batch)
+    while sent := story.send_all(now=1.0):
         for half, _ in sent:
             if len(half) > 1:
-                todo += story.core.split(half)
+                story.core.split(half)
             else:
                 story.core.succeed(half, len(finished))
                 finished += half.values
-    assert sorted(finished) == [b"%d" % i for i in range(5)]
+    assert finished == [b"%d" % i for i in range(5)]
     assert story.core.free_bytes == 10_000
     assert all(Delivery(batch, i).is_done for i in range(5))
 
@@ -210,26 +309,26 @@ def test_halves_go_before_what_was_appended_later():
     story.fill(b"c")
     story.send()
     story.core.split(batch)
-    assert stored(story.send_all()) == [b"a", b"b", b"c"]
+    assert stored(story.deliver_all()) == [b"a", b"b", b"c"]
 
 
 def test_halves_go_after_an_earlier_batch_that_is_sent_again():
     story = Story()
+    story.begin()
     first = story.put(b"a", size=100, now=0.0)
     large = story.put(b"b", b"c", size=50, now=0.1)
     story.send_all(now=0.2)
     story.later(first)
     story.core.split(large)
-    sent = []
-    while taken := story.send(now=1.0):
-        sent += taken
-        story.core.succeed(taken[0][0], 0)
+    sent = story.deliver_all(now=1.0)
     assert stored(sent) == [b"a", b"b", b"c"]
-    assert sequences(sent)[0] == (0, 0), "a may be stored under this sequence"
+    assert sequences(sent)[0] == (0, 1), "a may be stored under this sequence"
 
 
 def test_two_halves_that_both_fail_come_back_in_order():
+    # Without idempotence: with it the halves begin an epoch, and the first of them goes alone.
     story = Story()
+    story.core.producer_id = -1
     batch = story.put(b"a", b"b", size=50)
     story.send()
     first, second = story.core.split(batch)
@@ -287,6 +386,7 @@ def test_the_sequence_of_a_batch_that_expired_after_it_was_sent_is_never_used_ag
 
 def test_a_later_acknowledgement_proves_that_an_expired_batch_was_stored():
     story = Story()
+    story.begin()
     lost, second = story.fill(b"a", b"b")
     story.send_all()
     story.later(lost)
@@ -294,11 +394,13 @@ def test_a_later_acknowledgement_proves_that_an_expired_batch_was_stored():
     story.core.abandon(lost, DeliveryTimeout("late"))
     story.core.succeed(second, 1)
     story.fill(b"c", now=60.0)
-    assert sequences(story.send(now=60.0)) == [(0, 2)]
+    assert sequences(story.send(now=60.0)) == [(0, 3)]
 
 
 def test_after_everything_that_was_sent_again_expired_batches_go_side_by_side_again():
+    # Without idempotence: with it an epoch begins, and its first batch goes alone.
     story = Story()
+    story.core.producer_id = -1
     (lost,) = story.fill(b"a")
     story.send()
     story.later(lost, not_before=90.0)

@@ -66,6 +66,15 @@ class Partition:
         self.appended = 0
         self.sequences: dict[tuple[int, int], bytes | None] = {}
         self.stored: list[bytes | None] = []
+        self.acknowledged: set[int] = set()
+        """The epochs of which the client knows that a batch is stored."""
+
+    def judge(self, sent: Sent) -> int | ErrorCode | None:
+        verdict = self.check.judge(sent.header)
+        if verdict is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self.stored:
+            # Who has never heard of a producer takes whatever comes first for its beginning.
+            return None
+        return verdict
 
     def store(self, sent: Sent) -> int:
         self.check.note(sent.header, len(self.stored))
@@ -137,6 +146,14 @@ class Machine(RuleBasedStateMachine):
             self._note_sequences(sent)
             self.wire.append(sent)
             self.waiting.append(sent)
+            self._check_goes_alone(sent)
+
+    def _check_goes_alone(self, sent: Sent) -> None:
+        """Nothing else is in flight until something of the epoch is known to be stored."""
+        partition = sent.batch.partition
+        in_flight = [other for other in self.waiting if other.batch.partition == partition]
+        known = sent.header.producer_epoch in self.partitions[partition].acknowledged
+        assert known or in_flight == [sent]
 
     def _note_sequences(self, sent: Sent) -> None:
         known = self.partitions[sent.batch.partition].sequences
@@ -149,7 +166,7 @@ class Machine(RuleBasedStateMachine):
         in_flight = [sent.batch for sent in self.waiting]
         for batch in self.core.expire(self.now):
             assert batch not in in_flight
-            assert batch.created_at <= self.now - DELIVERY_S
+            assert batch.created_at + DELIVERY_S <= self.now
             self.core.abandon(batch, DeliveryTimeout("late"))
 
     @precondition(lambda self: self.waiting)
@@ -188,7 +205,7 @@ class Machine(RuleBasedStateMachine):
 
     def _broker_takes(self, sent: Sent, mood: str) -> None:
         told = self.partitions[sent.batch.partition]
-        verdict = told.check.judge(sent.header)
+        verdict = told.judge(sent)
         if isinstance(verdict, ErrorCode) or mood == REFUSE:
             sent.answer = LATER.code if mood == REFUSE else verdict
         elif verdict is not None:
@@ -219,6 +236,7 @@ class Machine(RuleBasedStateMachine):
         self.waiting.remove(sent)
         if isinstance(answer, int):
             self.core.succeed(batch, answer)
+            self.partitions[batch.partition].acknowledged.add(sent.header.producer_epoch)
         elif answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             refuse = self.core.is_first_outstanding(batch)
             again = self.core.refuse_sequence if refuse else self.core.retry

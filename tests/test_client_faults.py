@@ -169,19 +169,27 @@ async def test_a_request_that_is_refused_as_a_whole_for_good_fails_and_is_not_re
     assert broker.count(m.ProduceRequest) == 1
 
 
-async def test_a_batch_that_came_before_its_predecessor_is_sent_again_in_the_same_epoch(
-    autojump_clock,
-):
+async def repetitions(*tricks):
+    """How many batches are sent again, all in one epoch, when `tricks` are what is done first."""
     broker = FakeBroker({"t": 1})
-    broker.will(m.ProduceRequest, refuse("NOT_ENOUGH_REPLICAS"))
-    async with (
-        in_memory(broker) as network,
-        producer_of(broker, network, batch_size=150) as producer,
-    ):
+    broker.will(m.ProduceRequest, *tricks)
+    options = {"batch_size": 150}
+    async with in_memory(broker) as network, producer_of(broker, network, **options) as producer:
         await send_all(producer, numbered(40))
     assert broker.values() == numbered(40)
     headers = [parse_header(data) for data in broker.logs[("t", 0)].batches]
     assert {header.producer_epoch for header in headers} == {0}
+    return broker.count(m.ProduceRequest) - len(headers)
+
+
+async def test_a_batch_that_came_before_its_predecessor_is_sent_again_in_the_same_epoch(
+    autojump_clock,
+):
+    assert await repetitions(Trick(), refuse("NOT_ENOUGH_REPLICAS")) > 1
+
+
+async def test_no_batch_comes_before_a_producers_first_one(autojump_clock):
+    assert await repetitions(refuse("NOT_ENOUGH_REPLICAS")) == 1
 
 
 async def test_every_repetition_is_told(autojump_clock):

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from hightide_cli.failover import failover
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
 
@@ -299,3 +300,6 @@ def _disk_floor(directory: Path) -> float:
             os.write(file.fileno(), chunk)
             os.fdatasync(file.fileno())
         return FLOOR_BYTES / 4 / (time.perf_counter() - started) / 1e6
+
+
+bench.add_command(failover)

@@ -127,3 +127,11 @@ class TellOnce:
         if reason not in self._told:
             self._told.add(reason)
             say(f"retrying: {error}")
+
+
+def parse_partition(text: str) -> tuple[str, int]:
+    """TOPIC:PARTITION; raises `UsageError`."""
+    topic, colon, number = text.rpartition(":")
+    if not (colon and topic and number.isdecimal()):
+        raise click.UsageError(f"{text!r}, expected TOPIC:PARTITION")
+    return topic, int(number)

@@ -1,4 +1,4 @@
-"""`hightide partitions`: elections by hand."""
+"""`hightide partitions`: elections by hand, and replicas side by side."""
 
 from __future__ import annotations
 
@@ -6,13 +6,55 @@ from typing import Any
 
 import click
 
+from hightide_cli.diff import diff
 from hightide_cli.failures import exit_code
-from hightide_cli.options import client_options, run, say, show, yes_option
+from hightide_cli.options import client_options, parse_partition, run, say, show, yes_option
 
 
 @click.group()
 def partitions() -> None:
-    """Elect leaders of partitions."""
+    """Elect leaders of partitions, and compare their replicas."""
+
+
+@partitions.command(epilog="Example: hightide partitions describe orders:0")
+@click.argument("part", metavar="TOPIC:PARTITION")
+@client_options
+def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
+    """Every replica of a partition: its offsets, and whether it is in sync."""
+    topic, number = parse_partition(part)
+    rows = run(_describe, bootstrap, timeout_s, topic, number)
+    show(rows, output, columns=[*rows[0]], key="broker")
+
+
+async def _describe(
+    bootstrap: str, timeout_s: float, topic: str, number: int
+) -> list[dict[str, Any]]:
+    from hightide import Admin
+
+    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
+        known = await admin.describe_topic(topic)
+        if not 0 <= number < len(known.partitions):
+            raise click.UsageError(f"{topic} has {len(known.partitions)} partitions, not {number}")
+        partition = known.partitions[number]
+        found = {
+            directory.broker: info
+            for directory in await admin.describe_log_dirs([topic])
+            for info in directory.replicas
+            if info.partition == number
+        }
+    return [
+        {
+            "broker": broker,
+            "leads": broker == partition.leader,
+            "in_sync": broker in partition.isr,
+            "leader_epoch": found[broker].leader_epoch if broker in found else None,
+            "log_start_offset": found[broker].log_start_offset if broker in found else None,
+            "high_watermark": found[broker].high_watermark if broker in found else None,
+            "log_end_offset": found[broker].log_end_offset if broker in found else None,
+            "error": (found[broker].error or None) if broker in found else "no answer",
+        }
+        for broker in partition.replicas
+    ]
 
 
 @partitions.command(
@@ -40,7 +82,7 @@ def elect(
         raise click.UsageError("give partitions or --all, and --preferred or --unclean")
     if unclean and not yes:
         raise click.UsageError("--unclean may lose acknowledged records: add --yes to do it")
-    wanted = None if everywhere else [_parse(part) for part in parts]
+    wanted = None if everywhere else [parse_partition(part) for part in parts]
     results = run(_elect, bootstrap, timeout_s, wanted, unclean)
     rows = [
         {
@@ -60,13 +102,6 @@ def elect(
         raise click.exceptions.Exit(exit_code(refused[0].error))
 
 
-def _parse(text: str) -> tuple[str, int]:
-    topic, colon, number = text.rpartition(":")
-    if not (colon and topic and number.isdecimal()):
-        raise click.UsageError(f"{text!r}, expected TOPIC:PARTITION")
-    return topic, int(number)
-
-
 async def _elect(
     bootstrap: str, timeout_s: float, wanted: list[tuple[str, int]] | None, unclean: bool
 ) -> Any:
@@ -74,3 +109,6 @@ async def _elect(
 
     async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
         return await admin.elect_leaders(wanted, unclean=unclean)
+
+
+partitions.add_command(diff)

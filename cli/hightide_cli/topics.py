@@ -20,7 +20,7 @@ from hightide_cli.options import (
 
 if TYPE_CHECKING:
     from hightide import Admin
-    from hightide.messages import ReplicaInfo, TopicMetadata
+    from hightide.messages import ConfigEntry, ReplicaInfo, TopicMetadata
 
 
 def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
@@ -119,17 +119,66 @@ def create(
         show([fields], output, columns=list(fields), key="topic")
 
 
-@topics.command(epilog="Example: hightide topics describe orders")
+@topics.command(
+    epilog="Examples: hightide topics describe orders · hightide topics describe --under-replicated"
+)
 @click.argument("topic", required=False)
+@click.option("--under-replicated", is_flag=True, help="Partitions with replicas out of sync.")
+@click.option("--at-min-isr", is_flag=True, help="Partitions that can lose no replica more.")
+@click.option("--under-min-isr", is_flag=True, help="Partitions that take no acks=all now.")
+@click.option("--unavailable", is_flag=True, help="Partitions that nobody leads.")
 @client_options
-def describe(topic: str | None, bootstrap: str, output: str, timeout_s: float) -> None:
-    """Describe one topic or all: leaders, replicas, in-sync replicas, offsets."""
+def describe(
+    topic: str | None,
+    under_replicated: bool,
+    at_min_isr: bool,
+    under_min_isr: bool,
+    unavailable: bool,
+    bootstrap: str,
+    output: str,
+    timeout_s: float,
+) -> None:
+    """Describe one topic or all: leaders, replicas, in-sync replicas, offsets.
+
+    With a condition, only the partitions that meet it; of several, any.
+    """
     rows = run(_describe, topic, bootstrap, timeout_s)
+    wanted = {
+        "under-replicated": under_replicated,
+        "at-min-isr": at_min_isr,
+        "under-min-isr": under_min_isr,
+        "unavailable": unavailable,
+    }
+    if any(wanted.values()):
+        rows = _only([name for name, is_wanted in wanted.items() if is_wanted], rows)
     if output == "table":
         for row in rows:
             _print_as_kafka(row)
     else:
         show(rows, output, columns=["topic"], key="topic")
+
+
+def _only(conditions: list[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The partitions that meet any of these conditions, and the topics that have some."""
+    found = []
+    for row in rows:
+        min_isr = int(row["min_insync_replicas"])
+        parts = [p for p in row["partitions"] if {*conditions} & _states(p, min_isr)]
+        if parts:
+            found.append({**row, "partitions": parts})
+    return found
+
+
+def _states(partition: dict[str, Any], min_isr: int) -> set[str]:
+    """How a partition is, in the words of the flags."""
+    in_sync, needed = len(partition["isr"]), min(min_isr, len(partition["replicas"]))
+    states = {
+        "under-replicated": in_sync < len(partition["replicas"]),
+        "at-min-isr": in_sync == needed,
+        "under-min-isr": in_sync < needed,
+        "unavailable": partition["leader"] < 0,
+    }
+    return {name for name, holds in states.items() if holds}
 
 
 async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -145,14 +194,13 @@ async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list
         rows = []
         for known in found:
             entries = await client.describe_configs("topic", known.topic)
-            configs = {entry.name: entry.value for entry in entries if not entry.default}
-            rows.append(_topic_row(known, configs, replicas))
+            rows.append(_topic_row(known, entries, replicas))
         return rows
 
 
 def _topic_row(
     topic: TopicMetadata,
-    configs: dict[str, str],
+    entries: list[ConfigEntry],
     replicas: dict[tuple[str, int, int], ReplicaInfo],
 ) -> dict[str, Any]:
     partitions = []
@@ -174,7 +222,10 @@ def _topic_row(
     return {
         "topic": topic.topic,
         "topic_id": topic.topic_id,
-        "configs": configs,
+        "configs": {entry.name: entry.value for entry in entries if not entry.default},
+        "min_insync_replicas": next(
+            (int(entry.value) for entry in entries if entry.name == "min.insync.replicas"), 1
+        ),
         "partitions": partitions,
     }
 
