@@ -31,6 +31,7 @@ COMMANDS = {
     "log": ("log", "log", "look into segment files: dump, verify"),
     "bench": ("bench", "bench", "measure this machine: produce, consume, e2e, failover"),
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
+    "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
     "demo": ("demo", "demo", "real flights through a real broker into Spark, checked"),
 }

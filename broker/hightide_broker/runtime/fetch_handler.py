@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -20,13 +20,28 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.runtime.server import Reply
 from hightide_broker.runtime.watermark import Wake, Watermark
 from hightide_broker.storage.segment import FileSlice
 
 FETCH_WAIT_MS_MAX = 60_000
 """The longest a fetch is parked, whatever it asks for."""
+
+
+class Source(Protocol):
+    """The replicas of a broker, as far as a fetch needs them."""
+
+    def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
+        """A replica; raises `Refused`."""
+        ...
+
+    def broker_epoch(self, broker: int) -> int:
+        """The epoch of a broker's registration, -1 if it has none."""
+        ...
+
+    def mark_proposal(self, replica: Replica) -> None:
+        """Have a leader's proposal sent to the controller, if there is one."""
+        ...
 
 
 class _Seen(NamedTuple):
@@ -57,7 +72,7 @@ class _Look(NamedTuple):
 class FetchHandler:
     """Answers fetches of records."""
 
-    def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
+    def __init__(self, replicas: Source, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._bytes_max = config.number("fetch.max.bytes")
 

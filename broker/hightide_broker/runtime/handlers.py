@@ -152,7 +152,7 @@ class RecordHandlers:
         elif part.timestamp == m.LATEST and is_follower:
             offset, epoch = log.log_end, leader.epoch
         elif part.timestamp == m.LATEST:
-            _require_watermark(replica, leader)
+            require_watermark(replica, leader)
             offset, epoch = replica.high_watermark, leader.epoch
         elif part.timestamp < m.MAX_TIMESTAMP:
             raise Refused(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} has no meaning")
@@ -162,7 +162,7 @@ class RecordHandlers:
                 replica.find_max_timestamp() if largest else replica.find_timestamp(part.timestamp)
             )
             if found is None:
-                _require_watermark(replica, leader)
+                require_watermark(replica, leader)
             timestamp, offset, epoch = found or (-1, -1, -1)
         return m.ListOffsetsResult(
             topic=part.topic,
@@ -197,7 +197,7 @@ class RecordHandlers:
         return m.DeleteRecordsResult(topic=part.topic, partition=part.partition, low_watermark=low)
 
 
-def _require_watermark(replica: Replica, leader: Leader) -> None:
+def require_watermark(replica: Replica, leader: Leader) -> None:
     """Raise `Refused` while a new leader cannot say what is committed."""
     if not leader.knows_its_watermark():
         raise Refused(

@@ -1,0 +1,41 @@
+"""`hightide lab`: how replicated records survive, played step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hightide_cli.failures import NOT_FOUND
+from hightide_cli.options import output_option, say, show
+
+
+@click.group()
+def lab() -> None:
+    """Play lessons: real replicas, moved by hand, and an account of who has what.
+
+    Some are played twice: with leader epochs, and with the rule that Kafka had before them.
+    """
+
+
+@lab.command(name="list", epilog="Example: hightide lab list")
+@output_option
+def list_(output: str) -> None:
+    """List the lessons."""
+    from hightide_broker.simulation.lessons import LESSONS
+
+    rows: list[dict[str, Any]] = [{"name": one.name, "title": one.title} for one in LESSONS]
+    show(rows, output, columns=["name", "title"], key="name")
+
+
+@lab.command(name="run", epilog="Example: hightide lab run one-after-the-other")
+@click.argument("name")
+def run_(name: str) -> None:
+    """Play one lesson, and print its account."""
+    from hightide_broker.simulation.lessons import LESSONS, play
+
+    if name not in {one.name for one in LESSONS}:
+        say(f"there is no lesson {name!r}: see hightide lab list")
+        raise click.exceptions.Exit(NOT_FOUND)
+    for line in play(name):
+        click.echo(line)
