@@ -220,7 +220,11 @@ class Node:
         self.lifecycle: BrokerLifecycle | None = None
         if "broker" in config.roles:
             self.lifecycle = BrokerLifecycle(
-                self.channel, self.publisher.applied, broker=self.id, config=config
+                self.channel,
+                self.publisher.applied,
+                broker=self.id,
+                config=config,
+                offline=self.replicas.offline,
             )
         self._housekeeping = Housekeeping(
             self.replicas, config=config, disk=self._disk, clock=clock

@@ -1,8 +1,9 @@
-"""`hightide demo`: the whole way on real data - a broker, a replay, a streaming query, and a check.
+"""`hightide demo`: the whole way on real data - brokers, a replay, a streaming query, and a check.
 
-A cluster starts in a temporary directory, a year of flights is replayed into a topic while a Spark
-query reads it, writes every event to Parquet and keeps daily aggregates. Then everything is
-compared with a direct computation over the source file. Exit 0 means that all of it matched.
+Three brokers start in a temporary directory, a year of flights is replayed into a replicated topic
+while a Spark query reads it, writes every event to Parquet and keeps daily aggregates. In the
+middle of it a leader is killed with `kill -9`. Then everything is compared with a direct
+computation over the source file. Exit 0 means that all of it matched.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ import click
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import daily_delays, events, load_flights, rows_by_day
 from hightide_cli.options import print_table, run, say
-from hightide_cli.processes import NodeProcess, start_node, stop_nodes, wait_until_serving
+from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 TOPIC = "flights"
 PARTITIONS = 3
+BROKERS = 3
 CATCH_UP_TIMEOUT_S = 300.0
 _DAY_SECONDS = 24 * 3600
 
@@ -47,7 +50,8 @@ class Outcome:
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 def demo(rows: int | None, output: Path | None, master: str) -> None:
-    """Replay real flights through a broker into Spark, and check every one of them."""
+    """Replay real flights through three brokers into Spark, kill a leader meanwhile, and check
+    every one of them."""
     output = output or Path(tempfile.mkdtemp(prefix="hightide-demo-"))
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
@@ -56,28 +60,22 @@ def demo(rows: int | None, output: Path | None, master: str) -> None:
     say("reading the flights")
     table = load_flights(rows)
     outcome.counts["flights in the source file"] = table.num_rows
-    with tempfile.TemporaryDirectory(prefix="hightide-demo-data-") as data:
-        broker = NodeProcess(Path(data), 1)
-        process = start_node(broker, port=0)
-        try:
-            facts = wait_until_serving(broker, process)
-            address = f"{facts['host']}:{facts['port']}"
-            say(f"a broker serves on {address}")
-            _stream(address, table, output, master, outcome)
-        finally:
-            stop_nodes([broker])
-            process.wait()
+    with OwnCluster(brokers=BROKERS) as cluster:
+        say(f"{BROKERS} brokers serve on {cluster.address}")
+        _stream(cluster, table, output, master, outcome)
     _check(table, output, outcome)
     _report(output, outcome)
     if outcome.mismatches:
         raise click.exceptions.Exit(REFUSED)
 
 
-def _stream(address: str, table: pa.Table, output: Path, master: str, outcome: Outcome) -> None:
+def _stream(
+    cluster: OwnCluster, table: pa.Table, output: Path, master: str, outcome: Outcome
+) -> None:
     """Start the queries, replay the flights under them, and wait until they have caught up."""
     from hightide.spark import session
 
-    started = time.monotonic()
+    started, address = time.monotonic(), cluster.address
     run(_make_topic, address)
     say("starting Spark")
     spark = session("hightide-demo", master)
@@ -87,7 +85,7 @@ def _stream(address: str, table: pa.Table, output: Path, master: str, outcome: O
         source = _source(spark, address)
         queries = [_write_events(source, output), _write_aggregate(source, output)]
         started = time.monotonic()
-        run(_replay, address, table)
+        run(_replay, cluster, table)
         outcome.seconds["replay"] = time.monotonic() - started
         say("waiting for the queries to catch up")
         for query in queries:
@@ -103,11 +101,18 @@ async def _make_topic(address: str) -> None:
 
     async with Admin(address) as admin:
         # The events are of 2013: by age they would be deleted at once.
-        await admin.create_topic(TOPIC, partitions=PARTITIONS, configs={"retention.ms": "-1"})
+        await admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=BROKERS,
+            configs={"retention.ms": "-1", "min.insync.replicas": "2"},
+        )
 
 
-async def _replay(address: str, table: pa.Table) -> None:
-    """Every flight as a record, keyed by carrier, with the event time as timestamp."""
+async def _replay(cluster: OwnCluster, table: pa.Table) -> None:
+    """Every flight as a record, keyed by carrier, with the event time as timestamp; in the middle
+    of it the leader of the first partition is killed, and brought back."""
+    import trio
     from rich.console import Console
     from rich.progress import Progress
 
@@ -116,12 +121,30 @@ async def _replay(address: str, table: pa.Table) -> None:
     console = Console(stderr=True)
     with Progress(console=console, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("replaying flights", total=table.num_rows)
-        async with Producer(address, batch_size=128 << 10, compression="lz4") as producer:
+        async with (
+            trio.open_nursery() as nursery,
+            Producer(cluster.address, batch_size=128 << 10, compression="lz4") as producer,
+        ):
             for number, (key, value, event_ms) in enumerate(events(table), 1):
                 await producer.send(TOPIC, value, key=key, timestamp=event_ms)
+                if number == table.num_rows // 2:
+                    nursery.start_soon(_kill_a_leader, cluster)
                 if number % 1000 == 0:
                     progress.update(task, completed=number)
         progress.update(task, completed=table.num_rows)
+
+
+async def _kill_a_leader(cluster: OwnCluster) -> None:
+    import trio
+
+    from hightide import Admin
+
+    async with Admin(cluster.address) as admin:
+        leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
+    await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
+    say(f"killed broker {leader}, which led partition 0")
+    await trio.to_thread.run_sync(cluster.start, leader)
+    say(f"broker {leader} is back")
 
 
 def _source(spark: SparkSession, address: str) -> DataFrame:

@@ -33,7 +33,7 @@ COMMANDS = {
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
-    "demo": ("demo", "demo", "real flights through a real broker into Spark, checked"),
+    "demo": ("demo", "demo", "real flights through three brokers into Spark, checked"),
 }
 
 

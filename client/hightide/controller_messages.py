@@ -30,12 +30,19 @@ class RegisterBrokerResponse(Message, frozen=True, kw_only=True):
     broker_epoch: int
 
 
+class OfflineReplica(Message, frozen=True, kw_only=True):
+    topic_id: str
+    partition: int
+
+
 class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
     metadata_offset: int
     want_fence: bool = False
     want_shut_down: bool = False
+    offline: list[OfflineReplica] = []
+    """Replicas of this broker that serve nobody: it may not lead them, nor count as in sync."""
 
 
 class BrokerHeartbeatResponse(Message, frozen=True, kw_only=True):

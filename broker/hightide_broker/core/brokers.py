@@ -118,6 +118,12 @@ class Brokers:
         state = self.check(request.broker, request.broker_epoch)
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
+        lost = self._partitions.lost(request.broker, request.offline)
+        if lost:
+            # By itself: what else is wanted is decided as of after this, with the next heartbeat.
+            return lost, c.BrokerHeartbeatResponse(
+                caught_up=caught_up, fenced=state.fenced, should_shut_down=False
+            )
         fenced, may_stop = state.fenced, False
         if state.fenced:
             may_stop = request.want_shut_down

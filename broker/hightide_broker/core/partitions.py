@@ -7,7 +7,7 @@ granted only as of the epochs that the controller has. Sources: KIP-497, KIP-841
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hightide import controller_messages as c
 from hightide import messages as m
@@ -81,6 +81,33 @@ class Partitions:
                         forgetful=broker if forgetful else None,
                     ),
                 )
+        return changes
+
+    def lost(self, broker: int, offline: Iterable[c.OfflineReplica]) -> list[AnyChange]:
+        """Replicas of a broker serve nobody any more: take them out of ISR and ELR, and elect
+        where they led - but where nobody else could lead, things stay as they are."""
+
+        def is_active(other: int) -> bool:
+            return other != broker and self._image.is_active(other)
+
+        changes: list[AnyChange] = []
+        for replica in offline:
+            topic = self._image.topics_by_id.get(replica.topic_id)
+            if topic is None or not 0 <= replica.partition < len(topic.partitions):
+                continue
+            state = topic.partitions[replica.partition]
+            if broker not in state.isr and broker not in state.elr:
+                continue
+            change = change_partition(
+                topic.topic_id,
+                replica.partition,
+                state,
+                self._rules(topic.name, is_active),
+                isr=tuple(b for b in state.isr if b != broker),
+                forgetful=broker,
+            )
+            if change is not None and change.leader != NO_LEADER:
+                changes.append(change)
         return changes
 
     def arriving(self, broker: int) -> list[AnyChange]:

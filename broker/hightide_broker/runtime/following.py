@@ -25,7 +25,7 @@ from hightide_broker.core.follower import (
     Truncate,
 )
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
 from hightide_broker.storage.segment import SegmentDamage
 
@@ -91,7 +91,7 @@ class Following:
                 case AskOffsets() | Ignore():
                     pass
         except SegmentDamage as damage:
-            replica.go_offline(f"{damage}; `hightide log verify` lists the damage")
+            replica.go_offline(advice(damage), damaged=True)
             return Stop(str(damage))
         except CorruptBatch as error:
             return follower.back_off(f"the leader sent damaged records: {error}", now)

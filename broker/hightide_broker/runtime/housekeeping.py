@@ -16,7 +16,7 @@ from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.retention import deletable
 from hightide_broker.ports import Disk, DiskError
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.storage.checkpoint import CLEANER_OFFSETS, write_offsets
 from hightide_broker.storage.cleaner import (
@@ -32,6 +32,9 @@ from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.housekeeping")
 
+MEND_S = 1.0
+"""How often damaged replicas are looked at: may they be mended by now?"""
+
 
 class Housekeeping:
     """The chores of one broker."""
@@ -43,7 +46,7 @@ class Housekeeping:
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._cleaned_until = replicas.cleaner_offsets
+        self._cleaned_until = replicas.checkpoints.cleaner_offsets
         self._doomed_files: dict[str, int] = {}
         """Files of deleted segments → when they may go, ms."""
 
@@ -53,6 +56,7 @@ class Housekeeping:
             nursery.start_soon(self._keep_high_watermarks)
             nursery.start_soon(self._keep_recovery_points)
             nursery.start_soon(self._look_at_logs)
+            nursery.start_soon(self._mend)
 
     async def _keep_high_watermarks(self) -> None:
         every_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
@@ -70,6 +74,11 @@ class Housekeeping:
             await trio.sleep(every_s)
             await self._replicas.sync_all()
             await self._replicas.checkpoint_recovery_points()
+
+    async def _mend(self) -> None:
+        while True:
+            await trio.sleep(MEND_S)
+            await self._replicas.mend()
 
     async def _look_at_logs(self) -> None:
         every_s = self._config.seconds("log.retention.check.interval.ms")
@@ -98,7 +107,7 @@ class Housekeeping:
                 log.info("%s was closed meanwhile: %s", replica.name, refusal.message)
             except SegmentDamage as damage:
                 log.error("%s: compaction met damage: %s", replica.name, damage)
-                replica.go_offline(str(damage))
+                replica.go_offline(advice(damage), damaged=True)
 
     async def _remove_files(self) -> None:
         """Remove the files of deleted segments whose time has come."""

@@ -7,6 +7,7 @@ not silence. A newer registration of its id ends it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -32,7 +33,13 @@ class BrokerLifecycle:
     """Registration and heartbeats of this broker."""
 
     def __init__(
-        self, channel: ControllerChannel, applied: Watermark, *, broker: int, config: BrokerConfig
+        self,
+        channel: ControllerChannel,
+        applied: Watermark,
+        *,
+        broker: int,
+        config: BrokerConfig,
+        offline: Callable[[], list[c.OfflineReplica]],
     ) -> None:
         self.broker_epoch = -1
         self.unfenced = trio.Event()
@@ -40,6 +47,7 @@ class BrokerLifecycle:
         self._channel = channel
         self._applied = applied
         self._broker = broker
+        self._offline = offline
         self._interval_s = config.seconds("broker.heartbeat.interval.ms")
         self._stopping = False
         self._beating = trio.Lock()
@@ -91,6 +99,7 @@ class BrokerLifecycle:
             broker_epoch=self.broker_epoch,
             metadata_offset=self._applied.value,
             want_shut_down=stopping,
+            offline=self._offline(),
         )
         reply, offset = await self._channel.ask(request, timeout_s=self._interval_s)
         assert isinstance(reply, c.BrokerHeartbeatResponse)

@@ -78,6 +78,8 @@ class Replica:
         self.config = config
         self.offline = offline
         """Why this replica serves nobody; empty while it is online."""
+        self.is_damaged = False
+        """Offline because stored bytes are wrong: its leader's may take their place."""
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         """Neither leader nor follower: nobody leads, as far as the metadata is known."""
@@ -115,6 +117,11 @@ class Replica:
         if self.offline or self._log is None:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
         return self._log
+
+    def close_log(self) -> None:
+        """Release the files, offline or not."""
+        if self._log is not None:
+            self._log.close()
 
     @property
     def high_watermark(self) -> int:
@@ -201,10 +208,10 @@ class Replica:
         old, self.appended = self.appended, Watermark(end)
         old.close(why)
 
-    def go_offline(self, why: str) -> None:
+    def go_offline(self, why: str, *, damaged: bool = False) -> None:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
-            self.offline = why
+            self.offline, self.is_damaged = why, damaged
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
             self._wake_followers(refusal)
             self._let_go(refusal)
@@ -389,7 +396,7 @@ class Replica:
             except SegmentDamage as damage:
                 # The way there may have led through a damaged index: build it anew, once.
                 if attempt == 2 or not log.rebuild_indexes_at(offset):
-                    self.go_offline(f"{damage}; `hightide log verify` lists the damage")
+                    self.go_offline(advice(damage), damaged=True)
                     raise Refused(
                         ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}"
                     ) from damage
@@ -409,6 +416,7 @@ class Replica:
         try:
             found = look(self.log)
         except SegmentDamage as damage:
+            self.go_offline(advice(damage), damaged=True)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
         except DiskError as error:
             raise self._storage_refusal(error) from error
@@ -444,6 +452,11 @@ def _moved(replica: Replica, state: PartitionState) -> Refused:
     return Refused(
         ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {replica.name} in epoch {state.leader_epoch}"
     )
+
+
+def advice(damage: SegmentDamage) -> str:
+    """Why a replica is offline, and what to do about it."""
+    return f"{damage}; `hightide log verify` lists the damage"
 
 
 def _tell_nobody(_: Replica) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
@@ -22,24 +23,19 @@ from hightide_broker.core.changes import (
     RemoveTopic,
     SetConfig,
 )
-from hightide_broker.core.image import ClusterImage, PartitionState, TopicState
+from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.replica import Replica, log_config
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.checkpoint import (
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
     MalformedCheckpoint,
     TopicPartition,
-    read_offsets,
     read_partition_metadata,
-    write_offsets,
 )
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged
@@ -85,27 +81,13 @@ class Replicas:
         self._starved: dict[TopicPartition, None] = {}
         """Replicas that wait for room on the disk to be made or to lead."""
         self._image = ClusterImage()
-        self._high_watermarks = self._read(HIGH_WATERMARKS)
-        self._recovery_points = self._read(RECOVERY_POINTS)
-        self._writing_points = False
-        self._log_starts = self._read(LOG_STARTS)
-        self.cleaner_offsets = self._read(CLEANER_OFFSETS)
-        """How far each partition has been compacted; housekeeping's to move."""
+        self.checkpoints = Checkpoints(disk, directory)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
 
     def __len__(self) -> int:
         return len(self._by_name)
-
-    def _read(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; one that is no checkpoint counts as empty, which is always safe for
-        these."""
-        try:
-            return read_offsets(self._disk, f"{self.directory}/{name}")
-        except MalformedCheckpoint as error:
-            log.warning("ignoring a damaged checkpoint: %s", error)
-            return {}
 
     def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
         """The replica; raises `Refused` if this broker has none, or of another topic id."""
@@ -148,6 +130,45 @@ class Replicas:
         """The epoch of a broker's registration, -1 if it has none."""
         state = self._image.brokers.get(broker)
         return -1 if state is None else state.epoch
+
+    def offline(self) -> list[c.OfflineReplica]:
+        """The replicas that serve nobody, and will not by themselves."""
+        return [
+            c.OfflineReplica(topic_id=replica.topic_id, partition=replica.partition)
+            for key, replica in self._by_name.items()
+            if replica.offline and key not in self._starved
+        ]
+
+    async def mend(self) -> None:
+        """Let damaged replicas begin again with what is whole, where somebody else leads and
+        nobody relies on them: the leader sends the rest."""
+        for replica in self:
+            if replica.is_damaged and self._may_mend(replica):
+                await self._mend(replica)
+
+    def _may_mend(self, replica: Replica) -> bool:
+        topic = self._image.topics_by_id.get(replica.topic_id)
+        if topic is None:
+            return False
+        state = topic.partitions[replica.partition]
+        relied_on = self._broker in (*state.isr, *state.elr, state.leader, state.last_leader)
+        return not relied_on and state.leader != NO_LEADER
+
+    async def _mend(self, replica: Replica) -> None:
+        if not self.lower_recovery_point(replica, 0):
+            return
+        log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
+        replica.close_log()
+        topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
+        open_log = partial(self._open_log, topic, number, replica.config, salvage=True)
+        opened = await self._disk.in_thread(open_log)
+        if self._by_name.get((topic.name, number)) is not replica:
+            return  # the topic was deleted meanwhile
+        mended = self._make_replica(topic, number, replica.config, *opened)
+        if not mended.offline:
+            mended.rebuild_producers(now_ms=self._clock.now_ms())
+            topic = self._image.topics_by_id[replica.topic_id]
+            self._follow_state(mended, topic.partitions[number])
 
     # -- following the metadata ------------------------------------------------------------------
 
@@ -268,27 +289,39 @@ class Replicas:
 
     def _new_replica(self, topic: TopicState, number: int, config: TopicConfig) -> Replica:
         """Open or make a replica; one that could not be is offline and says why."""
+        return self._make_replica(topic, number, config, *self._open_log(topic, number, config))
+
+    def _make_replica(
+        self,
+        topic: TopicState,
+        number: int,
+        config: TopicConfig,
+        opened: Log | None,
+        why: str,
+        damaged: bool,
+    ) -> Replica:
         key = (topic.name, number)
-        opened, why = self._open_log(topic, number, config)
         replica = Replica(
             topic.name,
             topic.topic_id,
             number,
             config=config,
             log=opened,
-            high_watermark=self._high_watermarks.get(key, 0),
+            high_watermark=self.checkpoints.high_watermarks.get(key, 0),
             inflated_max=self._inflated_max,
             offline=why,
         )
+        replica.is_damaged = damaged
         if self._witness is not None:
             replica.tell = partial(self._witness.replica_changed, self._broker)
         self._by_name[key] = replica
         return replica
 
     def _open_log(
-        self, topic: TopicState, number: int, config: TopicConfig
-    ) -> tuple[Log | None, str]:
-        """Open or make one log, in a worker thread; None and the reason if that cannot be."""
+        self, topic: TopicState, number: int, config: TopicConfig, *, salvage: bool = False
+    ) -> tuple[Log | None, str, bool]:
+        """Open or make one log, in a worker thread; None and the reason if that cannot be, and
+        whether the reason is damage."""
         path = f"{self.directory}/{topic.name}-{number}"
         key = (topic.name, number)
         try:
@@ -297,38 +330,32 @@ class Replicas:
                 log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
                 self._disk.rename(path, f"{path}.{found}-stray")
             if not self._disk.exists(f"{path}/partition.metadata"):
-                self._forget_checkpoints(key)
-                return Log.create(
-                    self._disk, path, topic_id=topic.topic_id, config=log_config(config)
-                ), ""
+                self.checkpoints.forget(key)
+                return (
+                    Log.create(
+                        self._disk, path, topic_id=topic.topic_id, config=log_config(config)
+                    ),
+                    "",
+                    False,
+                )
             opened = Log.open(
                 self._disk,
                 path,
                 topic_id=topic.topic_id,
                 config=log_config(config),
-                log_start=self._log_starts.get(key, 0),
-                recovery_point=self._recovery_points.get(key, 0),
+                log_start=self.checkpoints.log_starts.get(key, 0),
+                recovery_point=self.checkpoints.recovery_points.get(key, 0),
                 clean=self._clean,
+                salvage=salvage,
             )
         except (DiskError, LogDamaged, MalformedCheckpoint) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError) and error.full:
                 self._starved[key] = None
-            return None, str(error)
+            return None, str(error), isinstance(error, LogDamaged)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
-        return opened, ""
-
-    def _forget_checkpoints(self, key: TopicPartition) -> None:
-        """A new log must not inherit the offsets of a deleted one of the same name."""
-        for name, offsets in (
-            (RECOVERY_POINTS, self._recovery_points),
-            (LOG_STARTS, self._log_starts),
-            (HIGH_WATERMARKS, self._high_watermarks),
-            (CLEANER_OFFSETS, self.cleaner_offsets),
-        ):
-            if offsets.pop(key, None) is not None:
-                write_offsets(self._disk, f"{self.directory}/{name}", offsets)
+        return opened, "", False
 
     def _remove_topic(self, topic_id: str) -> None:
         """Stop serving a deleted topic at once; its directories go later."""
@@ -361,36 +388,27 @@ class Replicas:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    async def checkpoint_high_watermarks(self) -> None:
-        """Keep the watermarks; after a restart they are where consumers may read to at once."""
-        marks = {(r.topic, r.partition): r.high_watermark for r in self if not r.offline}
-        await self._write(HIGH_WATERMARKS, marks)
-        self._high_watermarks = marks
-
     def lower_recovery_point(self, replica: Replica, offset: int) -> bool:
-        """A log is about to be cut at `offset`: nothing above may be taken for durable, and that is
-        kept before the cut. False: not now, an older state is just being written. Raises
-        `DiskError`."""
-        if self._writing_points:
-            return False
-        key = (replica.topic, replica.partition)
-        if self._recovery_points.get(key, 0) > offset:
-            points = {**self._recovery_points, key: offset}
-            write_offsets(self._disk, f"{self.directory}/{RECOVERY_POINTS}", points)
-            self._recovery_points = points
-        return True
+        """A replica's log is about to be cut at `offset`; see `Checkpoints`."""
+        return self.checkpoints.lower_recovery_point((replica.topic, replica.partition), offset)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Keep the watermarks of all replicas."""
+        marks = {(r.topic, r.partition): r.high_watermark for r in self if not r.offline}
+        await self.checkpoints.keep_high_watermarks(marks)
 
     async def checkpoint_recovery_points(self) -> None:
         """Keep what is durable, and the log starts; indexes are written so that they need no
         rebuild."""
+        known = self.checkpoints
         points: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
         for replica in self:
             key = (replica.topic, replica.partition)
             if replica.offline:
                 # What is known of it must not be lost while it waits for repair.
-                points[key] = self._recovery_points.get(key, 0)
-                starts[key] = self._log_starts.get(key, 0)
+                points[key] = known.recovery_points.get(key, 0)
+                starts[key] = known.log_starts.get(key, 0)
                 continue
             try:
                 replica.log.flush_indexes()
@@ -399,20 +417,7 @@ class Replicas:
             points[key] = replica.log.synced_end
             if replica.log.log_start > replica.log.segment_bases()[0]:
                 starts[key] = replica.log.log_start
-        self._writing_points = True
-        try:
-            await self._write(RECOVERY_POINTS, points)
-        finally:
-            self._writing_points = False
-        await self._write(LOG_STARTS, starts)
-        self._recovery_points, self._log_starts = points, starts
-
-    async def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        path = f"{self.directory}/{name}"
-        try:
-            await self._disk.in_thread(partial(write_offsets, self._disk, path, offsets))
-        except DiskError as error:
-            log.warning("checkpoint not written, the last one stays: %s", error)
+        await known.keep_recovery_points(points, starts)
 
     async def sync_all(self) -> None:
         """Make everything written so far durable."""

@@ -100,8 +100,10 @@ class Log:
         log_start: int,
         recovery_point: int,
         clean: bool,
+        salvage: bool = False,
     ) -> Log:
-        """Load a log that is there. A worker thread's work when the last stop was not clean.
+        """Load a log that is there. A worker thread's work when the last stop was not clean, or
+        with `salvage`, which cuts a damaged log where the damage begins.
 
         Raises `LogDamaged`, `DiskError`, or `MalformedCheckpoint` if the directory's topic id is
         not `topic_id`.
@@ -126,11 +128,13 @@ class Log:
             log_start=log_start,
             recovery_point=recovery_point,
             clean=clean,
+            salvage=salvage,
         )
         log = cls(disk, directory, config, loaded)
-        if not clean:
+        if not clean or salvage:
             # What the scan found may be in the page cache only.
-            log.synced_end = min(max(recovery_point, log.log_start), log.log_end)
+            trusted = 0 if salvage else recovery_point
+            log.synced_end = min(max(trusted, log.log_start), log.log_end)
         return log
 
     def __repr__(self) -> str:

@@ -95,14 +95,18 @@ def load(
     log_start: int,
     recovery_point: int,
     clean: bool,
+    salvage: bool = False,
 ) -> LoadedLog:
     """Read a partition directory. `epochs` None: the checkpoint is malformed, rebuild it.
 
-    `log_start` and `recovery_point` come from their checkpoints (0 where there is none). Raises
-    `LogDamaged` or `DiskError`.
+    `log_start` and `recovery_point` come from their checkpoints (0 where there is none). With
+    `salvage` everything is scanned, and cut at the first damage, whatever follows it: for a replica
+    whose leader has it all. Raises `LogDamaged` or `DiskError`.
     """
+    if salvage:
+        recovery_point, clean = 0, False
     try:
-        return _load(disk, directory, config, epochs, log_start, recovery_point, clean)
+        return _load(disk, directory, config, epochs, log_start, recovery_point, clean, salvage)
     except SegmentDamage as damage:
         raise LogDamaged(damage.path, damage.position, damage.why) from damage
 
@@ -115,6 +119,7 @@ def _load(
     log_start: int,
     recovery_point: int,
     clean: bool,
+    salvage: bool,
 ) -> LoadedLog:
     recovery = Recovery()
     _finish_interrupted(disk, directory, recovery)
@@ -133,7 +138,7 @@ def _load(
         _check_contiguous(segments)
     else:
         from_offset = 0 if rebuild_epochs else recovery_point
-        segments = _scan(disk, directory, segments, cache, from_offset, recovery)
+        segments = _scan(disk, directory, segments, cache, from_offset, recovery, salvage)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
     log_end = segments[-1].end_offset if segments else log_start
     if log_end < recovery_point or (clean and recovery_point and log_end > recovery_point):
@@ -291,6 +296,7 @@ def _scan(
     epochs: EpochCache,
     recovery_point: int,
     recovery: Recovery,
+    salvage: bool,
 ) -> list[Segment]:
     """Check everything from the recovery point on; the segments that remain."""
     first = max((i for i, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
@@ -304,7 +310,7 @@ def _scan(
         except SegmentDamage as damage:
             if segment.end_offset < recovery_point:
                 raise
-            _cut_or_refuse(disk, segment, damage, later, recovery)
+            _cut_or_refuse(disk, segment, damage, later, recovery, salvage)
             return segments[: number + 1]
         if later and segment.end_offset != later[0].base_offset:
             if segment.end_offset < recovery_point:
@@ -364,9 +370,15 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
 
 
 def _cut_or_refuse(
-    disk: Disk, segment: Segment, damage: SegmentDamage, later: list[Segment], recovery: Recovery
+    disk: Disk,
+    segment: Segment,
+    damage: SegmentDamage,
+    later: list[Segment],
+    recovery: Recovery,
+    salvage: bool,
 ) -> None:
-    """Cut a torn or never synced tail; raise `LogDamaged` for damage in the middle."""
+    """Cut a torn or never synced tail; raise `LogDamaged` for damage in the middle, unless that is
+    to be cut, too."""
     next_batch = next_whole_batch(
         segment, damage.position + 1, at_least=max(segment.end_offset, segment.base_offset)
     )
@@ -375,7 +387,7 @@ def _cut_or_refuse(
     at_end = next_batch is None
     lost = _has_hole(segment.file, damage.position, until, at_end=at_end)
     lost = lost or (at_end and _is_short(segment, damage.position))
-    if damage.is_whole or (follows and not lost):
+    if not salvage and (damage.is_whole or (follows and not lost)):
         raise LogDamaged(damage.path, damage.position, damage.why)
     _set_aside(disk, segment.path.rpartition("/")[0], later, recovery)
     cut = segment.size - damage.position
@@ -383,7 +395,7 @@ def _cut_or_refuse(
     if next_batch is not None:
         aside = f"{segment.path}.{damage.position}.cut"
         disk.replace(aside, segment.file.read(damage.position, cut))
-        note += f", kept in {aside} because whole batches lie behind bytes that were never synced"
+        note += f", kept in {aside} because whole batches lie behind"
     segment.file.truncate(damage.position)
     segment.size = damage.position
     segment.flush_indexes(final=True)
