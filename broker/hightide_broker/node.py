@@ -348,7 +348,7 @@ class Node:
                     incarnation=random_id(self._random),
                     cluster_id=self.cluster_id,
                     host=self.config.advertised_host,
-                    port=self.port,
+                    port=self.config.number("advertised.port") or self.port,
                     rack=self.config.text("broker.rack"),
                     roles=list(self.config.roles),
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
