@@ -61,7 +61,7 @@ class FakeController:
     """The way to a controller that needs `takes_s` for an answer, and answers by `script`: a
     function of the request, whose refusal is one of the whole request."""
 
-    def __init__(self, *script: Script, takes_s: float = 0.0) -> None:
+    def __init__(self, *script: Script, takes_s: float = 0.001) -> None:
         self.requests: list[c.AlterPartitionRequest] = []
         self.times: list[float] = []
         """When each request came."""

@@ -219,14 +219,14 @@ async def test_a_member_refused_at_a_later_sending_may_still_be_let_in_by_the_fi
 
 
 async def test_one_lost_request_casts_no_doubt_on_later_proposals(nursery, autojump_clock):
-    here = here_with(nursery, unanswered, granted, INELIGIBLE)
+    here = here_with(nursery, unanswered, INELIGIBLE)
     replica = await leading(here)
     propose(here)
-    await trio.sleep(1)
+    await trio.sleep(RESEND_S / 2)
     await overtake(here)
     propose(here)
     await trio.sleep(1)
-    assert len(here.controller.requests) == 3
+    assert len(here.controller.requests) == 2
     assert (replica.leader.proposal, replica.leader.maximal_isr) == (None, (ME, TWO))
 
 
@@ -274,7 +274,9 @@ async def test_an_error_that_may_pass_has_the_same_proposal_sent_again(nursery, 
         propose(here, number)
     await trio.sleep(5)
     assert [[n for n, _ in each] for each in here.controller.wishes] == [[0, 1, 2], [1], [1]]
-    assert here.controller.times[-1] - here.controller.times[0] == pytest.approx(2 * RESEND_S)
+    assert here.controller.times[-1] - here.controller.times[0] == pytest.approx(
+        2 * RESEND_S, abs=0.01
+    )
 
 
 # --- newer metadata -------------------------------------------------------------------------------
@@ -431,7 +433,7 @@ async def test_a_removal_that_is_refused_is_proposed_by_the_next_look(nursery, a
     await trio.sleep(3 * LAG_S)
     assert here.controller.wishes == [[(0, [ME])]] * 2
     first, second = here.controller.times
-    assert second - first == pytest.approx(LAG_S / 2)
+    assert second - first == pytest.approx(LAG_S / 2, abs=0.01)
 
 
 async def test_the_lag_is_the_configured_one(nursery, autojump_clock):

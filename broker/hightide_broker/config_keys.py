@@ -43,7 +43,12 @@ _KEYS = (
     Key("log.dirs", ".hightide/broker-1", "the data directory", is_text=True),
     Key("listen.host", "127.0.0.1", "the address to listen on", is_text=True),
     Key("listen.port", "19092", "the port to listen on, 0 = any free one", low=0, high=65535),
-    Key("advertised.host", "", "the host told to clients and brokers; empty: listen.host", is_text=True),
+    Key(
+        "advertised.host",
+        "",
+        "the host told to clients and brokers; empty: listen.host",
+        is_text=True,
+    ),
     Key(
         "advertised.port",
         "0",

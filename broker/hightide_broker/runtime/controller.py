@@ -132,7 +132,8 @@ class ControllerShell:
                     self._append(core.partitions.settle())
                     settled = True
                 losses = self._lifelines.losses.value
-                self._append(core.brokers.fence_gone(self._lifelines.gone))
+                while gone := core.brokers.fence_gone(self._lifelines.gone):
+                    self._append(gone)
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s

@@ -120,7 +120,9 @@ class FetchHandler:
             if request.replica_id >= 0:
                 urgent = urgent or 0 <= part.high_watermark < result.high_watermark
             look = look._replace(complete=look.complete or urgent)
-        return look._replace(complete=look.complete or size >= max(request.min_bytes, 1))
+        # A follower takes whatever there is: what it has waited for is news of single partitions.
+        enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
+        return look._replace(complete=look.complete or size >= enough)
 
     def _look_at(
         self,
@@ -138,12 +140,7 @@ class FetchHandler:
         else:
             self._check_consumer(request, part, replica)
         diverging = _divergence(part, replica)
-        if diverging is None and is_follower and is_new:
-            self._acknowledge(request, part, replica)
         limit = replica.log.log_end if is_follower else replica.committed.value
-        if is_follower:
-            look.seen.append(_Seen(part, replica.appended, limit))
-        look.seen.append(_Seen(part, replica.committed, replica.committed.value))
         found: FileSlice | None = None
         if diverging is None:
             found = replica.read(
@@ -152,6 +149,12 @@ class FetchHandler:
                 max_bytes=min(max(left, 0), max(part.max_bytes, 0)),
                 at_least_one=not look.slices,
             )
+            if is_follower and is_new:
+                # Only now: a fetch that is refused acknowledges nothing.
+                self._acknowledge(request, part, replica)
+        if is_follower:
+            look.seen.append(_Seen(part, replica.appended, limit))
+        look.seen.append(_Seen(part, replica.committed, replica.committed.value))
         result = m.FetchResult(
             topic=part.topic,
             partition=part.partition,
@@ -194,9 +197,6 @@ class FetchHandler:
     def _acknowledge(
         self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
     ) -> None:
-        log = replica.log
-        if not log.log_start <= part.fetch_offset <= log.log_end:
-            return  # reading will say so
         replica.fetched_by(
             request.replica_id,
             part.fetch_offset,

@@ -100,7 +100,7 @@ class IsrChanges:
             result = results.get((replica.topic_id, replica.partition))
             if result is not None:
                 self._settle(replica, proposal, result)
-        return all(result.error is None for result in results.values())
+        return len(results) == len(proposed) and all(r.error is None for r in results.values())
 
     def _settle(self, replica: Replica, proposal: Proposal, result: c.AlterPartitionResult) -> None:
         """Tell a leader what became of its proposal."""

@@ -74,9 +74,14 @@ class Lifelines:
                 except (OSError, trio.TooSlowError) as error:
                     log.debug("no line to broker %d: %s", state.broker, error)
                 else:
-                    has_stood, pause = True, RETRY_S
+                    has_stood = True
+                    self.gone.pop(state.broker, None)
+                    began = trio.current_time()
                     await _until_it_breaks(stream)
-                    continue
+                    if trio.current_time() - began >= RETRY_S:
+                        # Its end means something, so the next attempt is not put off.
+                        pause = RETRY_S
+                        continue
                 await trio.sleep(pause)
                 pause = min(2 * pause, RETRY_MAX_S)
 

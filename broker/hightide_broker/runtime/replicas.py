@@ -325,6 +325,8 @@ class Replicas:
         path = f"{self.directory}/{topic.name}-{number}"
         key = (topic.name, number)
         try:
+            if salvage:
+                self._set_aside_if_nobodys(path)
             found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
             if found is not None and found != topic.topic_id:
                 log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
@@ -352,10 +354,19 @@ class Replicas:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError) and error.full:
                 self._starved[key] = None
-            return None, str(error), isinstance(error, LogDamaged)
+            return None, str(error), isinstance(error, LogDamaged | MalformedCheckpoint)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
         return opened, "", False
+
+    def _set_aside_if_nobodys(self, path: str) -> None:
+        """A directory that does not say any more which topic it belongs to is not used."""
+        try:
+            read_partition_metadata(self._disk, path)
+        except MalformedCheckpoint as error:
+            log.warning("%s; set aside as %s.damaged-stray", error, path)
+            self._disk.remove_tree(f"{path}.damaged-stray")
+            self._disk.rename(path, f"{path}.damaged-stray")
 
     def _remove_topic(self, topic_id: str) -> None:
         """Stop serving a deleted topic at once; its directories go later."""

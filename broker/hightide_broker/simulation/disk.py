@@ -105,6 +105,19 @@ class SimDisk:
         """No more failures."""
         self._failures.clear()
 
+    def rot(self, path_part: str, random: Random) -> str:
+        """Flip one bit of some file with such a path; which one, empty if there is none."""
+        paths = [p for p in sorted(self._files) if path_part in p and self._files[p].data]
+        if not paths:
+            return ""
+        path = paths[random.randrange(len(paths))]
+        inode = self._files[path]
+        at, bit = random.randrange(len(inode.data)), 1 << random.randrange(8)
+        inode.data[at] ^= bit
+        if at < len(inode.synced):
+            inode.synced = bytes(inode.data[: len(inode.synced)])
+        return f"{path} at byte {at}"
+
     def fail_if_told(self, path: str, operation: str) -> None:
         """Raise the failure that was asked for."""
         for (failing, part), why in self._failures.items():

@@ -29,6 +29,9 @@ class Faults:
             (1, self._black_out),
             (6, self._heal),
         ]
+        self._rotten = self._rng.choice(world.machines) if world.knobs.rots else None
+        if self._rotten is not None:
+            self._kinds.append((4, self._rot))
         if len(world.machines) > 1:
             self._kinds += [
                 (3, self._cut_one_way),
@@ -150,6 +153,12 @@ class Faults:
         machine = self._any()
         machine.disk.sync_latency_s = self._rng.choice([0.2, 1.0, 4.0])
         self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
+
+    async def _rot(self) -> None:
+        assert self._rotten is not None
+        found = self._rotten.disk.rot("/topic-", self._rng)
+        if found:
+            self._tell(f"{self._rotten.name}: a bit flips in {found}")
 
     async def _pause(self) -> None:
         machine = self._any()

@@ -62,16 +62,18 @@ def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
         },
         think_s=rng.choice([0.05, 0.1, 0.4]),
     )
+    # One rotten disk is survived where every committed record is on another one, too.
+    rots = synced and rng.random() < 0.3
     topics = [
         Subject(
             f"topic-{number}",
             partitions=rng.choice([1, 1, 2]),
-            replicas=rng.choice([2, 3, 3, 3]),
-            configs=(("min.insync.replicas", rng.choice(["1", "2"])),),
+            replicas=3 if rots else rng.choice([2, 3, 3, 3]),
+            configs=(("min.insync.replicas", "2" if rots else rng.choice(["1", "2"])),),
         )
         for number in range(rng.choice([1, 1, 2]))
     ]
-    return knobs, topics
+    return replace(knobs, rots=rots), topics
 
 
 def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:

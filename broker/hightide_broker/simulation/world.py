@@ -45,6 +45,8 @@ class Knobs:
     fault_interval_s: float = 2.0
     loses_power: bool = True
     """Whether machines may lose what they have not synced."""
+    rots: bool = False
+    """Whether one machine's disk flips bits of stored records."""
     clients: int = 2
     think_s: float = 0.3
 

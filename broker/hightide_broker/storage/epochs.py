@@ -8,7 +8,9 @@ entry; truncation may leave stale entries behind a crash, which the log removes 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 
+from hightide.records import BatchHeader
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
 
@@ -105,6 +107,32 @@ class EpochCache:
             return False
         self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
         return True
+
+    def agrees_with(self, header_at: Callable[[int], BatchHeader | None]) -> bool:
+        """Whether each epoch is that of the batch where it begins; the newest one may have none.
+
+        The file has no checksum: a digit that changed on the disk would let a log be cut where its
+        leader's does not end. `header_at` finds the batch that holds an offset.
+        """
+        for number, (epoch, start) in enumerate(self._entries):
+            header = header_at(start)
+            if header is None:
+                agrees = number == len(self._entries) - 1
+            elif header.base_offset > start:
+                agrees = header.leader_epoch >= epoch  # compaction took what was there
+            else:
+                begins_there = header.base_offset == start or number == 0
+                agrees = header.leader_epoch == epoch and begins_there
+            if not agrees:
+                return False
+        return True
+
+    def rebuild(self, headers: Iterable[BatchHeader]) -> None:
+        """Become what the batches of the log say, without the file."""
+        self._entries.clear()
+        for header in headers:
+            if header.leader_epoch > self.latest_epoch:
+                self.insert(header.leader_epoch, header.base_offset)
 
     def clear(self) -> None:
         """Forget everything."""

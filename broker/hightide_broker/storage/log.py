@@ -24,7 +24,8 @@ from hightide_broker.storage.checkpoint import (
     write_partition_metadata,
 )
 from hightide_broker.storage.epochs import EpochCache
-from hightide_broker.storage.recovery import LoadedLog, Recovery, load, rebuild_indexes
+from hightide_broker.storage.indexing import rebuild_indexes
+from hightide_broker.storage.recovery import LoadedLog, Recovery, load
 from hightide_broker.storage.segment import (
     FileSlice,
     LogConfig,

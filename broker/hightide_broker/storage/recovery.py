@@ -19,16 +19,29 @@ Source: Kafka's LogLoader, LogSegment.recover; the distinction of the last two i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hightide.errors import CorruptBatch
-from hightide.records import CRC_FROM, HEADER_BYTES, check_crc, crc32c, parse_header
+from hightide.records import (
+    CRC_FROM,
+    HEADER_BYTES,
+    BatchHeader,
+    check_crc,
+    crc32c,
+    parse_header,
+)
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.epochs import EpochCache
+from hightide_broker.storage.indexing import (
+    has_sound_indexes,
+    learn,
+    load_trusted,
+    note_first_timestamp,
+)
 from hightide_broker.storage.segment import (
     LogConfig,
     Segment,
@@ -134,7 +147,7 @@ def _load(
         cache = epochs
     if clean and not rebuild_epochs:
         for segment in segments:
-            _load_trusted(segment, recovery)
+            _trust(segment, recovery)
         _check_contiguous(segments)
     else:
         from_offset = 0 if rebuild_epochs else recovery_point
@@ -153,6 +166,11 @@ def _load(
         segments = [Segment(disk, directory, log_start, config=config)]
     changed = cache.truncate_from_end(log_end)
     changed = cache.truncate_from_start(log_start) or changed
+    if not cache.agrees_with(_headers_at(segments)):
+        cache.rebuild(header for segment in segments for header, _ in segment.headers())
+        cache.truncate_from_start(log_start)
+        recovery.rebuilt.append(LEADER_EPOCHS)
+        changed = True
     if changed or rebuild_epochs:
         cache.write()
     return LoadedLog(segments, cache, log_start, log_end, recovery)
@@ -162,6 +180,19 @@ def _begins_late(epochs: EpochCache, log_start: int) -> bool:
     """Whether the cache knows nothing of the log's first records: it was cut to a new log start,
     and a crash brought back what had been deleted. An epoch that is asked for would be missed."""
     return bool(epochs.entries) and epochs.entries[0][1] > log_start
+
+
+def _headers_at(segments: list[Segment]) -> Callable[[int], BatchHeader | None]:
+    """The header of the batch that holds an offset; None if there is none."""
+
+    def header_at(offset: int) -> BatchHeader | None:
+        for segment in reversed(segments):
+            if segment.base_offset <= offset:
+                found = segment.locate(offset)
+                return found[0] if found else None
+        return None
+
+    return header_at
 
 
 def _finish_interrupted(disk: Disk, directory: str, recovery: Recovery) -> None:
@@ -192,101 +223,17 @@ def _base_offsets(disk: Disk, directory: str, recovery: Recovery) -> list[int]:
     return bases
 
 
+def _trust(segment: Segment, recovery: Recovery) -> None:
+    if load_trusted(segment):
+        recovery.rebuilt.append(file_name(segment.base_offset, "log"))
+
+
 def _check_contiguous(segments: list[Segment]) -> None:
     """Raise `SegmentDamage` where a trusted segment does not end where the next one begins."""
     for segment, following in pairwise(segments):
         if segment.end_offset != following.base_offset:
             why = f"ends at offset {segment.end_offset}, the next begins at {following.base_offset}"
             raise SegmentDamage(segment.path, segment.size, why)
-
-
-def _load_trusted(segment: Segment, recovery: Recovery) -> None:
-    """Open a segment whose bytes are trusted; a damaged or missing index is rebuilt."""
-    if not _has_sound_indexes(segment):
-        recovery.rebuilt.append(file_name(segment.base_offset, "log"))
-        rebuild_indexes(segment)
-        return
-    _note_first_timestamp(segment)
-    last = segment.offsets.last
-    segment._unindexed_bytes = segment.size - (last[1] if last else 0)
-    _learn(segment, until=segment.size)
-
-
-def _note_first_timestamp(segment: Segment) -> None:
-    if not segment.size:
-        return
-    first = segment.header_at(0).max_timestamp
-    segment.first_timestamp = first if first >= 0 else None
-
-
-def _learn(segment: Segment, *, until: int) -> None:
-    """Find the largest timestamp and the end offset of a segment's first `until` bytes.
-
-    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has
-    checked those entries against their batches.
-    """
-    last_time, last = segment.times.last, segment.offsets.last
-    start = 0
-    if last_time is not None:
-        segment.max_timestamp = last_time[0]
-        segment.max_timestamp_offset = segment.base_offset + last_time[1]
-        found = segment.locate(segment.max_timestamp_offset)
-        start = found[1] if found else 0
-    if last is not None and last_time is not None:
-        start = min(start, last[1])
-    elif last_time is None:
-        start = 0
-    for header, at in segment.headers(start):
-        if at >= until:
-            break
-        segment.end_offset = header.next_offset
-        if header.max_timestamp > segment.max_timestamp:
-            segment.max_timestamp = header.max_timestamp
-            segment.max_timestamp_offset = header.last_offset
-
-
-def _has_sound_indexes(segment: Segment) -> bool:
-    """`_indexes_are_sound`; an entry that leads to no batch is not sound."""
-    try:
-        return _indexes_are_sound(segment)
-    except SegmentDamage:
-        return False
-
-
-def _indexes_are_sound(segment: Segment) -> bool:
-    """Whole entries, both columns rising, inside the file, and the last one names a batch."""
-    for index in (segment.offsets, segment.times):
-        if not index.exists or not index.has_whole_entries():
-            return False
-        for before, after in pairwise(index.entries()):
-            if before[0] >= after[0] or before[1] > after[1]:
-                return False
-    last = segment.offsets.last
-    if last is not None:
-        if last[1] >= segment.size:
-            return False
-        if segment.header_at(last[1]).last_offset != segment.base_offset + last[0]:
-            return False
-    last_time = segment.times.last
-    if last_time is None:
-        return True
-    found = segment.locate(segment.base_offset + last_time[1])
-    return (
-        found is not None
-        and found[0].max_timestamp == last_time[0]
-        and found[0].last_offset == segment.base_offset + last_time[1]
-    )
-
-
-def rebuild_indexes(segment: Segment) -> None:
-    """Index a segment anew from its batches' headers; raises `SegmentDamage`."""
-    segment.reset_indexes()
-    end_offset = segment.base_offset
-    for header, position in segment.headers():
-        segment.note(header, position)
-        end_offset = header.next_offset
-    segment.end_offset = end_offset
-    segment.flush_indexes(final=True)
 
 
 def _scan(
@@ -301,7 +248,7 @@ def _scan(
     """Check everything from the recovery point on; the segments that remain."""
     first = max((i for i, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
     for segment in segments[:first]:
-        _load_trusted(segment, recovery)
+        _trust(segment, recovery)
     _check_contiguous(segments[: first + 1])
     for number in range(first, len(segments)):
         segment, later = segments[number], segments[number + 1 :]
@@ -344,7 +291,7 @@ def _scan_segment(
 def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) -> int:
     """The position of the batch at the recovery point, keeping the index entries before it."""
     try:
-        sound = _has_sound_indexes(segment) and recovery_point > segment.base_offset
+        sound = has_sound_indexes(segment) and recovery_point > segment.base_offset
         found = segment.locate(recovery_point) if sound else None
     except SegmentDamage:
         sound, found = False, None
@@ -357,13 +304,13 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
     segment.offsets.truncate_below(max(recovery_point - segment.base_offset, 0))
     kept = [e for e in segment.times.entries() if segment.base_offset + e[1] < recovery_point]
     segment.times.truncate(len(kept))
-    if not _has_sound_indexes(segment):
+    if not has_sound_indexes(segment):
         segment.reset_indexes()
         return 0
-    _learn(segment, until=position)
+    learn(segment, until=position)
     with suppress(SegmentDamage):
         # What is trusted is not scanned: a read will meet the damage.
-        _note_first_timestamp(segment)
+        note_first_timestamp(segment)
     last = segment.offsets.last
     segment._unindexed_bytes = position - (last[1] if last else 0)
     return position

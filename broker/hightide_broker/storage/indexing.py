@@ -1,0 +1,101 @@
+"""Opening a segment's indexes: are they sound, what do they tell, and building them anew.
+
+An index is a cache of its segment. It is believed only if its entries rise, lie inside the file and
+its last ones name batches that are there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hightide_broker.storage.segment import Segment, SegmentDamage
+
+
+def load_trusted(segment: Segment) -> bool:
+    """Open a segment whose bytes are trusted; whether a damaged or missing index was rebuilt."""
+    if not has_sound_indexes(segment):
+        rebuild_indexes(segment)
+        return True
+    note_first_timestamp(segment)
+    last = segment.offsets.last
+    segment._unindexed_bytes = segment.size - (last[1] if last else 0)
+    learn(segment, until=segment.size)
+    return False
+
+
+def note_first_timestamp(segment: Segment) -> None:
+    """Learn when a segment began, by its first batch."""
+    if not segment.size:
+        return
+    first = segment.header_at(0).max_timestamp
+    segment.first_timestamp = first if first >= 0 else None
+
+
+def learn(segment: Segment, *, until: int) -> None:
+    """Find the largest timestamp and the end offset of a segment's first `until` bytes.
+
+    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has
+    checked those entries against their batches.
+    """
+    last_time, last = segment.times.last, segment.offsets.last
+    start = 0
+    if last_time is not None:
+        segment.max_timestamp = last_time[0]
+        segment.max_timestamp_offset = segment.base_offset + last_time[1]
+        found = segment.locate(segment.max_timestamp_offset)
+        start = found[1] if found else 0
+    if last is not None and last_time is not None:
+        start = min(start, last[1])
+    elif last_time is None:
+        start = 0
+    for header, at in segment.headers(start):
+        if at >= until:
+            break
+        segment.end_offset = header.next_offset
+        if header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = header.max_timestamp
+            segment.max_timestamp_offset = header.last_offset
+
+
+def has_sound_indexes(segment: Segment) -> bool:
+    """`_indexes_are_sound`; an entry that leads to no batch is not sound."""
+    try:
+        return _indexes_are_sound(segment)
+    except SegmentDamage:
+        return False
+
+
+def _indexes_are_sound(segment: Segment) -> bool:
+    """Whole entries, both columns rising, inside the file, and the last one names a batch."""
+    for index in (segment.offsets, segment.times):
+        if not index.exists or not index.has_whole_entries():
+            return False
+        for before, after in pairwise(index.entries()):
+            if before[0] >= after[0] or before[1] > after[1]:
+                return False
+    last = segment.offsets.last
+    if last is not None:
+        if last[1] >= segment.size:
+            return False
+        if segment.header_at(last[1]).last_offset != segment.base_offset + last[0]:
+            return False
+    last_time = segment.times.last
+    if last_time is None:
+        return True
+    found = segment.locate(segment.base_offset + last_time[1])
+    return (
+        found is not None
+        and found[0].max_timestamp == last_time[0]
+        and found[0].last_offset == segment.base_offset + last_time[1]
+    )
+
+
+def rebuild_indexes(segment: Segment) -> None:
+    """Index a segment anew from its batches' headers; raises `SegmentDamage`."""
+    segment.reset_indexes()
+    end_offset = segment.base_offset
+    for header, position in segment.headers():
+        segment.note(header, position)
+        end_offset = header.next_offset
+    segment.end_offset = end_offset
+    segment.flush_indexes(final=True)
