@@ -1,0 +1,411 @@
+"""What the chaos test is made of: brokers behind forwarders, bad luck from a seed, and clients that
+take notes.
+
+No test lives here. A broker is reached, by clients and by the other brokers, only through a
+forwarder in this process, which can hold back whatever it carries, reset it, or let nobody in. Each
+start of a broker gets a port of its own that only its forwarder knows.
+"""
+
+import random
+import signal
+import socket
+import struct
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import trio
+from commands import PATIENCE_S
+
+from hightide import Consumer
+from hightide.columns import to_records
+from hightide.errors import ApiError, HightideError
+from hightide.ports import system_random
+from hightide.records import check_crc, iter_batches
+from hightide_broker.runtime.controller import random_id
+from hightide_cli.processes import NodeProcess, start_node, stop_nodes, tail
+
+HOST = "127.0.0.1"
+NODES = (1, 2, 3)
+TOPIC = "t"
+PARTITIONS = 2
+POLL_S = 0.02
+
+SHORT_TIMEOUTS = (
+    "replica.lag.time.max.ms=1s",
+    "replica.socket.timeout.ms=2s",
+    "broker.heartbeat.interval.ms=500",
+    "broker.session.timeout.ms=2s",
+    "controller.quorum.election.timeout.ms=500",
+    "controller.quorum.fetch.timeout.ms=1s",
+    "controller.quorum.request.timeout.ms=1s",
+    "leader.imbalance.check.interval.seconds=2",
+    "replica.high.watermark.checkpoint.interval.ms=500",
+    "shutdown.timeout.ms=1s",
+)
+"""Each one of them runs out within the longest fault; and leaders go home soon, to be hit again."""
+
+_PIPE_BYTES = 64 << 10
+_RESET = struct.pack("ii", 1, 0)
+
+
+async def until(true, *, what):
+    """Wait for something that is true; what it was, when it is. A deadline bounds a hang."""
+    deadline = trio.current_time() + PATIENCE_S
+    while not (found := true()):
+        assert trio.current_time() < deadline, f"never: {what}"
+        await trio.sleep(POLL_S)
+    return found
+
+
+# -- the network -----------------------------------------------------------------------------------
+
+
+def _bound(port=0):
+    """A socket that holds a port of loopback; who connects to it is refused until it listens."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, port))
+    return trio.socket.from_stdlib_socket(held)
+
+
+def _free_port():
+    with _bound() as found:
+        return found.getsockname()[1]
+
+
+class Forwarder:
+    """A port whose connections lead to a broker, wherever that listens now."""
+
+    def __init__(self, nursery):
+        self.target = 0
+        self.accepted = 0
+        self._nursery = nursery
+        self._listener = _bound()
+        self.port = self._listener.getsockname()[1]
+        self._streams = set()
+        self._flows = trio.Event()
+        self._flows.set()
+
+    def admit(self):
+        """Take connections."""
+        self._listener.listen(100)
+        self._nursery.start_soon(self._accept, self._listener)
+
+    def refuse(self):
+        """Nobody listens any more; what is connected stays."""
+        self._listener.close()
+        self._listener = _bound(self.port)
+
+    def cut(self):
+        """Carry nothing in either direction, and tell nobody."""
+        self._flows = trio.Event()
+
+    def heal(self):
+        """What was held back goes on."""
+        self._flows.set()
+
+    def reset(self):
+        """Every connection ends at once, for both of its sides."""
+        for stream in self._streams:
+            with suppress(OSError):
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            stream.socket.close()
+
+    def close(self):
+        """Let the port go; what is connected ends with the nursery."""
+        self._listener.close()
+
+    async def _accept(self, listener):
+        with suppress(trio.ClosedResourceError, OSError):
+            while True:
+                client, _ = await listener.accept()
+                self.accepted += 1
+                self._nursery.start_soon(self._carry, trio.SocketStream(client))
+
+    async def _carry(self, client):
+        self._streams.add(client)
+        broker = trio.SocketStream(trio.socket.socket())
+        try:
+            await self._flows.wait()
+            await broker.socket.connect((HOST, self.target))
+            self._streams.add(broker)
+            async with trio.open_nursery() as both:
+                both.start_soon(self._pipe, client, broker, both.cancel_scope)
+                both.start_soon(self._pipe, broker, client, both.cancel_scope)
+        except OSError:
+            pass
+        finally:
+            for stream in (client, broker):
+                self._streams.discard(stream)
+                stream.socket.close()
+
+    async def _pipe(self, source, sink, scope):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await source.receive_some(_PIPE_BYTES):
+                await self._flows.wait()
+                await sink.send_all(data)
+        await self._flows.wait()
+        scope.cancel()
+
+
+# -- the brokers -----------------------------------------------------------------------------------
+
+
+class Brokers:
+    """Three brokers that are controllers, too, each behind its forwarder."""
+
+    def __init__(self, data, nursery):
+        self.nodes = {node: NodeProcess(data, node) for node in NODES}
+        self.forwarders = {node: Forwarder(nursery) for node in NODES}
+        self.address = ",".join(f"{HOST}:{each.port}" for each in self.forwarders.values())
+        self._voters = ",".join(f"{n}@{HOST}:{each.port}" for n, each in self.forwarders.items())
+        self._cluster_id = random_id(system_random())
+        self._processes = {}
+
+    def start(self, node):
+        """Start a process, and let connections in."""
+        forwarder, port = self.forwarders[node], _free_port()
+        forwarder.target = port
+        forwarder.admit()
+        self._processes[node] = start_node(
+            self.nodes[node],
+            port=port,
+            cluster_id=self._cluster_id,
+            voters=self._voters,
+            assignments=[f"advertised.port={forwarder.port}", *SHORT_TIMEOUTS],
+        )
+
+    def check(self):
+        """No process has ended by itself."""
+        for node, process in self._processes.items():
+            code, last = process.poll(), tail(self.nodes[node].log_file, 20)
+            assert code is None, "\n".join([f"broker {node} ended with {code}:", *last])
+
+    async def serve(self, *nodes):
+        """Wait until brokers serve."""
+
+        def served():
+            self.check()
+            return all(self.nodes[n].facts().get("pid") == self._processes[n].pid for n in nodes)
+
+        await until(served, what=f"brokers {nodes} serve")
+
+    def send(self, node, number):
+        """Send a signal to a broker's process."""
+        self._processes[node].send_signal(number)
+
+    async def kill(self, node):
+        """`kill -9`; returns when the process is gone."""
+        process = self._processes.pop(node)
+        process.kill()
+        await trio.to_thread.run_sync(process.wait)
+
+    async def stop(self):
+        """Stop all in order; {node: exit code}."""
+        left = await trio.to_thread.run_sync(stop_nodes, list(self.nodes.values()))
+        assert not left, f"{left} do not stop"
+        stopped, self._processes = self._processes, {}
+        return {n: await trio.to_thread.run_sync(each.wait) for n, each in stopped.items()}
+
+    def end(self):
+        """Nothing of it is left alive, asleep or not."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait(PATIENCE_S)
+        for forwarder in self.forwarders.values():
+            forwarder.close()
+
+
+@asynccontextmanager
+async def open_brokers(data):
+    """Brokers that serve, for the block."""
+    async with trio.open_nursery() as nursery:
+        brokers = Brokers(data, nursery)
+        try:
+            for node in NODES:
+                brokers.start(node)
+            await brokers.serve(*NODES)
+            yield brokers
+        finally:
+            brokers.end()
+            nursery.cancel_scope.cancel()
+
+
+# -- bad luck --------------------------------------------------------------------------------------
+
+KINDS = ("kill", "kill unseen", "sleep", "cut", "reset")
+"""Unseen: the forwarder still lets everybody in, and they find nobody there."""
+BOTH_SHARE = 0.2
+"""How often two brokers are hit at a time."""
+
+
+class Hit(NamedTuple):
+    """What is done to one broker."""
+
+    kind: str
+    node: int
+    after_s: float
+    for_s: float
+
+    def __str__(self):
+        return f"{self.kind} {self.node}" + f" for {self.for_s:.1f} s" * (self.kind != "reset")
+
+
+class Faults:
+    """Hits brokers as a seed decides, one after the other or two at a time."""
+
+    def __init__(self, brokers, seed):
+        self._brokers = brokers
+        self._random = random.Random(seed)
+
+    async def run(self, seconds):
+        """Hit brokers for a time; at the end everything is healed, and all processes serve."""
+        ends = trio.current_time() + seconds
+        while trio.current_time() < ends:
+            hits, rest_s = self._draw()
+            print(time.strftime("%H:%M:%S"), " and ".join(map(str, hits)))
+            async with trio.open_nursery() as nursery:
+                for hit in hits:
+                    nursery.start_soon(self._hit, hit)
+            await trio.sleep(rest_s)
+        print(time.strftime("%H:%M:%S"), "healed")
+
+    def _draw(self):
+        """The next hits, and the rest after them. All that is drawn is drawn here, in order."""
+        draw = self._random
+        nodes = draw.sample(NODES, 2 if draw.random() < BOTH_SHARE else 1)
+        hits = []
+        for place, node in enumerate(nodes):
+            after_s = place * draw.uniform(0, 0.5)
+            hits.append(Hit(draw.choice(KINDS), node, after_s, draw.uniform(0.5, 3)))
+        return hits, draw.uniform(0, 0.7)
+
+    async def _hit(self, hit):
+        brokers, node = self._brokers, hit.node
+        forwarder = brokers.forwarders[node]
+        await trio.sleep(hit.after_s)
+        match hit.kind:
+            case "kill" | "kill unseen":
+                await brokers.kill(node)
+                forwarder.target = 0
+                forwarder.refuse()
+                if hit.kind == "kill unseen":
+                    forwarder.admit()
+                await trio.sleep(hit.for_s / 2)
+                forwarder.refuse()
+                brokers.start(node)
+                await brokers.serve(node)
+            case "sleep":
+                brokers.send(node, signal.SIGSTOP)
+                await trio.sleep(hit.for_s)
+                brokers.send(node, signal.SIGCONT)
+            case "cut":
+                forwarder.cut()
+                await trio.sleep(hit.for_s)
+                forwarder.heal()
+            case "reset":
+                forwarder.reset()
+        brokers.check()
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Sends numbered records to the partitions in turn, in bursts, until told to stop."""
+
+    def __init__(self, producer):
+        self.sent = []
+        """(partition, number, delivery) of every record, in the order of its sending."""
+        self.stopped = False
+        self._producer = producer
+
+    async def run(self):
+        while not self.stopped:
+            burst = 1 + len(self.sent) % 23
+            for _ in range(burst):
+                number = len(self.sent)
+                where = number // 7 % PARTITIONS
+                delivery = await self._producer.send(TOPIC, b"%d" % number, partition=where)
+                self.sent.append((where, number, delivery))
+            await trio.sleep(0.004)
+
+
+class Reader:
+    """Reads both partitions from their starts; a record that is not the next one is an error."""
+
+    def __init__(self, name):
+        self.values = {number: [] for number in range(PARTITIONS)}
+        self.told = []
+        """Errors that may pass, which it was told nevertheless."""
+        self._name = name
+
+    async def run(self, address):
+        partitions = [(TOPIC, number) for number in self.values]
+        async with Consumer(
+            address, partitions=partitions, auto_offset_reset="none", request_timeout_ms=2000
+        ) as consumer:
+            for number in self.values:
+                consumer.seek(TOPIC, number, 0)
+            while True:
+                await self._poll(consumer)
+
+    async def _poll(self, consumer):
+        try:
+            records = await consumer.poll(timeout_ms=500)
+        except ApiError as error:
+            if not error.retriable:
+                raise
+            self.told.append(error)
+            return
+        for record in records:
+            seen = self.values[record.partition]
+            where = f"{self._name} read offset {record.offset} of partition {record.partition}"
+            assert record.offset == len(seen), f"{where} as number {len(seen)}"
+            seen.append(int(record.value))
+
+    def has_read(self, ends):
+        """Whether everything below these offsets was read."""
+        return all(len(self.values[number]) >= end for number, end in ends.items())
+
+
+async def until_in_sync(admin):
+    """Wait until every replica of every partition is in sync; the partitions' leader epochs."""
+    deadline = trio.current_time() + PATIENCE_S
+    while True:
+        with suppress(HightideError):
+            found = (await admin.describe_topic(TOPIC)).partitions
+            if all(len(part.isr) == len(NODES) and part.leader > 0 for part in found):
+                return [part.leader_epoch for part in found]
+            assert trio.current_time() < deadline, f"never in sync: {found}"
+        await trio.sleep(POLL_S)
+
+
+# -- what is on the disks --------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """One replica, as its files have it."""
+
+    batches: list[bytes]
+    values: list[int]
+    """By offset."""
+
+
+def read_replica(directory, *, below):
+    """The batches of a replica below a watermark, each of them checked; no byte is left over."""
+    batches, values = [], []
+    for path in sorted(directory.glob("*.log")):
+        data, size = path.read_bytes(), 0
+        for header, batch in iter_batches(data):
+            check_crc(batch, header)
+            size += header.size
+            if header.base_offset >= below:
+                continue
+            assert header.base_offset == len(values), f"{path} goes on at {header.base_offset}"
+            batches.append(bytes(batch))
+            values += [int(r.value) for r in to_records(batch, header, TOPIC, 0)]
+        assert size == len(data), f"{path} has {len(data) - size} bytes behind its batches"
+    return Stored(batches, values)

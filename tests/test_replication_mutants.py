@@ -1,0 +1,59 @@
+"""Planted bugs in replication do not survive: each one is noticed by some seed of the simulation.
+
+As with `test_mutants.py`, the seed that is tried first is the one that noticed it last time.
+"""
+
+import logging
+
+import pytest
+from replication_mutants import MUTANTS
+
+from hightide_broker.simulation.replicated import run_seed
+
+SEEDS = range(1, 501)
+NOTICED_BY = {
+    "a_new_follower_cuts_at_its_watermark": 4,
+    "a_follower_does_not_name_its_epoch": 7,
+    "a_follower_acknowledges_what_it_has_not_synced": 2,
+    "divergence_goes_unnoticed": 7,
+    "one_copy_is_enough": 1,
+    "a_majority_is_enough": 1,
+    "who_has_not_fetched_yet_is_not_waited_for": 1,
+    "a_proposed_member_is_not_counted": 1,
+    "a_proposed_shrink_is_acted_upon": 1,
+    "a_leader_counts_what_it_has_not_synced": 2,
+    "an_epoch_begins_behind_its_first_batch": 8,
+    "acks_all_is_answered_at_append": 1,
+    "a_deposed_leader_acknowledges_what_it_has": 9,
+    "a_consumer_reads_up_to_the_log_end": 1,
+    "duplicates_are_not_recognised": 8,
+    "a_follower_learns_nothing_of_producers": 14,
+    "producers_are_forgotten_at_a_restart": 14,
+    "a_log_is_trusted_after_a_crash": 8,
+    "the_disk_lies_about_syncs_of_partitions": 14,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_noticed(name):
+    with MUTANTS[name]():
+        for seed in (NOTICED_BY[name], *SEEDS):
+            if breaks(seed):
+                return
+    pytest.fail(f"{name} survived {len(SEEDS)} seeds")
+
+
+def breaks(seed):
+    """Whether a seed ends with a broken promise, or with a node that crashes."""
+    try:
+        return bool(run_seed(seed).violation)
+    except ExceptionGroup:
+        return True
