@@ -243,7 +243,12 @@ class Node:
     @property
     def address(self) -> str:
         """host:port, as clients are told."""
-        return f"{self.config.advertised_host}:{self.port}"
+        return f"{self.config.advertised_host}:{self.advertised_port}"
+
+    @property
+    def advertised_port(self) -> int:
+        """The port that others are told."""
+        return self.config.number("advertised.port") or self.port
 
     @property
     def image(self) -> ClusterImage:
@@ -348,7 +353,7 @@ class Node:
                     incarnation=random_id(self._random),
                     cluster_id=self.cluster_id,
                     host=self.config.advertised_host,
-                    port=self.config.number("advertised.port") or self.port,
+                    port=self.advertised_port,
                     rack=self.config.text("broker.rack"),
                     roles=list(self.config.roles),
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,

@@ -4,7 +4,7 @@ It fetches from its log end and names the newest epoch it knows; the leader comp
 own epochs and, where the logs part, says how far they may agree. The follower then cuts at the
 smaller of that and its own end of that epoch, and asks again: each round ends in an older epoch, so
 it ends. A watermark never decides what is cut (KIP-101, KIP-279, KIP-595). An answer counts only
-while the log end and the leader epoch of its request still hold.
+while the log end and both epochs of its request still hold.
 
 Offsets are *next* offsets; `now` is monotonic, in seconds. Source: Kafka's AbstractFetcherThread.
 """
@@ -107,7 +107,11 @@ class Follower:
         return Append(result.high_watermark, result.log_start_offset)
 
     def _is_stale(self, asked: m.FetchPartition, log: OwnLog) -> bool:
-        return asked.current_leader_epoch != self.epoch or asked.fetch_offset != log.log_end
+        return (
+            asked.current_leader_epoch != self.epoch
+            or asked.fetch_offset != log.log_end
+            or asked.last_fetched_epoch != log.latest_epoch
+        )
 
     def _on_error(self, error: str, message: str, now: float) -> Step:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -141,9 +141,9 @@ class Server:
     async def serve_stream(self, stream: Stream) -> None:
         """Serve one connection until it ends; never raises for what the peer does."""
         if len(self._connections) >= self._connections_max or self._stopping:
-            log.warning(
-                "refused %s: %d connections (max.connections)", stream.peer, len(self._connections)
-            )
+            why = "stopping" if self._stopping else "max.connections"
+            count = len(self._connections)
+            log.warning("refused %s: %d connections, %s", stream.peer, count, why)
             await stream.aclose()
             return
         connection = _Connection(self, stream)

@@ -29,9 +29,12 @@ class Faults:
             (1, self._black_out),
             (6, self._heal),
         ]
-        self._rotten = self._rng.choice(world.machines) if world.knobs.rots else None
-        if self._rotten is not None:
+        if world.knobs.rots:
             self._kinds.append((4, self._rot))
+        if world.knobs.frail:
+            self._kinds.append((4, self._fail_the_frail))
+        if world.knobs.replicated:
+            self._kinds += [(4, self._strike_partition_leader), (4, self._strand_partition_leader)]
         if len(world.machines) > 1:
             self._kinds += [
                 (3, self._cut_one_way),
@@ -81,8 +84,28 @@ class Faults:
     async def _lose_power(self) -> None:
         await self._crash(self._any(), power=True)
 
-    async def _crash(self, machine: Machine, *, power: bool) -> None:
-        power = power and self._world.knobs.loses_power
+    def _partition_leader(self) -> Machine | None:
+        """Some machine that leads a partition, as it thinks itself."""
+        leading = [
+            machine
+            for machine in self._world.machines
+            if machine.node and any(replica.leader for replica in machine.node.replicas)
+        ]
+        return self._rng.choice(leading) if leading else None
+
+    async def _strike_partition_leader(self) -> None:
+        machine = self._partition_leader()
+        if machine is not None:
+            await self._crash(machine, power=self._rng.random() < 0.5)
+
+    async def _strand_partition_leader(self) -> None:
+        """A leader is cut off from all other machines, but not from clients."""
+        machine = self._partition_leader()
+        if machine is not None:
+            self._isolate_one(machine)
+
+    async def _crash(self, machine: Machine, *, power: bool, whatever: bool = False) -> None:
+        power = power and (self._world.knobs.loses_power or whatever)
         if machine.is_up:
             self._tell(f"{machine.name} {'loses power' if power else 'is killed'}")
             await machine.crash(power=power)
@@ -123,7 +146,9 @@ class Faults:
         self._world.network.cut(one.name, other.name)
 
     async def _isolate(self) -> None:
-        one = self._any()
+        self._isolate_one(self._any())
+
+    def _isolate_one(self, one: Machine) -> None:
         self._tell(f"{one.name} is isolated")
         for other in self._world.machines:
             if other is not one:
@@ -155,10 +180,12 @@ class Faults:
         self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
 
     async def _rot(self) -> None:
-        assert self._rotten is not None
-        found = self._rotten.disk.rot("/topic-", self._rng)
+        found = self._world.weak.disk.rot("/topic-", self._rng)
         if found:
-            self._tell(f"{self._rotten.name}: a bit flips in {found}")
+            self._tell(f"{self._world.weak.name}: a bit flips in {found}")
+
+    async def _fail_the_frail(self) -> None:
+        await self._crash(self._world.weak, power=True, whatever=True)
 
     async def _pause(self) -> None:
         machine = self._any()

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from hightide.records import BatchHeader
 from hightide_broker.core.image import ClusterImage, PartitionState
 from hightide_broker.runtime.replica import Replica
+from hightide_broker.storage.segment import SegmentDamage
 
 Key = tuple[str, int]
 """(topic id, partition)."""
@@ -79,12 +80,27 @@ class Ledger:
     def metadata(self, image: ClusterImage) -> None:
         """Some node has applied the metadata up to here."""
         if image.offset > self._offset:
-            self._offset = image.offset
+            before, self._offset = self._truth, image.offset
             self._truth = {
                 (topic.topic_id, number): state
                 for topic in image.topics.values()
                 for number, state in enumerate(topic.partitions)
             }
+            for key, state in self._truth.items():
+                if key in before and state != before[key]:
+                    self._check_joined(key, {*state.isr} - {*before[key].isr})
+
+    def _check_joined(self, key: Key, members: set[int]) -> None:
+        """Whoever has just become a member of the ISR has all that is committed."""
+        committed = self._committed.get(key)
+        for member in sorted(members):
+            seen = self._seen.get((member, key))
+            if committed and seen and not seen.replica.offline:
+                end = seen.replica.log.log_end
+                self._check(
+                    end >= committed.end,
+                    f"{member} joins the ISR of {seen.replica!r} with {end} of {committed.end}",
+                )
 
     def died(self, node: int) -> None:
         """A node's process is gone, and its replicas with it."""
@@ -154,6 +170,8 @@ class Ledger:
             self._check(
                 not missing, f"{who} does not reckon with {sorted(missing)} of ISR {state.isr}"
             )
+        if replica.high_watermark > seen.watermark:
+            self._check(leader.has_enough, f"{who} commits with ISR {leader.isr}")
         if replica.high_watermark > committed.end:
             self._commit(key, replica, committed, who)
 
@@ -191,7 +209,10 @@ class Ledger:
         log = replica.log
         start, end = max(start, log.log_start), committed.end if end is None else end
         self._check(counted_end >= end, f"{who} has only {counted_end} of {end}: {log}")
-        held = {header.base_offset: Batch.of(header) for header in log.headers(start)}
+        try:
+            held = {header.base_offset: Batch.of(header) for header in log.headers(start)}
+        except SegmentDamage:
+            return  # a rotten disk: it is the replica's to find that out, when it reads
         for base in reversed(committed.batches):
             batch = committed.batches[base]
             if batch.next_offset <= start:
@@ -202,9 +223,14 @@ class Ledger:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def check_equal(self, key: Key) -> None:
-        """All replicas that run have the same bytes below the watermark, and the leader's end."""
-        found = [(node, s.replica) for (node, k), s in sorted(self._seen.items()) if k == key]
+    def check_equal(self, key: Key, *, rotten: int) -> None:
+        """All replicas that run have what is committed, and epochs that agree with it; but for
+        that on the `rotten` node, which may have damage that nobody has met yet."""
+        found = [
+            (node, seen.replica)
+            for (node, of), seen in sorted(self._seen.items())
+            if of == key and node != rotten
+        ]
         committed = self._committed[key]
         for node, replica in found:
             who = f"at the end {replica!r} on node {node}"

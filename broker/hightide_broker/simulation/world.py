@@ -45,6 +45,10 @@ class Knobs:
     fault_interval_s: float = 2.0
     loses_power: bool = True
     """Whether machines may lose what they have not synced."""
+    replicated: bool = False
+    """Whether there are partitions, whose leaders may be struck."""
+    frail: bool = False
+    """Whether one machine may, although the others may not."""
     rots: bool = False
     """Whether one machine's disk flips bits of stored records."""
     clients: int = 2
@@ -186,6 +190,8 @@ class World:
         self.machines = [self._machine(node, is_voter=True) for node in voters]
         observers = range(101, 101 + self.knobs.observers)
         self.machines += [self._machine(node, is_voter=False) for node in observers]
+        self.weak = random.Random(f"weak-{seed}").choice(self.machines)
+        """Whose disk rots, or whose power fails, where that befalls one machine only."""
 
     def _machine(self, node: int, *, is_voter: bool) -> Machine:
         voters = range(1, self.knobs.controllers + 1)
@@ -207,6 +213,11 @@ class World:
         if not is_voter:
             return "broker"
         return "broker,controller" if self.knobs.combined else "controller"
+
+    @property
+    def rotten(self) -> int:
+        """The machine whose disk rots; -1 if none does."""
+        return self.weak.id if self.knobs.rots else -1
 
     @property
     def voters(self) -> list[Machine]:
