@@ -105,18 +105,17 @@ class SimDisk:
         """No more failures."""
         self._failures.clear()
 
-    def rot(self, path_part: str, random: Random) -> str:
-        """Flip one bit of some file with such a path; which one, empty if there is none."""
-        paths = [p for p in sorted(self._files) if path_part in p and self._files[p].data]
-        if not paths:
-            return ""
-        path = paths[random.randrange(len(paths))]
+    def files(self, path_part: str, suffix: str) -> dict[str, bytes]:
+        """The files with such paths that are not empty, and what is in them."""
+        found = [p for p in sorted(self._files) if path_part in p and p.endswith(suffix)]
+        return {path: bytes(self._files[path].data) for path in found if self._files[path].data}
+
+    def flip(self, path: str, at: int, bit: int) -> None:
+        """One bit of a file is not what was written."""
         inode = self._files[path]
-        at, bit = random.randrange(len(inode.data)), 1 << random.randrange(8)
-        inode.data[at] ^= bit
+        inode.data[at] ^= 1 << bit
         if at < len(inode.synced):
             inode.synced = bytes(inode.data[: len(inode.synced)])
-        return f"{path} at byte {at}"
 
     def fail_if_told(self, path: str, operation: str) -> None:
         """Raise the failure that was asked for."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
+from hightide.errors import CorruptBatch
+from hightide.records import CRC_FROM, iter_batches
 from hightide_broker.simulation.world import Machine, World
 
 
@@ -31,8 +34,6 @@ class Faults:
         ]
         if world.knobs.rots:
             self._kinds.append((4, self._rot))
-        if world.knobs.frail:
-            self._kinds.append((4, self._fail_the_frail))
         if world.knobs.replicated:
             self._kinds += [(4, self._strike_partition_leader), (4, self._strand_partition_leader)]
         if len(world.machines) > 1:
@@ -104,8 +105,8 @@ class Faults:
         if machine is not None:
             self._isolate_one(machine)
 
-    async def _crash(self, machine: Machine, *, power: bool, whatever: bool = False) -> None:
-        power = power and (self._world.knobs.loses_power or whatever)
+    async def _crash(self, machine: Machine, *, power: bool) -> None:
+        power = power and self._world.knobs.loses_power
         if machine.is_up:
             self._tell(f"{machine.name} {'loses power' if power else 'is killed'}")
             await machine.crash(power=power)
@@ -180,12 +181,21 @@ class Faults:
         self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
 
     async def _rot(self) -> None:
-        found = self._world.weak.disk.rot("/topic-", self._rng)
-        if found:
-            self._tell(f"{self._world.weak.name}: a bit flips in {found}")
-
-    async def _fail_the_frail(self) -> None:
-        await self._crash(self._world.weak, power=True, whatever=True)
+        """A bit flips in what a checksum covers: base offset and epoch of a batch have none."""
+        machine, rng = self._world.weak, self._rng
+        files = machine.disk.files("/topic-", ".log")
+        if not files:
+            return
+        path = rng.choice(list(files))
+        position, spans = 0, []
+        with suppress(CorruptBatch):
+            for header, batch in iter_batches(files[path]):
+                spans.append((position + CRC_FROM, position + header.size))
+                position += len(batch)
+        if spans:
+            at = rng.randrange(*rng.choice(spans))
+            machine.disk.flip(path, at, rng.randrange(8))
+            self._tell(f"{machine.name}: a bit flips in {path} at byte {at}")
 
     async def _pause(self) -> None:
         machine = self._any()

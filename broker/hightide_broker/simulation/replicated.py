@@ -67,18 +67,16 @@ def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
     )
     # One rotten disk is survived where every committed record is on another one, too.
     rots = synced and rng.random() < 0.3
-    # And so is one machine that forgets what it has not synced (KIP-966).
-    frail = not synced and rng.random() < 0.5
     topics = [
         Subject(
             f"topic-{number}",
             partitions=rng.choice([1, 1, 2]),
-            replicas=3 if rots or frail else rng.choice([2, 3, 3, 3]),
-            configs=(("min.insync.replicas", "2" if rots or frail else rng.choice(["1", "2"])),),
+            replicas=3 if rots else rng.choice([2, 3, 3, 3]),
+            configs=(("min.insync.replicas", "2" if rots else rng.choice(["1", "2"])),),
         )
         for number in range(rng.choice([1, 1, 2]))
     ]
-    return replace(knobs, rots=rots, frail=frail), topics
+    return replace(knobs, rots=rots), topics
 
 
 def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from hightide import messages as m
 from hightide.columns import encode_columns, to_records
 from hightide.records import Buffer, encode_batch, iter_batches
@@ -287,10 +289,7 @@ class Table:
             high_watermark=replica.high_watermark,
             max_bytes=1 << 20,
         )
-        if self.old_rule:
-            fields = {name: getattr(part, name) for name in part.__struct_fields__}
-            part = m.FetchPartition(**{**fields, "last_fetched_epoch": -1})
-        return part
+        return msgspec.structs.replace(part, last_fetched_epoch=-1) if self.old_rule else part
 
     def answer(
         self, leader: str, name: str, part: m.FetchPartition
@@ -324,6 +323,10 @@ class Table:
     ) -> Step:
         """A follower makes of an answer what there is to make of it."""
         replica = self.replica(name)
+        if self.old_rule:
+            # What it did not say, it knows nevertheless.
+            latest = replica.log.epochs.latest_epoch
+            part = msgspec.structs.replace(part, last_fetched_epoch=latest)
         following = Following(now_ms=lambda: 0, lower_recovery_point=lambda *_: True)
         step = following.take(replica, part, result, data, self.now)
         if isinstance(step, AskOffsets) and replica.follower is not None:

@@ -47,8 +47,6 @@ class Knobs:
     """Whether machines may lose what they have not synced."""
     replicated: bool = False
     """Whether there are partitions, whose leaders may be struck."""
-    frail: bool = False
-    """Whether one machine may, although the others may not."""
     rots: bool = False
     """Whether one machine's disk flips bits of stored records."""
     clients: int = 2
@@ -191,7 +189,7 @@ class World:
         observers = range(101, 101 + self.knobs.observers)
         self.machines += [self._machine(node, is_voter=False) for node in observers]
         self.weak = random.Random(f"weak-{seed}").choice(self.machines)
-        """Whose disk rots, or whose power fails, where that befalls one machine only."""
+        """Whose disk rots, where one does."""
 
     def _machine(self, node: int, *, is_voter: bool) -> Machine:
         voters = range(1, self.knobs.controllers + 1)
