@@ -50,10 +50,20 @@ def own(log_end: int = 10, *, log_start: int = 0, **ends: tuple[int, int]) -> Ow
     return OwnLog(log_start, log_end, EPOCH, lambda epoch: known.get(epoch, NONE))
 
 
-def asked(offset: int = 10, *, epoch: int = EPOCH) -> m.FetchPartition:
+def asked(offset: int = 10, *, epoch: int = EPOCH, last_epoch: int = EPOCH) -> m.FetchPartition:
     return m.FetchPartition(
-        topic="jade", partition=0, fetch_offset=offset, current_leader_epoch=epoch
+        topic="jade",
+        partition=0,
+        fetch_offset=offset,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=last_epoch,
     )
+
+
+def test_an_answer_to_a_question_about_other_records_is_ignored() -> None:
+    """The log was cut and has grown to the same end again, in another epoch."""
+    one, question = follower(), asked(last_epoch=EPOCH - 1)
+    assert one.on_result(question, answer(diverging=(2, 5)), own(e2=(2, 7)), NOW) == Ignore()
 
 
 def answer(
