@@ -142,7 +142,7 @@ def test_describe_has_the_stable_json_and_kafkas_two_lines(cluster, topic):
     cluster.run("topics", "alter", topic, "--config", "retention.ms=60000")
     cluster.run("produce", topic, stdin=b"a\nb\nc\n")
     row = cluster.describe(topic)
-    assert list(row) == ["topic", "topic_id", "configs", "partitions"]
+    assert list(row) == ["topic", "topic_id", "configs", "min_insync_replicas", "partitions"]
     assert row["configs"] == {"retention.ms": "60000"}
     (partition,) = row["partitions"]
     assert partition == {

@@ -12,7 +12,7 @@ from commands import hightide
 pytestmark = pytest.mark.slow
 
 TOTALS = ["virtual_s", "events", "messages", "elections", "commits", "snapshots_loaded"]
-FIELDS = ["seeds", "broken", *TOTALS, "asked", "answered", "seconds"]
+FIELDS = ["seeds", "world", "broken", *TOTALS, "asked", "answered", "seconds"]
 OUTCOME = ["seed", "violation", "fingerprint", *TOTALS, "asked", "answered"]
 SEED = 3
 

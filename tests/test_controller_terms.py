@@ -247,7 +247,7 @@ def stopped_after(pause_s, channel):
 
     async def body():
         config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
-        lifecycle = BrokerLifecycle(channel, Watermark(0), broker=1, config=config)
+        lifecycle = BrokerLifecycle(channel, Watermark(0), broker=1, config=config, offline=list)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lifecycle.run)
             await trio.sleep(pause_s)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import trio
 
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, run, say, show_one
@@ -73,6 +72,8 @@ class Writer:
 
     async def run(self, rounds: int, clean: bool) -> list[float]:
         """The gap of each round, in seconds."""
+        import trio
+
         from hightide import Admin
 
         async with Admin(self._cluster.address) as admin, trio.open_nursery() as nursery:
@@ -106,6 +107,8 @@ class Writer:
 
     async def _one_round(self, admin: Any, clean: bool) -> float:
         """End the leader, wait until records are acknowledged again, bring it back."""
+        import trio
+
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
         began = time.monotonic()
         await trio.to_thread.run_sync(partial(self._cluster.stop, leader, kill=not clean))
@@ -120,6 +123,8 @@ class Writer:
         return max(after - before for before, after in pairwise(around))
 
     async def _until_in_sync(self, admin: Any) -> None:
+        import trio
+
         with trio.fail_after(PATIENCE_S):
             while True:
                 if len((await admin.describe_topic(TOPIC)).partitions[0].isr) == 3:

@@ -107,7 +107,13 @@ def replay(seed: int, world: str, json_lines: bool) -> None:
     """Run one seed and print its story; exit 7 if it breaks a promise."""
     outcome = _run(world, seed, keep_story=True)
     if json_lines:
-        fields = {name: getattr(outcome, name) for name in outcome.__slots__ if name != "story"}
+        fields = {
+            "seed": outcome.seed,
+            "violation": outcome.violation,
+            "fingerprint": outcome.fingerprint,
+            "virtual_s": outcome.virtual_s,
+            **outcome.counts,
+        }
         click.echo(json.dumps(fields))
     else:
         for line in outcome.story:
