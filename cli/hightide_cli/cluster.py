@@ -22,6 +22,7 @@ from hightide_cli.processes import (
     read_plan,
     start_node,
     stop_nodes,
+    stop_started,
     tail,
     wait_for_all,
 )
@@ -105,8 +106,8 @@ def up(
         _wait_in_foreground(processes)
     except BaseException:
         if not (serves and detach and len(processes) == 1):
-            for left in stop_nodes(list(processes)):
-                say(f"{left.name} (process {left.pid()}) still runs")
+            for left in stop_started(processes):
+                say(f"{left.name} (process {processes[left].pid}) still runs")
         if is_new and not serves:
             forget_plan(data)
         raise

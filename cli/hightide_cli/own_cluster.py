@@ -43,7 +43,8 @@ class OwnCluster:
         self._remove()
 
     def _remove(self) -> None:
-        stop_nodes(self.nodes, kill=True)
+        for process in self._processes.values():
+            process.kill()
         for process in self._processes.values():
             process.wait()
         self._temporary.cleanup()

@@ -295,6 +295,20 @@ def stop_nodes(nodes: Sequence[NodeProcess], *, kill: bool = False) -> list[Node
     return [left for group in (first, rest) for left in _stop_at_once(group, kill=kill)]
 
 
+def stop_started(processes: Mapping[NodeProcess, subprocess.Popen[bytes]]) -> list[NodeProcess]:
+    """Stop nodes that were only just started, and may not hold their directories yet; those that
+    still run."""
+    stop_nodes([*processes])
+    for process in processes.values():
+        process.terminate()
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while (left := [node for node in processes if processes[node].poll() is None]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(_POLL_S)
+    return left
+
+
 def _stop_at_once(nodes: Sequence[NodeProcess], *, kill: bool) -> list[NodeProcess]:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     left = [node for node in nodes if _signal(node, kill=kill)]

@@ -30,7 +30,6 @@ from hightide.errors import (
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-REFRESH_TIMEOUT_S = 60.0
 TOPIC_GONE_S = 5.0
 """How long a topic or partition that a broker does not know may still be on its way there."""
 
@@ -105,7 +104,7 @@ class BlockingClient:
             connection.close()
         self._connections.clear()
 
-    def refresh(self, topics: Sequence[str], *, timeout_s: float = REFRESH_TIMEOUT_S) -> None:
+    def refresh(self, topics: Sequence[str], *, timeout_s: float) -> None:
         """Look at the cluster again, tried again while no broker answers.
 
         Raises `ApiError` if a topic does not exist, `BrokerUnreachable` or `RequestTimedOut`.

@@ -31,6 +31,8 @@ _KNOWN = {
     )
 }
 
+LOOK_UP_TIMEOUT_S = 60.0
+
 Offsets = dict[str, dict[int, int]]
 """topic → partition → offset; -2 is earliest, -1 is latest."""
 
@@ -48,6 +50,12 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     fetch_timeout_s: float
+    """How long a range may take to be read."""
+
+    @property
+    def look_up_timeout_s(self) -> float:
+        """How long metadata or an offset may take to be found."""
+        return min(self.fetch_timeout_s, LOOK_UP_TIMEOUT_S)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:

@@ -43,7 +43,6 @@ log = logging.getLogger("hightide.spark")
 
 IDLE_WAIT_S = 0.5
 """How long `latestOffset` waits for news: Spark would ask a hundred times a second."""
-_API_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -65,7 +64,7 @@ class _Planner:
 
     def refresh(self) -> dict[str, str]:
         """Look at the topics again; their ids."""
-        self.client.refresh(self.options.topics)
+        self.client.refresh(self.options.topics, timeout_s=self.options.look_up_timeout_s)
         return {topic: self.client.topics[topic].topic_id for topic in self.options.topics}
 
     def partitions(self) -> list[tuple[str, int]]:
@@ -78,7 +77,7 @@ class _Planner:
 
     def place(self, where: tuple[str, int], timestamp: int) -> Place:
         """Where a partition begins (EARLIEST) or ends (LATEST), and its leader epoch."""
-        found = self.client.offset(*where, timestamp, timeout_s=_API_TIMEOUT_S)
+        found = self.client.offset(*where, timestamp, timeout_s=self.options.look_up_timeout_s)
         return Place(found.offset, found.leader_epoch)
 
     def heads(self) -> Position:
@@ -274,8 +273,9 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place.offset > head:
             return f"the high watermark is {head}: the log was cut"
         if place.leader_epoch >= 0:
+            timeout_s = self._planner.options.look_up_timeout_s
             end = self._planner.client.epoch_end(
-                topic, partition, place.leader_epoch, timeout_s=_API_TIMEOUT_S
+                topic, partition, place.leader_epoch, timeout_s=timeout_s
             )
             if 0 <= end.end_offset < place.offset:
                 return (
