@@ -32,6 +32,7 @@ class Consumer:
 
     Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`.
     Give `topics` to read all their partitions, or `partitions` as pairs (topic, partition).
+    `client_rack` names where this consumer stands: a replica in sync there serves it (KIP-392).
 
     Raises `UsageError` for options that cannot work together.
     """
@@ -50,6 +51,7 @@ class Consumer:
         max_partition_fetch_bytes: int = 1 << 20,
         prefetch_bytes: int = 16 << 20,
         check_crcs: bool = True,
+        client_rack: str = "",
         request_timeout_ms: float = 30_000,
         default_api_timeout_ms: float = 60_000,
         metadata_max_age_ms: float = 300_000,
@@ -75,6 +77,7 @@ class Consumer:
         self._partition_bytes = max_partition_fetch_bytes
         self._prefetch_bytes = prefetch_bytes
         self._check_crcs = check_crcs
+        self._rack = client_rack
         self._request_timeout_s = request_timeout_ms / 1000
         self._api_timeout_s = default_api_timeout_ms / 1000
         self._metadata_max_age_s = metadata_max_age_ms / 1000
@@ -137,6 +140,7 @@ class Consumer:
                 check_crcs=self._check_crcs,
                 request_timeout_s=self._request_timeout_s,
                 reset=self._reset,
+                rack=self._rack,
                 on_retry=self._on_retry,
             )
             nursery.start_soon(self._fetcher.run)

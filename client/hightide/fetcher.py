@@ -48,6 +48,7 @@ class Fetcher:
         check_crcs: bool,
         request_timeout_s: float,
         reset: str,
+        rack: str = "",
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._subscription = subscription
@@ -61,6 +62,7 @@ class Fetcher:
         self._check_crcs = check_crcs
         self._request_timeout_s = request_timeout_s
         self._reset = reset
+        self._rack = rack
         self._on_retry = on_retry
         self._tasks: dict[int, None] = {}
         self._wake = Nudge()
@@ -132,6 +134,8 @@ class Fetcher:
                 return False
             if self._topic_is_gone(answer):
                 return True
+            for assignment in assignments:
+                assignment.nearby, assignment.nearby_failed = None, False
             # Leaders may be known again: the tasks that fetch from them sleep.
             self._wake.set()
         complete = True
@@ -143,9 +147,10 @@ class Fetcher:
             if assignment.position is None and not assignment.finding:
                 assignment.finding = True
                 self._nursery.start_soon(self._find_start, assignment)
-            if leader.leader not in self._tasks:
-                self._tasks[leader.leader] = None
-                self._nursery.start_soon(self._fetch_from, leader.leader)
+            source = self._source(assignment, leader)
+            if source not in self._tasks:
+                self._tasks[source] = None
+                self._nursery.start_soon(self._fetch_from, source)
         return complete
 
     def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
@@ -159,6 +164,11 @@ class Fetcher:
 
     def _leader_of(self, where: TopicPartition) -> m.PartitionMetadata | None:
         return self._cluster.leader(where.topic, where.partition)
+
+    @staticmethod
+    def _source(assignment: Assignment, leader: m.PartitionMetadata) -> int:
+        """The broker to read a partition from: its leader, or the replica that the leader named."""
+        return leader.leader if assignment.nearby is None else assignment.nearby
 
     async def _find_start(self, assignment: Assignment) -> None:
         """Set the position of a partition by the reset policy; tried again until it is set."""
@@ -217,7 +227,7 @@ class Fetcher:
     # -- fetching --------------------------------------------------------------------------------
 
     async def _fetch_from(self, broker: int) -> None:
-        """Fetch what this broker leads, until cancelled."""
+        """Fetch what is to be read from this broker, until cancelled."""
         while True:
             due, next_at = self._due(broker)
             if not due:
@@ -232,8 +242,10 @@ class Fetcher:
                 if isinstance(error, ApiError) and not error.retriable:
                     self._fail(error)
                 for assignment in due:
-                    self._cluster.lost_leader(assignment.where.topic, assignment.where.partition)
-                    self._back_off(assignment)
+                    if not _leave_nearby(assignment):
+                        where = assignment.where
+                        self._cluster.lost_leader(where.topic, where.partition)
+                        self._back_off(assignment)
                 self._wake.set()
             finally:
                 for assignment in due:
@@ -250,7 +262,7 @@ class Fetcher:
             leader = self._leader_of(assignment.where)
             if (
                 leader is None
-                or leader.leader != broker
+                or self._source(assignment, leader) != broker
                 or assignment.position is None
                 or assignment.paused
                 or assignment.fetching
@@ -288,6 +300,7 @@ class Fetcher:
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=min(self._max_bytes, room),
+            rack="" if any(a.nearby_failed for a in due) else self._rack,
             partitions=partitions,
         )
         connection = await self._cluster.connection_to(broker)
@@ -314,6 +327,12 @@ class Fetcher:
         assignment.failing_since = None
         assignment.high_watermark = result.high_watermark
         assignment.log_start = result.log_start_offset
+        if result.preferred_read_replica >= 0:
+            assignment.nearby = result.preferred_read_replica
+            if assignment.nearby not in self._cluster.brokers:
+                _leave_nearby(assignment)
+            self._wake.set()
+            return
         if not 0 <= result.records < len(attachments):
             return
         try:
@@ -345,7 +364,11 @@ class Fetcher:
         error = ApiError(code, result.message, broker=address)
         self._tell(error)
         where = assignment.where
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
+        if _leave_nearby(assignment):
+            pass  # never a reason to reset: its leader decides
+        elif (
+            code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset
+        ):
             self._back_off(assignment)  # what was fetched is handed out first
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._reset == "none":
@@ -364,3 +387,11 @@ class Fetcher:
             self._back_off(assignment)
             self._fail(error, assignment)
         self._wake.set()
+
+
+def _leave_nearby(assignment: Assignment) -> bool:
+    """What a follower cannot serve its leader will; whether it was a follower."""
+    was_nearby = assignment.nearby is not None
+    assignment.nearby_failed = assignment.nearby_failed or was_nearby
+    assignment.nearby = None
+    return was_nearby

@@ -191,6 +191,8 @@ class FetchResult(Message, frozen=True, kw_only=True):
     snapshot: EpochEnd | None = None
     """The metadata log no longer holds what was asked for: fetch this snapshot (KIP-630)."""
     current_leader: LeaderHint | None = None
+    preferred_read_replica: int = -1
+    """The broker that a consumer with a rack should ask from now on (KIP-392); -1: this one."""
     records: int = -1
 
 

@@ -49,6 +49,11 @@ class Assignment:
     finding: bool = False
     """Its position is being looked up."""
     backoff_until: float = 0.0
+    nearby: int | None = None
+    """The follower that the leader wants this consumer to read from, until the next metadata
+    (KIP-392)."""
+    nearby_failed: bool = False
+    """It could not: until the next metadata only the leader is asked."""
     failing_since: float | None = None
     """When the errors began that no fetch has ended yet."""
     fetched: deque[FetchedBatch] = field(default_factory=deque)

@@ -188,6 +188,11 @@ class ClusterImage:
         state = self.brokers.get(broker)
         return state is not None and not state.fenced and not state.stopping
 
+    def broker_epoch(self, broker: int) -> int:
+        """The epoch of a broker's registration, -1 if it has none."""
+        state = self.brokers.get(broker)
+        return -1 if state is None else state.epoch
+
     def topic_config(self, topic: str) -> dict[str, str]:
         """What is set on a topic."""
         return self.configs.get(("topic", topic), {})

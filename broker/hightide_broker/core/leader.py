@@ -14,7 +14,7 @@ KIP-497, KIP-841, KIP-903, KIP-966.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
@@ -136,6 +136,28 @@ class Leader:
         epoch = self.active.get(broker)
         remote = self.remotes.get(broker)
         return epoch is not None and remote is not None and remote.broker_epoch in (UNKNOWN, epoch)
+
+    def low_watermark(self, log_start: int) -> int:
+        """Where every live replica's log begins, or below: what lies under it is gone
+        everywhere."""
+        others = [r.log_start for broker, r in self.remotes.items() if broker in self.active]
+        return min([log_start, *others])
+
+    def nearest(self, offset: int, rack: str, rack_of: Callable[[int], str]) -> int:
+        """Who should serve a consumer in `rack` that reads from `offset`: this leader or, in its
+        place, the replica of that rack that is in sync, holds the offset and is furthest on
+        (KIP-392)."""
+        if rack_of(self.broker) == rack:
+            return self.broker
+        there = [
+            (remote.log_end, -broker)
+            for broker, remote in self.remotes.items()
+            if broker in self.isr
+            and broker in self.active
+            and remote.log_start <= offset <= remote.log_end
+            and rack_of(broker) == rack
+        ]
+        return -max(there)[1] if there else self.broker
 
     def is_caught_up(self, remote: Remote, now: float) -> bool:
         """Whether a replica has everything, or had it not too long ago."""

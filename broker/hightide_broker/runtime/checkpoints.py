@@ -47,6 +47,10 @@ class Checkpoints:
             log.warning("ignoring a damaged checkpoint: %s", error)
             return {}
 
+    def had_records(self, key: TopicPartition) -> bool:
+        """Whether a log had anything in it when it was last kept track of."""
+        return self.high_watermarks.get(key, 0) > 0 or self.recovery_points.get(key, 0) > 0
+
     def forget(self, key: TopicPartition) -> None:
         """A new log must not inherit the offsets of a deleted one of the same name."""
         for name, offsets in (

@@ -11,6 +11,7 @@ only partitions that have news (as with KIP-227's sessions); a consumer's names 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -39,6 +40,10 @@ class Source(Protocol):
         """The epoch of a broker's registration, -1 if it has none."""
         ...
 
+    def rack_of(self, broker: int) -> str:
+        """Where a broker stands, empty if it does not say."""
+        ...
+
     def mark_proposal(self, replica: Replica) -> None:
         """Have a leader's proposal sent to the controller, if there is one."""
         ...
@@ -56,14 +61,15 @@ class _Seen(NamedTuple):
         return self.offset.closed is not None or self.offset.value > self.value
 
 
-class _Look(NamedTuple):
+@dataclass(slots=True)
+class _Look:
     """One look at all partitions of a fetch."""
 
-    results: list[m.FetchResult]
-    slices: list[FileSlice]
     complete: bool
     """Whether it may be sent now."""
-    seen: list[_Seen]
+    results: list[m.FetchResult] = field(default_factory=list)
+    slices: list[FileSlice] = field(default_factory=list)
+    seen: list[_Seen] = field(default_factory=list)
 
     def reply(self) -> Reply:
         return Reply(m.FetchResponse(partitions=self.results), self.slices)
@@ -95,13 +101,13 @@ class FetchHandler:
             return self._look(request, request.partitions, is_new=False)
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
         look = self._look(request, [*moved.values()], is_new=False)
-        unmoved = [seen for seen in before.seen if id(seen.part) not in moved]
-        return look._replace(seen=[*unmoved, *look.seen])
+        look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
+        return look
 
     def _look(
         self, request: m.FetchRequest, parts: list[m.FetchPartition], *, is_new: bool
     ) -> _Look:
-        look = _Look([], [], not request.partitions, [])
+        look = _Look(complete=not request.partitions)
         left = min(max(request.max_bytes, 0), self._bytes_max)
         size = 0
         for part in parts:
@@ -109,20 +115,21 @@ class FetchHandler:
                 result, found = self._look_at(request, part, left - size, look, is_new=is_new)
             except Refused as refusal:
                 look.results.append(self._refusal(part, refusal))
-                look = look._replace(complete=True)
+                look.complete = True
                 continue
             if found is not None:
                 look.slices.append(found)
                 size += found.size
             if request.replica_id < 0 or found is not None or _is_news(part, result):
                 look.results.append(result)
-            urgent = result.diverging_epoch is not None
-            if request.replica_id >= 0:
-                urgent = urgent or 0 <= part.high_watermark < result.high_watermark
-            look = look._replace(complete=look.complete or urgent)
+            if result.diverging_epoch is not None:
+                look.complete = True
+            if request.replica_id >= 0 and 0 <= part.high_watermark < result.high_watermark:
+                look.complete = True
         # A follower takes whatever there is: what it has waited for is news of single partitions.
         enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
-        return look._replace(complete=look.complete or size >= enough)
+        look.complete = look.complete or size >= enough
+        return look
 
     def _look_at(
         self,
@@ -140,6 +147,10 @@ class FetchHandler:
         else:
             self._check_consumer(request, part, replica)
         diverging = _divergence(part, replica)
+        nearest = self._nearest(request, part, replica)
+        if diverging is None and nearest >= 0:
+            look.complete = True
+            return _elsewhere(part, replica, nearest), None
         limit = replica.log.log_end if is_follower else replica.committed.value
         found: FileSlice | None = None
         if diverging is None:
@@ -173,6 +184,14 @@ class FetchHandler:
             replica.check_epoch(part.current_leader_epoch)
         else:
             replica.require_leader(part.current_leader_epoch)
+
+    def _nearest(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
+        """The other broker that a consumer should ask, -1 if there is none better (KIP-392)."""
+        leader = replica.leader
+        if not request.rack or request.replica_id >= 0 or leader is None:
+            return -1
+        nearest = leader.nearest(part.fetch_offset, request.rack, self._replicas.rack_of)
+        return -1 if nearest == leader.broker else nearest
 
     def _check_follower(
         self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
@@ -233,6 +252,17 @@ def _divergence(part: m.FetchPartition, replica: Replica) -> m.EpochEnd | None:
     if epoch < part.last_fetched_epoch or end < part.fetch_offset:
         return m.EpochEnd(epoch=epoch, end_offset=end)
     return None
+
+
+def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.FetchResult:
+    """No records: a replica in the consumer's rack has them."""
+    return m.FetchResult(
+        topic=part.topic,
+        partition=part.partition,
+        high_watermark=replica.committed.value,
+        log_start_offset=replica.log.log_start,
+        preferred_read_replica=broker,
+    )
 
 
 def _is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:

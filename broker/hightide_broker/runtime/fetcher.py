@@ -12,7 +12,7 @@ fetch is the acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import trio
@@ -30,7 +30,7 @@ from hightide.ports import Network
 from hightide.records import Buffer
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.follower import AskOffsets, next_fetch
-from hightide_broker.core.image import BrokerState
+from hightide_broker.core.image import ClusterImage
 from hightide_broker.runtime.following import Following, owes_sync, own_log
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.syncer import Syncer
@@ -53,8 +53,8 @@ class Fetchers:
     def __init__(
         self, network: Network, syncer: Syncer, *, broker: int, config: BrokerConfig
     ) -> None:
-        self.brokers: Mapping[int, BrokerState] = {}
-        """Where the brokers are, by the newest metadata."""
+        self.image = ClusterImage()
+        """The newest metadata: where the brokers are."""
         self.broker = broker
         self.wait_s = config.seconds("replica.fetch.wait.max.ms")
         self.patience_s = config.seconds("replica.socket.timeout.ms")
@@ -112,7 +112,7 @@ class Fetchers:
 
     async def connect(self, leader: int) -> Connection:
         """A connection to a leader; raises `BrokerUnreachable`."""
-        state = self.brokers.get(leader)
+        state = self.image.brokers.get(leader)
         if state is None:
             raise BrokerUnreachable(f"broker {leader} is not registered")
         with trio.move_on_after(self.patience_s):
@@ -120,12 +120,6 @@ class Fetchers:
         raise BrokerUnreachable(
             f"no connection within {self.patience_s:g} s", broker=f"{state.host}:{state.port}"
         )
-
-    @property
-    def own_epoch(self) -> int:
-        """The epoch of this broker's registration."""
-        state = self.brokers.get(self.broker)
-        return -1 if state is None else state.epoch
 
 
 class LeaderFetcher:
@@ -135,7 +129,7 @@ class LeaderFetcher:
     def __init__(self, fetchers: Fetchers, leader: int) -> None:
         self._fetchers = fetchers
         self._leader = leader
-        self._at_work: dict[Replica, None] = {}
+        self._at_work: dict[Replica, m.FetchPartition] = {}
         self._ready: dict[Replica, None] = {}
         self._waiting: dict[Replica, None] = {}
         self._requests = 0
@@ -215,7 +209,7 @@ class LeaderFetcher:
                 max_bytes=self._fetchers.partition_bytes,
             )
             asked.append((replica, part))
-            self._at_work[replica] = None
+            self._at_work[replica] = part
         return asked
 
     async def _send(self, asked: list[_Asked], nursery: trio.Nursery) -> None:
@@ -223,7 +217,7 @@ class LeaderFetcher:
         fetchers, wait_s = self._fetchers, self._wait_s()
         request = m.FetchRequest(
             replica_id=fetchers.broker,
-            replica_epoch=fetchers.own_epoch,
+            replica_epoch=fetchers.image.broker_epoch(fetchers.broker),
             max_wait_ms=int(wait_s * 1000),
             max_bytes=fetchers.response_bytes,
             partitions=[part for _, part in asked],
@@ -261,10 +255,13 @@ class LeaderFetcher:
             self._wake.set()
 
     def _failed(self, asked: list[_Asked], error: HightideError) -> None:
-        """No answer: every partition asks again after a pause."""
+        """No answer, or none that can be read on: what is still asked is asked again after a
+        pause."""
         log.info("fetching %d partitions from broker %d: %s", len(asked), self._leader, error)
         now = trio.current_time()
         for replica, part in asked:
+            if self._at_work.get(replica) is not part:
+                continue  # it had its answer, and may be at work in another request by now
             follower = replica.follower
             if follower is not None and follower.epoch == part.current_leader_epoch:
                 follower.back_off(str(error), now)

@@ -23,15 +23,16 @@ from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.runtime.server import CloseConnection, Reply
 from hightide_broker.runtime.watermark import Watermark
 
-PRODUCE_WAIT_MS_MAX = 300_000
+WAIT_MS_MAX = 300_000
+"""The longest that a produce or a deletion waits for other replicas, whatever it asks for."""
 
 
 class _Waiting(NamedTuple):
-    """A produced batch that waits for the watermark of the leader epoch it was appended in."""
+    """A partition of a request that waits for a watermark of the leader epoch it was served in."""
 
     number: int
-    committed: Watermark
-    end_offset: int
+    watermark: Watermark
+    threshold: int
 
 
 class RecordHandlers:
@@ -65,8 +66,7 @@ class RecordHandlers:
             return None
         if not waiting:
             return Reply(m.ProduceResponse(partitions=results))
-        timeout_s = min(max(request.timeout_ms, 0), PRODUCE_WAIT_MS_MAX) / 1000
-        return partial(self._await_commit, request, results, waiting, timeout_s)
+        return partial(self._await_commit, request, results, waiting)
 
     def _append(
         self, number: int, part: m.ProducePartition, acks: int, attachments: list[memoryview]
@@ -103,24 +103,10 @@ class RecordHandlers:
         request: m.ProduceRequest,
         results: list[m.ProduceResult],
         waiting: list[_Waiting],
-        timeout_s: float,
     ) -> Reply:
-        committed = 0
-        with trio.move_on_after(timeout_s):
-            for wait in waiting:
-                try:
-                    await wait.committed.wait_for(wait.end_offset)
-                except Refused as refusal:
-                    part = request.partitions[wait.number]
-                    results[wait.number] = self._produce_error(part, refusal)
-                committed += 1
-        for wait in waiting[committed:]:
-            if wait.committed.value < wait.end_offset:
-                why = Refused(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"not committed within {timeout_s:g} s; the records may still be",
-                )
-                results[wait.number] = self._produce_error(request.partitions[wait.number], why)
+        too_late = "the records are not committed yet, and may still be"
+        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+            results[number] = self._produce_error(request.partitions[number], refusal)
         return Reply(m.ProduceResponse(partitions=results))
 
     def _produce_error(self, part: m.ProducePartition, refusal: Refused) -> m.ProduceResult:
@@ -187,14 +173,61 @@ class RecordHandlers:
             topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
         )
 
-    def delete_records(self, request: m.DeleteRecordsRequest, _: list[memoryview]) -> Reply:
-        """Move log starts up."""
+    def delete_records(
+        self, request: m.DeleteRecordsRequest, _: list[memoryview]
+    ) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Move log starts up; answer once they are up on every live replica, or time is up."""
         results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
-        return Reply(m.DeleteRecordsResponse(partitions=results))
+        waiting = [
+            _Waiting(number, self._replicas.get(each.topic, each.partition).deleted, low)
+            for number, each in enumerate(results)
+            if (low := each.low_watermark) >= 0
+        ]
+        return partial(self._await_deletion, request, results, waiting)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
-        low = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
-        return m.DeleteRecordsResult(topic=part.topic, partition=part.partition, low_watermark=low)
+        log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
+        return m.DeleteRecordsResult(
+            topic=part.topic, partition=part.partition, low_watermark=log_start
+        )
+
+    async def _await_deletion(
+        self,
+        request: m.DeleteRecordsRequest,
+        results: list[m.DeleteRecordsResult],
+        waiting: list[_Waiting],
+    ) -> Reply:
+        too_late = "not every replica has deleted the records yet"
+        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+            part = request.partitions[number]
+            results[number] = m.DeleteRecordsResult(
+                topic=part.topic,
+                partition=part.partition,
+                error=refusal.code,
+                message=refusal.message,
+            )
+        return Reply(m.DeleteRecordsResponse(partitions=results))
+
+
+async def _refusals(
+    waiting: Sequence[_Waiting], timeout_ms: int, too_late: str
+) -> dict[int, Refused]:
+    """Wait for all; by number, why some have not got there: a role that ended, or time."""
+    found = {}
+    timeout_s = min(max(timeout_ms, 0), WAIT_MS_MAX) / 1000
+    done = 0
+    with trio.move_on_after(timeout_s):
+        for wait in waiting:
+            try:
+                await wait.watermark.wait_for(wait.threshold)
+            except Refused as refusal:
+                found[wait.number] = refusal
+            done += 1
+    for wait in waiting[done:]:
+        if wait.watermark.value < wait.threshold:
+            why = f"{too_late} after {timeout_s:g} s"
+            found[wait.number] = Refused(ErrorCode.REQUEST_TIMED_OUT, why)
+    return found
 
 
 def require_watermark(replica: Replica, leader: Leader) -> None:

@@ -98,6 +98,9 @@ class Replica:
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
         self.committed = Watermark(start)
         """The high watermark; closed for those who may not wait any longer."""
+        self.deleted = Watermark(0)
+        """The low watermark, for those who wait until records are gone from every live replica;
+        closed when this role ends."""
         self.synced_wake: Wake | None = None
         """Who waits for everything to be on disk: the fetch that will acknowledge it."""
 
@@ -163,6 +166,7 @@ class Replica:
         )
         self.needs_sync = True
         self._wake_followers(_moved(self, state))
+        self._end_deletes(_moved(self, state))
         self.recompute()
         self.tell(self)
 
@@ -180,6 +184,7 @@ class Replica:
         """Time passed, or brokers came and went: the watermark may have moved."""
         if self.leader is not None:
             self.committed.advance(self.leader.advance(self._now()))
+            self._advance_deleted()
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
         """Follow whoever leads the new epoch, if anybody does; lead no more."""
@@ -197,6 +202,7 @@ class Replica:
         self.leader = self.follower = None
         self.leader_epoch = leader_epoch
         self._wake_followers(why)
+        self._end_deletes(why)
         self._let_go(why)
 
     def _let_go(self, why: Refused) -> None:
@@ -208,12 +214,23 @@ class Replica:
         old, self.appended = self.appended, Watermark(end)
         old.close(why)
 
+    def _end_deletes(self, why: Refused) -> None:
+        old, self.deleted = self.deleted, Watermark(0)
+        old.close(why)
+
+    def _advance_deleted(self) -> None:
+        """The low watermark may have risen; no work unless it is behind."""
+        leader, log = self.leader, self._log
+        if leader is not None and log is not None and self.deleted.value < log.log_start:
+            self.deleted.advance(max(self.deleted.value, leader.low_watermark(log.log_start)))
+
     def go_offline(self, why: str, *, damaged: bool = False) -> None:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
             self.offline, self.is_damaged = why, damaged
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
             self._wake_followers(refusal)
+            self._end_deletes(refusal)
             self._let_go(refusal)
 
     def update_config(self, config: TopicConfig) -> None:
@@ -314,6 +331,7 @@ class Replica:
                 broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
             )
         )
+        self._advance_deleted()
         self.tell(self)
 
     def lower_watermark(self, log_end: int) -> None:
@@ -423,7 +441,10 @@ class Replica:
         return found if found is None or found.offset < self.committed.value else None
 
     def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (-1: the high watermark); the log start then."""
+        """Move the log start up to `offset` (-1: the high watermark); the log start then.
+
+        The records are gone everywhere once `deleted` has reached it. Raises `Refused`.
+        """
         self.require_leader()
         log = self.log
         if not self.config.is_deleted:
@@ -443,6 +464,7 @@ class Replica:
             log.advance_log_start(target)
         except DiskError as error:
             raise self._storage_refusal(error) from error
+        self._advance_deleted()
         return log.log_start
 
 

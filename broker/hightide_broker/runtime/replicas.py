@@ -29,16 +29,11 @@ from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
-from hightide_broker.runtime.replica import Replica, log_config
+from hightide_broker.runtime.opening import Opener
+from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
-from hightide_broker.storage.checkpoint import (
-    MalformedCheckpoint,
-    TopicPartition,
-    read_partition_metadata,
-)
-from hightide_broker.storage.log import Log
-from hightide_broker.storage.recovery import LogDamaged
+from hightide_broker.storage.checkpoint import TopicPartition
 
 log = logging.getLogger("hightide.replicas")
 
@@ -67,12 +62,13 @@ class Replicas:
         self._config = config
         self._defaults = config.topic_defaults()
         self._inflated_max = config.number("message.inflated.max.bytes")
+        self._lag_max_s = config.seconds("replica.lag.time.max.ms")
+        self._pause_max_s = config.seconds("replica.fetch.backoff.ms")
         self._disk = disk
         self._clock = clock
         self._syncer = syncer
         self._fetchers = fetchers
         self._isr_changes = isr_changes
-        self._clean = clean
         self._witness = witness
         self._active: dict[int, int] = {}
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
@@ -82,6 +78,7 @@ class Replicas:
         """Replicas that wait for room on the disk to be made or to lead."""
         self._image = ClusterImage()
         self.checkpoints = Checkpoints(disk, directory)
+        self._opener = Opener(disk, directory, self.checkpoints, clean=clean)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
@@ -113,6 +110,7 @@ class Replicas:
         del self._starved[key]
         if replica.log_is_missing:
             replica = self._new_replica(topic, replica.partition, replica.config)
+            self._by_name[key] = replica
         self._follow_state(replica, topic.partitions[replica.partition])
         return replica
 
@@ -128,8 +126,12 @@ class Replicas:
 
     def broker_epoch(self, broker: int) -> int:
         """The epoch of a broker's registration, -1 if it has none."""
+        return self._image.broker_epoch(broker)
+
+    def rack_of(self, broker: int) -> str:
+        """Where a broker stands, empty if it does not say."""
         state = self._image.brokers.get(broker)
-        return -1 if state is None else state.epoch
+        return "" if state is None else state.rack
 
     def offline(self) -> list[c.OfflineReplica]:
         """The replicas that serve nobody, and will not by themselves."""
@@ -151,8 +153,11 @@ class Replicas:
         if topic is None:
             return False
         state = topic.partitions[replica.partition]
-        relied_on = self._broker in (*state.isr, *state.elr, state.leader, state.last_leader)
-        return not relied_on and state.leader != NO_LEADER
+        return not self._is_relied_on(state) and state.leader != NO_LEADER
+
+    def _is_relied_on(self, state: PartitionState) -> bool:
+        """Whether this broker may hold records that nobody else has."""
+        return self._broker in (*state.isr, *state.elr, state.leader, state.last_leader)
 
     async def _mend(self, replica: Replica) -> None:
         if not self.lower_recovery_point(replica, 0):
@@ -160,15 +165,14 @@ class Replicas:
         log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
         replica.close_log()
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
-        open_log = partial(self._open_log, topic, number, replica.config, salvage=True)
-        opened = await self._disk.in_thread(open_log)
+        make = partial(self._new_replica, topic, number, replica.config, salvage=True)
+        mended = await self._disk.in_thread(make)
         if self._by_name.get((topic.name, number)) is not replica:
+            mended.close_log()
             return  # the topic was deleted meanwhile
-        mended = self._make_replica(topic, number, replica.config, *opened)
-        if not mended.offline:
-            mended.rebuild_producers(now_ms=self._clock.now_ms())
-            topic = self._image.topics_by_id[replica.topic_id]
-            self._follow_state(mended, topic.partitions[number])
+        self._by_name[(topic.name, number)] = mended
+        topic = self._image.topics_by_id[replica.topic_id]
+        self._follow_state(mended, topic.partitions[number])
 
     # -- following the metadata ------------------------------------------------------------------
 
@@ -181,7 +185,10 @@ class Replicas:
             for number, state in enumerate(topic.partitions):
                 if self._broker in state.replicas:
                     wanted[f"{topic.name}-{number}"] = topic
-                    await self._open_or_create(image, topic, number)
+                    had_records = self.checkpoints.had_records((topic.name, number))
+                    await self._open_or_create(
+                        image, topic, number, must_exist=had_records and self._is_relied_on(state)
+                    )
                     self._follow_state(self._by_name[(topic.name, number)], state)
         for name in self._disk.list(self.directory):
             path = f"{self.directory}/{name}"
@@ -225,7 +232,7 @@ class Replicas:
 
     def _see_brokers(self, image: ClusterImage) -> None:
         self._image = image
-        self._fetchers.brokers = image.brokers
+        self._fetchers.image = image
         active = {b: state.epoch for b, state in image.brokers.items() if image.is_active(b)}
         if active != self._active:
             self._active.clear()
@@ -246,15 +253,13 @@ class Replicas:
                         broker=self._broker,
                         broker_epoch=self.broker_epoch(self._broker),
                         active=self._active,
-                        lag_max_s=self._config.seconds("replica.lag.time.max.ms"),
+                        lag_max_s=self._lag_max_s,
                     )
                 else:
                     replica.update_leader(state)
                 self.mark_dirty(replica)
             elif state.leader_epoch > replica.leader_epoch:
-                replica.become_follower(
-                    state, pause_max_s=self._config.seconds("replica.fetch.backoff.ms")
-                )
+                replica.become_follower(state, pause_max_s=self._pause_max_s)
                 self.mark_dirty(replica)
                 self._fetchers.follow(replica)
         except DiskError as error:
@@ -275,98 +280,46 @@ class Replicas:
                 replica.update_config(config)
                 self.mark_dirty(replica)
 
-    async def _open_or_create(self, image: ClusterImage, topic: TopicState, number: int) -> None:
+    async def _open_or_create(
+        self, image: ClusterImage, topic: TopicState, number: int, *, must_exist: bool = False
+    ) -> None:
         config = self._topic_config(image, topic.name)
-        make = partial(self._new_replica, topic, number, config)
-        replica = await self._disk.in_thread(make)
-        if not replica.offline:
-            try:
-                await self._disk.in_thread(
-                    partial(replica.rebuild_producers, now_ms=self._clock.now_ms())
-                )
-            except DiskError as error:
-                replica.go_offline(str(error))
+        make = partial(self._new_replica, topic, number, config, must_exist=must_exist)
+        self._by_name[(topic.name, number)] = await self._disk.in_thread(make)
 
-    def _new_replica(self, topic: TopicState, number: int, config: TopicConfig) -> Replica:
-        """Open or make a replica; one that could not be is offline and says why."""
-        return self._make_replica(topic, number, config, *self._open_log(topic, number, config))
-
-    def _make_replica(
+    def _new_replica(
         self,
         topic: TopicState,
         number: int,
         config: TopicConfig,
-        opened: Log | None,
-        why: str,
-        damaged: bool,
+        *,
+        must_exist: bool = False,
+        salvage: bool = False,
     ) -> Replica:
-        key = (topic.name, number)
+        """Open or make a replica; one that could not be is offline and says why. A worker thread's
+        work."""
+        opened = self._opener.open(topic, number, config, must_exist=must_exist, salvage=salvage)
         replica = Replica(
             topic.name,
             topic.topic_id,
             number,
             config=config,
-            log=opened,
-            high_watermark=self.checkpoints.high_watermarks.get(key, 0),
+            log=opened.log,
+            high_watermark=self.checkpoints.high_watermarks.get((topic.name, number), 0),
             inflated_max=self._inflated_max,
-            offline=why,
+            offline=opened.why,
         )
-        replica.is_damaged = damaged
+        replica.is_damaged = opened.is_damaged
+        if opened.is_starved:
+            self._starved[(topic.name, number)] = None
         if self._witness is not None:
             replica.tell = partial(self._witness.replica_changed, self._broker)
-        self._by_name[key] = replica
+        if not replica.offline:
+            try:
+                replica.rebuild_producers(now_ms=self._clock.now_ms())
+            except DiskError as error:
+                replica.go_offline(str(error))
         return replica
-
-    def _open_log(
-        self, topic: TopicState, number: int, config: TopicConfig, *, salvage: bool = False
-    ) -> tuple[Log | None, str, bool]:
-        """Open or make one log, in a worker thread; None and the reason if that cannot be, and
-        whether the reason is damage."""
-        path = f"{self.directory}/{topic.name}-{number}"
-        key = (topic.name, number)
-        try:
-            if salvage:
-                self._set_aside_if_nobodys(path)
-            found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
-            if found is not None and found != topic.topic_id:
-                log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
-                self._disk.rename(path, f"{path}.{found}-stray")
-            if not self._disk.exists(f"{path}/partition.metadata"):
-                self.checkpoints.forget(key)
-                return (
-                    Log.create(
-                        self._disk, path, topic_id=topic.topic_id, config=log_config(config)
-                    ),
-                    "",
-                    False,
-                )
-            opened = Log.open(
-                self._disk,
-                path,
-                topic_id=topic.topic_id,
-                config=log_config(config),
-                log_start=self.checkpoints.log_starts.get(key, 0),
-                recovery_point=self.checkpoints.recovery_points.get(key, 0),
-                clean=self._clean,
-                salvage=salvage,
-            )
-        except (DiskError, LogDamaged, MalformedCheckpoint) as error:
-            log.error("%s-%d is offline: %s", topic.name, number, error)
-            if isinstance(error, DiskError) and error.full:
-                self._starved[key] = None
-            return None, str(error), isinstance(error, LogDamaged | MalformedCheckpoint)
-        if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
-            log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
-        return opened, "", False
-
-    def _set_aside_if_nobodys(self, path: str) -> None:
-        """A directory that does not say any more which topic it belongs to is not used."""
-        try:
-            read_partition_metadata(self._disk, path)
-        except MalformedCheckpoint as error:
-            log.warning("%s; set aside as %s.damaged-stray", error, path)
-            self._disk.remove_tree(f"{path}.damaged-stray")
-            self._disk.rename(path, f"{path}.damaged-stray")
 
     def _remove_topic(self, topic_id: str) -> None:
         """Stop serving a deleted topic at once; its directories go later."""

@@ -71,6 +71,9 @@ class _OneReplica:
     def broker_epoch(self, broker: int) -> int:
         return self._table.brokers[broker].epoch
 
+    def rack_of(self, broker: int) -> str:
+        return ""
+
     def mark_proposal(self, replica: Replica) -> None:
         """Proposals are carried out by hand."""
 

@@ -1,0 +1,121 @@
+"""How the log of a replica comes to be: opened as it was left, made anew, or mended.
+
+What lies in a partition's directory is never taken for something else. A directory of another topic
+is set aside, and so, when a replica is mended, is one that does not say what it is of. A log that
+others may rely on and that held records is not made anew, empty: that replica is damaged, and
+begins again from its leader once nobody relies on it. All of this is a worker thread's work.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from hightide_broker.core.image import TopicState
+from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.checkpoints import Checkpoints
+from hightide_broker.runtime.replica import log_config
+from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
+from hightide_broker.storage.log import Log
+from hightide_broker.storage.recovery import LogDamaged
+
+log = logging.getLogger("hightide.replicas")
+
+
+class Opened(NamedTuple):
+    """A log, or why there is none."""
+
+    log: Log | None
+    why: str = ""
+    is_damaged: bool = False
+    """What is stored is wrong, or gone: the leader's may take its place."""
+    is_starved: bool = False
+    """Only for want of room on the disk."""
+
+
+class Opener:
+    """Opens the logs of one data directory; `clean`: the last stop was an orderly one."""
+
+    def __init__(
+        self, disk: Disk, directory: str, checkpoints: Checkpoints, *, clean: bool
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._clean = clean
+
+    def open(
+        self,
+        topic: TopicState,
+        number: int,
+        config: TopicConfig,
+        *,
+        must_exist: bool = False,
+        salvage: bool = False,
+    ) -> Opened:
+        """Open a log, or make it if there is none, which is damage if it `must_exist`; `salvage`
+        what is whole of a damaged one."""
+        try:
+            return Opened(self._open(topic, number, config, must_exist=must_exist, salvage=salvage))
+        except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
+            log.error("%s-%d is offline: %s", topic.name, number, error)
+            if isinstance(error, DiskError):
+                return Opened(None, str(error), is_starved=error.full)
+            return Opened(None, str(error), is_damaged=True)
+
+    def _open(
+        self,
+        topic: TopicState,
+        number: int,
+        config: TopicConfig,
+        *,
+        must_exist: bool,
+        salvage: bool,
+    ) -> Log:
+        path, key = f"{self._directory}/{topic.name}-{number}", (topic.name, number)
+        if salvage:
+            self._set_aside_if_nobodys(path)
+        found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
+        if must_exist and found != topic.topic_id:
+            raise _Missing(path, topic, found)
+        if found is not None and found != topic.topic_id:
+            log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
+            self._disk.rename(path, f"{path}.{found}-stray")
+        if found != topic.topic_id:
+            self._checkpoints.forget(key)
+            return Log.create(self._disk, path, topic_id=topic.topic_id, config=log_config(config))
+        opened = Log.open(
+            self._disk,
+            path,
+            topic_id=topic.topic_id,
+            config=log_config(config),
+            log_start=self._checkpoints.log_starts.get(key, 0),
+            recovery_point=self._checkpoints.recovery_points.get(key, 0),
+            clean=self._clean,
+            salvage=salvage,
+        )
+        if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
+            log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
+        return opened
+
+    def _set_aside_if_nobodys(self, path: str) -> None:
+        """A directory that does not say any more which topic it belongs to is not used."""
+        try:
+            read_partition_metadata(self._disk, path)
+        except MalformedCheckpoint as error:
+            log.warning("%s; set aside as %s.damaged-stray", error, path)
+            self._disk.remove_tree(f"{path}.damaged-stray")
+            self._disk.rename(path, f"{path}.damaged-stray")
+
+
+class _Missing(Exception):
+    """A log that held records is not there."""
+
+    def __init__(self, path: str, topic: TopicState, found: str | None) -> None:
+        what = "is gone" if found is None else f"says that it is of topic id {found}"
+        super().__init__(
+            f"{path} {what}, but held records of {topic.name} (id {topic.topic_id}) before: "
+            f"restore it from a copy, or give up what only it held (`hightide partitions elect "
+            f"--unclean`, or delete the topic)"
+        )
