@@ -69,6 +69,14 @@ async def test_a_watermark_that_a_follower_does_not_know_is_told_at_once():
     assert callable(here.fetch(question(part(3, high_watermark=-1))))
 
 
+async def test_a_follower_hears_of_deleted_records_at_once(mock_clock, nursery):
+    here, replica = await leading()
+    parked = await here.park(nursery, question(part(3, high_watermark=3, log_start_offset=0)))
+    replica.delete_records(2)
+    await settled()
+    assert parked.only.result.log_start_offset == 2
+
+
 async def test_a_fetch_without_partitions_or_without_time_does_not_wait():
     here, _ = await leading()
     assert here.fetch(question()) == {}

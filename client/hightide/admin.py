@@ -135,12 +135,14 @@ class Admin:
     ) -> dict[tuple[str, int], int]:
         """Move log starts up (-1 = the high watermark); the log starts then."""
         found = {}
+        # Its answer, also the one that some replica is late, comes before the request times out.
+        wait_ms = int(self.cluster.request_timeout_s * 500)
         for (topic, partition), offset in offsets.items():
             part = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
             reply: m.DeleteRecordsResponse = await self.cluster.call_leader(
                 topic,
                 partition,
-                m.DeleteRecordsRequest(partitions=[part]),
+                m.DeleteRecordsRequest(partitions=[part], timeout_ms=wait_ms),
                 timeout_s=self._timeout_s,
                 check=_refusal_in_partitions,
             )

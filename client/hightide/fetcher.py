@@ -8,6 +8,7 @@ Failures that only the caller can judge are kept for the next `poll`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
 
@@ -29,6 +30,14 @@ from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicP
 
 _NEVER = float("inf")
 _RETRIABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
+
+
+class _Source(NamedTuple):
+    """Where a partition is read, and how that broker is asked; each has a task of its own."""
+
+    broker: int
+    names_rack: bool
+    """Not where the replica that the leader named failed: the leader would name it again."""
 
 
 class Fetcher:
@@ -64,7 +73,7 @@ class Fetcher:
         self._reset = reset
         self._rack = rack
         self._on_retry = on_retry
-        self._tasks: dict[int, None] = {}
+        self._tasks: dict[_Source, None] = {}
         self._wake = Nudge()
         self._data = trio.Event()
         self._failure: HightideError | None = None
@@ -124,6 +133,7 @@ class Fetcher:
     async def _look_after(self) -> bool:
         """One round; False if something is missing and has to be tried again."""
         assignments = self._subscription.all()
+        self._start_tasks(assignments)
         leaderless = [a for a in assignments if self._leader_of(a.where) is None]
         if leaderless or (self._cluster.is_stale and assignments):
             topics = list(dict.fromkeys(a.where.topic for a in assignments))
@@ -138,6 +148,10 @@ class Fetcher:
                 assignment.nearby, assignment.nearby_failed = None, False
             # Leaders may be known again: the tasks that fetch from them sleep.
             self._wake.set()
+        return self._start_tasks(assignments)
+
+    def _start_tasks(self, assignments: list[Assignment]) -> bool:
+        """See that somebody works for each partition; False if one has no leader."""
         complete = True
         for assignment in assignments:
             leader = self._leader_of(assignment.where)
@@ -147,7 +161,7 @@ class Fetcher:
             if assignment.position is None and not assignment.finding:
                 assignment.finding = True
                 self._nursery.start_soon(self._find_start, assignment)
-            source = self._source(assignment, leader)
+            source = _source(assignment, leader)
             if source not in self._tasks:
                 self._tasks[source] = None
                 self._nursery.start_soon(self._fetch_from, source)
@@ -164,11 +178,6 @@ class Fetcher:
 
     def _leader_of(self, where: TopicPartition) -> m.PartitionMetadata | None:
         return self._cluster.leader(where.topic, where.partition)
-
-    @staticmethod
-    def _source(assignment: Assignment, leader: m.PartitionMetadata) -> int:
-        """The broker to read a partition from: its leader, or the replica that the leader named."""
-        return leader.leader if assignment.nearby is None else assignment.nearby
 
     async def _find_start(self, assignment: Assignment) -> None:
         """Set the position of a partition by the reset policy; tried again until it is set."""
@@ -226,23 +235,27 @@ class Fetcher:
 
     # -- fetching --------------------------------------------------------------------------------
 
-    async def _fetch_from(self, broker: int) -> None:
-        """Fetch what is to be read from this broker, until cancelled."""
+    async def _fetch_from(self, source: _Source) -> None:
+        """Fetch what is to be read from there, until cancelled."""
         while True:
-            due, next_at = self._due(broker)
+            due, next_at = self._due(source)
             if not due:
                 await self._wake.sleep_until(next_at)
                 continue
             for assignment in due:
                 assignment.fetching = True
+            nearby = {assignment.where for assignment in due if assignment.nearby is not None}
             try:
-                await self._fetch(broker, due)
+                await self._fetch(source, due, nearby)
             except (ApiError, *_RETRIABLE) as error:
                 self._tell(error)
-                if isinstance(error, ApiError) and not error.retriable:
+                led = [a for a in due if a.where not in nearby]
+                if led and isinstance(error, ApiError) and not error.retriable:
                     self._fail(error)
                 for assignment in due:
-                    if not _leave_nearby(assignment):
+                    if assignment.where in nearby:
+                        assignment.leave_nearby()
+                    else:
                         where = assignment.where
                         self._cluster.lost_leader(where.topic, where.partition)
                         self._back_off(assignment)
@@ -251,8 +264,8 @@ class Fetcher:
                 for assignment in due:
                     assignment.fetching = False
 
-    def _due(self, broker: int) -> tuple[list[Assignment], float]:
-        """What to ask this broker for now, and when to look again."""
+    def _due(self, source: _Source) -> tuple[list[Assignment], float]:
+        """What to ask for there now, and when to look again."""
         now = trio.current_time()
         next_at = now + 3600
         due: list[Assignment] = []
@@ -262,7 +275,7 @@ class Fetcher:
             leader = self._leader_of(assignment.where)
             if (
                 leader is None
-                or self._source(assignment, leader) != broker
+                or _source(assignment, leader) != source
                 or assignment.position is None
                 or assignment.paused
                 or assignment.fetching
@@ -278,7 +291,9 @@ class Fetcher:
     def _back_off(self, assignment: Assignment) -> None:
         assignment.backoff_until = trio.current_time() + self._cluster.backoff_s(1)
 
-    async def _fetch(self, broker: int, due: list[Assignment]) -> None:
+    async def _fetch(
+        self, source: _Source, due: list[Assignment], nearby: set[TopicPartition]
+    ) -> None:
         asked = {a.where: a.fetch_offset for a in due}
         partitions = []
         for where, offset in asked.items():
@@ -300,10 +315,10 @@ class Fetcher:
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=min(self._max_bytes, room),
-            rack="" if any(a.nearby_failed for a in due) else self._rack,
+            rack=self._rack if source.names_rack else "",
             partitions=partitions,
         )
-        connection = await self._cluster.connection_to(broker)
+        connection = await self._cluster.connection_to(source.broker)
         response, attachments = await connection.call(
             request, timeout_s=self._request_timeout_s + self._max_wait_ms / 1000
         )
@@ -312,7 +327,13 @@ class Fetcher:
             assignment = self._subscription.find(where)
             if assignment is None or asked.get(where) != assignment.fetch_offset:
                 continue
-            self._take(assignment, result, attachments, connection.address)
+            if where in nearby and result.error is not None:
+                # Never a reason to go elsewhere in the partition: its leader decides.
+                self._tell(ApiError(error_code(result.error), result.message))
+                assignment.leave_nearby()
+                self._wake.set()
+            else:
+                self._take(assignment, result, attachments, connection.address)
 
     def _take(
         self,
@@ -330,7 +351,7 @@ class Fetcher:
         if result.preferred_read_replica >= 0:
             assignment.nearby = result.preferred_read_replica
             if assignment.nearby not in self._cluster.brokers:
-                _leave_nearby(assignment)
+                assignment.leave_nearby()
             self._wake.set()
             return
         if not 0 <= result.records < len(attachments):
@@ -343,6 +364,11 @@ class Fetcher:
                     check_crc(data, header)
                 assignment.add(FetchedBatch(header, data))
         except CorruptBatch as error:
+            if assignment.nearby is not None:
+                self._tell(error)
+                assignment.leave_nearby()
+                self._wake.set()
+                return
             self._back_off(assignment)
             self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"), assignment)
         self._data.set()
@@ -364,11 +390,7 @@ class Fetcher:
         error = ApiError(code, result.message, broker=address)
         self._tell(error)
         where = assignment.where
-        if _leave_nearby(assignment):
-            pass  # never a reason to reset: its leader decides
-        elif (
-            code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset
-        ):
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
             self._back_off(assignment)  # what was fetched is handed out first
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._reset == "none":
@@ -389,9 +411,7 @@ class Fetcher:
         self._wake.set()
 
 
-def _leave_nearby(assignment: Assignment) -> bool:
-    """What a follower cannot serve its leader will; whether it was a follower."""
-    was_nearby = assignment.nearby is not None
-    assignment.nearby_failed = assignment.nearby_failed or was_nearby
-    assignment.nearby = None
-    return was_nearby
+def _source(assignment: Assignment, leader: m.PartitionMetadata) -> _Source:
+    """A partition's leader, or the replica that the leader named."""
+    broker = leader.leader if assignment.nearby is None else assignment.nearby
+    return _Source(broker, not assignment.nearby_failed)

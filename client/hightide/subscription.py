@@ -66,6 +66,10 @@ class Assignment:
             return None
         return max(self.high_watermark - self.position, 0)
 
+    def leave_nearby(self) -> None:
+        """The follower cannot serve this: ask the leader, without a rack."""
+        self.nearby, self.nearby_failed = None, True
+
     def seek(self, offset: int) -> None:
         """Go on at `offset`; what was fetched from elsewhere is dropped."""
         if offset < 0:

@@ -154,7 +154,7 @@ class Leader:
             for broker, remote in self.remotes.items()
             if broker in self.isr
             and broker in self.active
-            and remote.log_start <= offset <= remote.log_end
+            and remote.log_start <= offset <= remote.log_end != UNKNOWN
             and rack_of(broker) == rack
         ]
         return -max(there)[1] if there else self.broker

@@ -124,7 +124,7 @@ class FetchHandler:
                 look.results.append(result)
             if result.diverging_epoch is not None:
                 look.complete = True
-            if request.replica_id >= 0 and 0 <= part.high_watermark < result.high_watermark:
+            if request.replica_id >= 0 and _is_awaited(part, result):
                 look.complete = True
         # A follower takes whatever there is: what it has waited for is news of single partitions.
         enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
@@ -190,6 +190,8 @@ class FetchHandler:
         leader = replica.leader
         if not request.rack or request.replica_id >= 0 or leader is None:
             return -1
+        if part.fetch_offset < replica.log.log_start:
+            return -1  # out of range, even if somebody has not deleted it yet
         nearest = leader.nearest(part.fetch_offset, request.rack, self._replicas.rack_of)
         return -1 if nearest == leader.broker else nearest
 
@@ -271,6 +273,14 @@ def _is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
         result.diverging_epoch is not None
         or result.high_watermark > part.high_watermark
         or result.log_start_offset > part.log_start_offset
+    )
+
+
+def _is_awaited(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether somebody waits for a follower to learn this: of commits, or of deletions."""
+    return (
+        0 <= part.high_watermark < result.high_watermark
+        or 0 <= part.log_start_offset < result.log_start_offset
     )
 
 

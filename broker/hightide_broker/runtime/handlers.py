@@ -7,6 +7,7 @@ What changes state (an append) happens in that stretch, in order of arrival.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -104,7 +105,7 @@ class RecordHandlers:
         results: list[m.ProduceResult],
         waiting: list[_Waiting],
     ) -> Reply:
-        too_late = "the records are not committed yet, and may still be"
+        too_late = "not committed within {:g} s; the records may still be"
         for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
             results[number] = self._produce_error(request.partitions[number], refusal)
         return Reply(m.ProduceResponse(partitions=results))
@@ -175,7 +176,7 @@ class RecordHandlers:
 
     def delete_records(
         self, request: m.DeleteRecordsRequest, _: list[memoryview]
-    ) -> Reply | Callable[[], Awaitable[Reply]]:
+    ) -> Callable[[], Awaitable[Reply]]:
         """Move log starts up; answer once they are up on every live replica, or time is up."""
         results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
         waiting = [
@@ -197,7 +198,7 @@ class RecordHandlers:
         results: list[m.DeleteRecordsResult],
         waiting: list[_Waiting],
     ) -> Reply:
-        too_late = "not every replica has deleted the records yet"
+        too_late = "not deleted everywhere within {:g} s; the records will still be"
         for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
             part = request.partitions[number]
             results[number] = m.DeleteRecordsResult(
@@ -213,21 +214,17 @@ async def _refusals(
     waiting: Sequence[_Waiting], timeout_ms: int, too_late: str
 ) -> dict[int, Refused]:
     """Wait for all; by number, why some have not got there: a role that ended, or time."""
-    found = {}
     timeout_s = min(max(timeout_ms, 0), WAIT_MS_MAX) / 1000
-    done = 0
     with trio.move_on_after(timeout_s):
         for wait in waiting:
-            try:
+            with suppress(Refused):
                 await wait.watermark.wait_for(wait.threshold)
-            except Refused as refusal:
-                found[wait.number] = refusal
-            done += 1
-    for wait in waiting[done:]:
-        if wait.watermark.value < wait.threshold:
-            why = f"{too_late} after {timeout_s:g} s"
-            found[wait.number] = Refused(ErrorCode.REQUEST_TIMED_OUT, why)
-    return found
+    late = Refused(ErrorCode.REQUEST_TIMED_OUT, too_late.format(timeout_s))
+    return {
+        wait.number: wait.watermark.closed or late
+        for wait in waiting
+        if wait.watermark.value < wait.threshold
+    }
 
 
 def require_watermark(replica: Replica, leader: Leader) -> None:

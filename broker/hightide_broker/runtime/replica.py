@@ -461,9 +461,11 @@ class Replica:
                 f"(the high watermark)",
             )
         try:
-            log.advance_log_start(target)
+            moved = log.advance_log_start(target)
         except DiskError as error:
             raise self._storage_refusal(error) from error
+        if moved:
+            self._wake_followers(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
         self._advance_deleted()
         return log.log_start
 

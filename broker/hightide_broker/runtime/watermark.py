@@ -10,6 +10,8 @@ import heapq
 
 import trio
 
+from hightide.errors import Refused
+
 
 class Wake:
     """One task's wish to be woken; it may stand at several watermarks at once."""
@@ -36,7 +38,7 @@ class Watermark:
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
-        self.closed: Exception | None = None
+        self.closed: Refused | None = None
         self._heap: list[tuple[int, int, Wake]] = []
         self._order = 0
 
@@ -82,7 +84,7 @@ class Watermark:
             assert self.closed is not None
             raise self.closed
 
-    def close(self, error: Exception) -> None:
+    def close(self, error: Refused) -> None:
         """Wake everybody; those below their threshold get `error`."""
         self.closed = error
         heap, self._heap = self._heap, []
