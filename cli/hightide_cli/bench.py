@@ -12,9 +12,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -26,6 +27,7 @@ FLOOR_BYTES = 256 << 20
 CHUNK_BYTES = 1 << 20
 TOPIC = "bench"
 REPLICAS_MAX = 3
+E2E_RECORDS_MAX = 2000
 
 
 @click.group()
@@ -74,45 +76,46 @@ def bench_options(command: Any) -> Any:
     return command
 
 
-class Subject:
-    """What is measured: a cluster of our own for the time of the measurement, or somebody else's,
-    with a topic for it."""
+class Subject(NamedTuple):
+    """What is measured."""
 
-    def __init__(self, flags: dict[str, Any]) -> None:
-        self._flags = flags
-        self.directory = Path(flags["data"] or tempfile.gettempdir())
-        self.cluster: OwnCluster | None = None
-        self.address = flags["bootstrap"] or ""
-
-    def __enter__(self) -> Subject:
-        if not self.address:
-            brokers = self._flags["brokers"]
-            self.cluster = OwnCluster(brokers=brokers, directory=self.directory).__enter__()
-            self.address = self.cluster.address
-        run(self._make_topic)
-        return self
-
-    async def _make_topic(self) -> None:
-        from hightide import Admin
-
-        async with Admin(self.address) as admin:
-            if any(topic.topic == TOPIC for topic in await admin.list_topics()):
-                await admin.delete_topic(TOPIC)
-            brokers = sum(not b.fenced for b in (await admin.describe_cluster()).brokers)
-            await admin.create_topic(
-                TOPIC,
-                partitions=self._flags["partitions"],
-                replication_factor=min(brokers, REPLICAS_MAX),
-                configs={"flush": self._flags["flush"], "max.message.bytes": str(16 << 20)},
-            )
+    address: str
+    directory: Path
+    """Where a cluster of our own, and the floor of the disk, write."""
+    cluster: OwnCluster | None
 
     def memory_mb(self) -> float | None:
         """The largest broker's resident memory, if they are ours."""
         return self.cluster.memory_mb() if self.cluster else None
 
-    def __exit__(self, *_: object) -> None:
-        if self.cluster is not None:
-            self.cluster.__exit__()
+
+@contextmanager
+def measured(flags: dict[str, Any]) -> Iterator[Subject]:
+    """A cluster of our own for the time of the measurement, or somebody else's, with a topic for
+    it."""
+    directory = Path(flags["data"] or tempfile.gettempdir())
+    if flags["bootstrap"]:
+        run(_make_topic, flags["bootstrap"], flags)
+        yield Subject(flags["bootstrap"], directory, None)
+        return
+    with OwnCluster(brokers=flags["brokers"], directory=directory) as cluster:
+        run(_make_topic, cluster.address, flags)
+        yield Subject(cluster.address, directory, cluster)
+
+
+async def _make_topic(address: str, flags: dict[str, Any]) -> None:
+    from hightide import Admin
+
+    async with Admin(address) as admin:
+        if any(topic.topic == TOPIC for topic in await admin.list_topics()):
+            await admin.delete_topic(TOPIC)
+        brokers = sum(not b.fenced for b in (await admin.describe_cluster()).brokers)
+        await admin.create_topic(
+            TOPIC,
+            partitions=flags["partitions"],
+            replication_factor=min(brokers, REPLICAS_MAX),
+            configs={"flush": flags["flush"], "max.message.bytes": str(16 << 20)},
+        )
 
 
 @bench.command(
@@ -121,7 +124,7 @@ class Subject:
 @bench_options
 def produce(**flags: Any) -> None:
     """One producer process, `send` for each record; the floors are a raw socket and a raw disk."""
-    with Subject(flags) as subject:
+    with measured(flags) as subject:
         seconds = run(_produce, subject.address, flags)
         _report("produce", flags, seconds, subject)
 
@@ -130,7 +133,7 @@ def produce(**flags: Any) -> None:
 @bench_options
 def consume(**flags: Any) -> None:
     """One consumer process, every record as a Python object."""
-    with Subject(flags) as subject:
+    with measured(flags) as subject:
         run(_produce, subject.address, flags)
         seconds = run(_consume, subject.address, flags)
         _report("consume", flags, seconds, subject)
@@ -139,10 +142,12 @@ def consume(**flags: Any) -> None:
 @bench.command(epilog="Example: hightide bench e2e -n 1000 --acks all")
 @bench_options
 def e2e(**flags: Any) -> None:
-    """One record at a time, sent and read back: latency percentiles."""
-    flags["records"] = min(flags["records"], 2000)
-    with Subject(flags) as subject:
+    """One record at a time, at most 2000: how long until it is read back; and, the next ones, until
+    they are acknowledged."""
+    flags["records"] = min(flags["records"], E2E_RECORDS_MAX)
+    with measured(flags) as subject:
         latencies = sorted(run(_round_trips, subject.address, flags))
+        acknowledged = sorted(run(_acknowledgements, subject.address, flags))
         floor = sorted(_socket_round_trips(min(flags["records"], 1000)))
     fields = {
         "bench": "e2e",
@@ -150,8 +155,9 @@ def e2e(**flags: Any) -> None:
         "acks": flags["acks"],
         "flush": flags["flush"],
     }
-    for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
-        fields[name] = round(latencies[int(share * (len(latencies) - 1))] * 1000, 3)
+    for kind, times in (("", latencies), ("ack_", acknowledged)):
+        for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
+            fields[kind + name] = round(times[int(share * (len(times) - 1))] * 1000, 3)
     fields["floor_socket_p50_ms"] = round(floor[len(floor) // 2] * 1000, 3)
     fields["ratio_to_socket"] = round(
         fields["p50_ms"] / max(fields["floor_socket_p50_ms"], 1e-6), 1
@@ -213,6 +219,19 @@ async def _consume(address: str, flags: dict[str, Any]) -> float:
             if not left:
                 break
         return time.perf_counter() - started
+
+
+async def _acknowledgements(address: str, flags: dict[str, Any]) -> list[float]:
+    from hightide import Producer
+
+    value = os.urandom(flags["record_size"])
+    times = []
+    async with Producer(address, acks=flags["acks"], linger_ms=0) as producer:
+        for _ in range(flags["records"]):
+            started = time.perf_counter()
+            await (await producer.send(TOPIC, value))
+            times.append(time.perf_counter() - started)
+    return times
 
 
 async def _round_trips(address: str, flags: dict[str, Any]) -> list[float]:

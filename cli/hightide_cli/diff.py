@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hightide.connection import Connection
 
 FETCH_BYTES = 4 << 20
+SHOWN_MAX = 20
+DAMAGED = "KAFKA_STORAGE_ERROR"
 ANY_REPLICA = "partitions-diff"
 """A rack that is nobody's: whoever names one may be answered by a follower (KIP-392)."""
 
@@ -31,6 +33,12 @@ class Batch(NamedTuple):
     next_offset: int
     leader_epoch: int
     crc: int
+
+    def __str__(self) -> str:
+        return (
+            f"offsets {self.base_offset} to {self.next_offset - 1} of epoch {self.leader_epoch} "
+            f"with checksum {self.crc:08x}"
+        )
 
 
 @dataclass(slots=True)
@@ -48,7 +56,8 @@ class Side:
 @click.argument("part", metavar="TOPIC:PARTITION")
 @client_options
 def diff(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
-    """Compare all replicas of a partition, batch by batch; exit 7 if they differ."""
+    """Compare all replicas of a partition, batch by batch; exit 7 if they differ or one is
+    damaged, 3 if one cannot be asked."""
     topic, number = parse_partition(part)
     sides, differences = run(_compare, bootstrap, timeout_s, topic, number)
     rows = [
@@ -62,9 +71,13 @@ def diff(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
         for side in sides
     ]
     show(rows, output, columns=[*rows[0]], key="broker")
-    for difference in differences:
+    for difference in differences[:SHOWN_MAX]:
         say(difference)
+    if len(differences) > SHOWN_MAX:
+        say(f"and {len(differences) - SHOWN_MAX} more")
     if differences:
+        raise click.exceptions.Exit(CORRUPT)
+    if any(side.error.startswith(DAMAGED) for side in sides):
         raise click.exceptions.Exit(CORRUPT)
     if any(side.error for side in sides):
         raise click.exceptions.Exit(UNREACHABLE)
@@ -91,7 +104,7 @@ async def _compare(
             side.batches += 1
             other, expected = first.setdefault(batch.base_offset, (broker, batch))
             if batch != expected:
-                differences.append(f"{batch} on broker {broker}, {expected} on broker {other}")
+                differences.append(f"broker {broker} has {batch}, broker {other} {expected}")
     return sides, differences + _missing(sides, first)
 
 

@@ -12,10 +12,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import trio
+
 from hightide import messages as m
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
-from hightide.errors import ApiError, ErrorCode, error_code
+from hightide.errors import ApiError, ErrorCode, HightideError, error_code
 from hightide.ports import Network, Random
+
+EACH_BROKER_S = 3.0
+"""How long one broker among all may take to answer."""
 
 
 class _Result(Protocol):
@@ -221,13 +226,28 @@ class Admin:
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
     ) -> list[m.DescribeLogDirsResponse]:
-        """Replicas with offsets and sizes, of each broker or of those named."""
+        """Replicas with offsets and sizes, of those brokers, or of each; then one that does not
+        answer within a few seconds has its `error` set, and nothing else."""
         await self._look_for_brokers()
         request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
-        return [
-            await self.cluster.call_broker(broker, request, timeout_s=self._timeout_s)
-            for broker in (sorted(self.cluster.brokers) if brokers is None else brokers)
-        ]
+        if brokers is not None:
+            call = partial(self.cluster.call_broker, request=request, timeout_s=self._timeout_s)
+            return [await call(broker) for broker in brokers]
+        found: dict[int, m.DescribeLogDirsResponse] = {}
+
+        async def ask(broker: int) -> None:
+            timeout_s = min(self._timeout_s, EACH_BROKER_S)
+            try:
+                found[broker] = await self.cluster.call_broker(broker, request, timeout_s=timeout_s)
+            except HightideError as error:
+                found[broker] = m.DescribeLogDirsResponse(
+                    broker=broker, path="", replicas=[], error=str(error)
+                )
+
+        async with trio.open_nursery() as nursery:
+            for broker in self.cluster.brokers:
+                nursery.start_soon(ask, broker)
+        return [found[broker] for broker in sorted(found)]
 
     async def _look_for_brokers(self) -> None:
         """Learn who the brokers are now."""

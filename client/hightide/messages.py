@@ -420,6 +420,8 @@ class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
     path: str
     replicas: list[ReplicaInfo]
     free_bytes: int = -1
+    error: str = ""
+    """Why nothing is known of this broker: it did not answer."""
 
 
 class TopicPartition(Message, frozen=True, kw_only=True):

@@ -121,6 +121,8 @@ class Brokers:
         lost = self._partitions.lost(request.broker, request.offline)
         if lost:
             # By itself: what else is wanted is decided as of after this, with the next heartbeat.
+            if not state.fenced:
+                self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
             return lost, c.BrokerHeartbeatResponse(
                 caught_up=caught_up, fenced=state.fenced, should_shut_down=False
             )

@@ -91,7 +91,7 @@ class Partitions:
             return other != broker and self._image.is_active(other)
 
         changes: list[AnyChange] = []
-        for replica in offline:
+        for replica in dict.fromkeys(offline):
             topic = self._image.topics_by_id.get(replica.topic_id)
             if topic is None or not 0 <= replica.partition < len(topic.partitions):
                 continue

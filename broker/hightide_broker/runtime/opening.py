@@ -61,7 +61,14 @@ class Opener:
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError):
-                return Opened(None, str(error), is_starved=error.full)
+                # A damaged one stays that: what it could not be mended for must not be trusted.
+                full = error.full
+                return Opened(
+                    None,
+                    str(error),
+                    is_damaged=full and salvage,
+                    is_starved=full and not salvage,
+                )
             return Opened(None, str(error), is_damaged=True)
 
     def _open(

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import trio
+
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
@@ -76,6 +78,7 @@ class Replicas:
         self._doomed: dict[str, None] = {}
         self._starved: dict[TopicPartition, None] = {}
         """Replicas that wait for room on the disk to be made or to lead."""
+        self._mending: dict[TopicPartition, trio.Event] = {}
         self._image = ClusterImage()
         self.checkpoints = Checkpoints(disk, directory)
         self._opener = Opener(disk, directory, self.checkpoints, clean=clean)
@@ -146,7 +149,14 @@ class Replicas:
         nobody relies on them: the leader sends the rest."""
         for replica in self:
             if replica.is_damaged and self._may_mend(replica):
-                await self._mend(replica)
+                key = (replica.topic, replica.partition)
+                self._mending[key] = trio.Event()
+                try:
+                    await self._mend(replica)
+                except DiskError as error:
+                    log.error("%s cannot be mended now: %s", replica.name, error)
+                finally:
+                    self._mending.pop(key).set()
 
     def _may_mend(self, replica: Replica) -> bool:
         topic = self._image.topics_by_id.get(replica.topic_id)
@@ -167,9 +177,9 @@ class Replicas:
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
         make = partial(self._new_replica, topic, number, replica.config, salvage=True)
         mended = await self._disk.in_thread(make)
-        if self._by_name.get((topic.name, number)) is not replica:
-            mended.close_log()
-            return  # the topic was deleted meanwhile
+        if replica.topic_id not in self._image.topics_by_id:
+            mended.close_log()  # it was deleted meanwhile: its directory goes next
+            return
         self._by_name[(topic.name, number)] = mended
         topic = self._image.topics_by_id[replica.topic_id]
         self._follow_state(mended, topic.partitions[number])
@@ -212,6 +222,7 @@ class Replicas:
         self._see_brokers(image)
         removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
         for topic_id in removed:
+            await self._until_mended(topic_id)
             self._remove_topic(topic_id)
         touched: dict[tuple[str, int], None] = {}
         for change in changes:
@@ -339,6 +350,12 @@ class Replicas:
                 self._doomed[doomed] = None
             except DiskError as error:
                 log.error("deleting %s failed, it is left behind: %s", path, error)
+
+    async def _until_mended(self, topic_id: str) -> None:
+        """Nobody may be at work in directories that are about to be renamed."""
+        for key, replica in list(self._by_name.items()):
+            if replica.topic_id == topic_id and key in self._mending:
+                await self._mending[key].wait()
 
     async def remove_doomed(self) -> None:
         """Delete the directories of deleted topics."""

@@ -1,0 +1,129 @@
+"""Goal: `hightide bench` on a cluster of three prints the fields it always prints, with numbers
+that can be true, and leaves neither files nor processes behind.
+
+Method: each measurement runs as a process of its own, as small as it can be made, in a directory
+that nobody else uses; what is left in it, and which of its nodes live, is looked at afterwards.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import hightide
+
+from hightide_cli.failures import USAGE
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+RATE_FIELDS = [
+    *("bench", "records", "record_size", "acks", "flush", "seconds", "records_per_s", "mb_per_s"),
+    *("floor_socket_mb_per_s", "floor_disk_mb_per_s", "ratio_to_socket", "ratio_to_disk"),
+    "broker_memory_mb",
+]
+E2E_FIELDS = [
+    *("bench", "records", "acks", "flush", "p50_ms", "p95_ms", "p99_ms"),
+    *("ack_p50_ms", "ack_p95_ms", "ack_p99_ms"),
+    *("floor_socket_p50_ms", "ratio_to_socket"),
+]
+FAILOVER_FIELDS = [
+    *("bench", "rounds", "stop", "flush", "gap_p50_ms", "gap_p99_ms", "gap_max_ms"),
+    *("acknowledged", "lost"),
+]
+
+
+def commands_below(directory):
+    """The living processes whose command line names something below a directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if str(directory).encode() in command:
+            found.append(command)
+    return found
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Run one measurement; its JSON, once it is certain that nothing of it is left."""
+
+    def run(*words):
+        data = tmp_path / "data"
+        data.mkdir()
+        (data / "kept").write_text("somebody else's")
+        ended = hightide("bench", *words, "-o", "json", "--data", data)
+        assert [path.name for path in data.iterdir()] == ["kept"]
+        assert commands_below(data) == []
+        return json.loads(ended.out)
+
+    return run
+
+
+def test_living_nodes_would_be_found_by_their_command(tmp_path):
+    """What `bench` is judged by finds a node that does run."""
+    data = tmp_path / "data"
+    hightide("up", "--detach", "--data", data, "--port", "0")
+    try:
+        assert len(commands_below(data)) == 1
+    finally:
+        hightide("down", "--data", data, "--kill")
+    assert commands_below(data) == []
+
+
+@pytest.mark.parametrize("flush", ["replicated", "synced"])
+def test_produce_says_how_fast_it_was_and_what_this_machine_could_do(bench, flush):
+    words = ["--brokers", "3", "--acks", "all", "--flush", flush, "-n", "2000"]
+    told = bench("produce", *words, "--record-size", "50")
+    assert list(told) == RATE_FIELDS
+    named = {name: told[name] for name in RATE_FIELDS[:5]}
+    assert named == {
+        "bench": "produce",
+        "records": 2000,
+        "record_size": 50,
+        "acks": "all",
+        "flush": flush,
+    }
+    rate, wire, disk = (told[name] for name in ("records_per_s", *RATE_FIELDS[8:10]))
+    assert min(told["seconds"], rate, wire, disk) > 0
+    mb_per_s = rate * 50 / 1e6
+    assert told["mb_per_s"] == pytest.approx(mb_per_s, abs=0.06)
+    assert told["ratio_to_socket"] == pytest.approx(mb_per_s / wire, rel=0.05, abs=0.0001)
+    assert told["ratio_to_disk"] == pytest.approx(mb_per_s / disk, rel=0.05, abs=0.0001)
+    assert 1 < told["broker_memory_mb"] < 2000
+
+
+def test_e2e_has_percentiles_in_their_order_and_above_the_floor(bench):
+    told = bench("e2e", "--brokers", "3", "-n", "20", "--acks", "all")
+    assert list(told) == E2E_FIELDS
+    assert [told[name] for name in E2E_FIELDS[:4]] == ["e2e", 20, "all", "replicated"]
+    assert 0 < told["floor_socket_p50_ms"] < told["p50_ms"]
+    assert told["p50_ms"] <= told["p95_ms"] <= told["p99_ms"]
+    assert 0 < told["ack_p50_ms"] <= told["ack_p95_ms"] <= told["ack_p99_ms"]
+    assert told["ratio_to_socket"] == round(told["p50_ms"] / told["floor_socket_p50_ms"], 1)
+
+
+@pytest.mark.parametrize(("words", "stop"), [([], "kill -9"), (["--clean"], "clean")])
+def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
+    told = bench("failover", "--rounds", "1", *words)
+    assert list(told) == FAILOVER_FIELDS
+    assert [told[name] for name in FAILOVER_FIELDS[:4]] == ["failover", 1, stop, "synced"]
+    assert 0 < told["gap_p50_ms"] == told["gap_p99_ms"] == told["gap_max_ms"]
+    assert told["acknowledged"] > 0
+    assert told["lost"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["failover", "--rounds", "0"],
+        ["failover", "--flush", "never"],
+        ["produce", "--brokers", "0"],
+        ["e2e", "--acks", "2"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(words):
+    ended = hightide("bench", *words, code=USAGE)
+    assert ended.out == b""
+    assert "Invalid value" in ended.err

@@ -1,0 +1,302 @@
+"""A damaged replica: cut where it is damaged, fetched again, and led by somebody else meanwhile.
+
+Goal: a replica whose bytes are wrong is mended once nobody relies on it, and only then; whatever
+goes wrong meanwhile, it is whole or offline, and says why. The controller hears of it by heartbeat
+and gives its roles away where somebody else can take them. Method: broker 1 with real replicas on
+a simulated disk whose worker threads wait for a gate; answers of its leader made by hand.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from brokers import DATA, FakeClock
+from controller_cluster import NONE
+from frailkit import ALL, DIRECTORY, OURS, RECORDS, Frail
+from leaderkit import EPOCH, ME, THREE, TWO, settled
+from logkit import contents, path_of, sync
+from replicakit import spans_of
+
+from hightide import controller_messages as c
+from hightide.errors import Refused
+from hightide_broker.config import make_config
+from hightide_broker.core.changes import RemoveTopic
+from hightide_broker.core.follower import Follower
+from hightide_broker.runtime.housekeeping import MEND_S, Housekeeping
+from hightide_broker.runtime.lifecycle import BrokerLifecycle
+from hightide_broker.runtime.watermark import Watermark
+
+
+async def damaged(record=3, **facts):
+    """A broker whose replica met damage in this record."""
+    here = Frail()
+    await here.follow_two(**facts)
+    here.damage(record)
+    here.meet(record)
+    return here
+
+
+# --- mending --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", [0, 3, RECORDS - 1])
+async def test_a_damaged_replica_is_cut_at_the_damage_and_made_whole_by_its_leader(record):
+    here = await damaged(record)
+    await here.replicas.mend()
+    replica = here.replica
+    assert here.replicas.offline() == []
+    assert not replica.is_damaged
+    assert (replica.log.log_start, replica.log.log_end) == (0, record)
+    assert spans_of(contents(replica.log)) == ALL[:record]
+    here.catch_up()
+    assert here.is_whole
+    assert replica.high_watermark == RECORDS
+
+
+async def test_housekeeping_mends_soon_after_nobody_relies_on_the_replica(nursery, autojump_clock):
+    here = await damaged(isr=(ME, TWO, THREE))
+    chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
+    nursery.start_soon(chores.run)
+    await trio.sleep(10 * MEND_S)
+    assert here.replicas.offline() == [OURS]
+    await here.change(isr=(TWO, THREE))
+    await trio.sleep(1.1 * MEND_S)
+    here.catch_up()
+    assert here.is_whole
+
+
+RELIED_ON = {
+    "it leads": {"leader": ME, "isr": (ME, TWO, THREE)},
+    "it leads alone": {"leader": ME, "isr": (ME,)},
+    "it is in sync": {"isr": (ME, TWO)},
+    "it is eligible": {"isr": (TWO,), "elr": (ME,)},
+    "it led last": {"leader": NONE, "isr": (), "last_leader": ME},
+    "nobody leads": {"leader": NONE, "isr": (), "elr": (THREE,)},
+}
+
+
+@pytest.mark.parametrize("facts", RELIED_ON.values(), ids=RELIED_ON)
+async def test_a_replica_that_somebody_relies_on_is_not_cut(facts):
+    here = await damaged()
+    await here.change(**facts)
+    stored = here.stored
+    await here.replicas.mend()
+    assert here.stored == stored
+    assert here.replica.is_damaged
+    assert here.replicas.offline() == [OURS]
+    await here.change(isr=(TWO, THREE), elr=(), last_leader=NONE, leader=TWO)
+    await here.replicas.mend()
+    assert here.replica.log.log_end == 3
+
+
+async def test_a_replica_found_damaged_when_it_is_opened_is_mended_like_any_other():
+    before = Frail()
+    await before.follow_two()
+    before.damage(2)
+    here = before.again(clean=False)
+    await here.replicas.load(here.image)
+    assert here.replica.is_damaged
+    assert here.replicas.offline() == [OURS]
+    await here.replicas.mend()
+    assert here.replica.log.log_end == 2
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_a_directory_that_names_no_topic_is_set_aside_and_all_is_fetched_again():
+    before = Frail()
+    await before.follow_two()
+    stored = before.stored
+    before.disk.replace(f"{DIRECTORY}/partition.metadata", b"no such thing")
+    here = before.again(clean=True)
+    await here.replicas.load(here.image)
+    assert here.replica.is_damaged
+    await here.replicas.mend()
+    assert here.replica.log.log_end == 0
+    aside = path_of(0, directory=f"{DIRECTORY}.damaged-stray")
+    assert here.disk.read_file(aside) == stored
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_a_cut_is_preceded_by_a_lower_recovery_point():
+    here = Frail()
+    replica = await here.follow_two()
+    sync(here.disk, replica.log)
+    await here.replicas.checkpoint_recovery_points()
+    here.damage(3)
+    here.meet(3)
+    await here.replicas.checkpoint_recovery_points()
+    points = here.replicas.checkpoints
+    assert points.recovery_points == {("jade", 0): RECORDS}, "it is kept while it is offline"
+    await here.replicas.mend()
+    assert points.recovery_points == {("jade", 0): 0}
+    assert (here.replica.log.synced_end, here.replica.log.log_end) == (0, 3)
+
+
+# --- what happens meanwhile -----------------------------------------------------------------------
+
+
+async def mending(here, nursery):
+    """The replica is about to be mended; the worker thread waits for the gate."""
+    here.disk.gate = trio.Event()
+    nursery.start_soon(here.replicas.mend)
+    await settled()
+
+
+async def done(here):
+    here.disk.gate.set()
+    await settled()
+
+
+async def test_a_topic_deleted_while_its_replica_is_mended_stays_deleted(nursery):
+    here = await damaged()
+    await mending(here, nursery)
+    nursery.start_soon(here.apply, RemoveTopic(topic_id="id-of-jade"))
+    await settled()
+    assert here.disk.exists(DIRECTORY), "somebody is at work in it"
+    await done(here)
+    assert len(here.replicas) == 0
+    await here.replicas.remove_doomed()
+    assert [name for name in here.disk.list(DATA) if "jade" in name] == []
+    assert here.replicas.offline() == []
+    with pytest.raises(Refused):
+        _ = here.replica
+    await here.replicas.mend()
+    assert len(here.replicas) == 0
+
+
+async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_mended_replica(nursery):
+    here = await damaged()
+    await mending(here, nursery)
+    await here.change(leader=THREE)
+    await done(here)
+    assert here.replica.follower == Follower(leader=THREE, epoch=EPOCH + 1)
+    assert (here.replica.leader_epoch, here.replica.log.log_end) == (EPOCH + 1, 3)
+
+
+async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
+    here = await damaged(4)
+    await mending(here, nursery)
+    assert here.replicas.offline() == [OURS], "until it is mended"
+    here.damage(1)
+    await done(here)
+    assert here.replica.log.log_end == 1
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_a_mended_replica_may_be_damaged_and_mended_again():
+    here = await damaged(4)
+    for record in (2, 5):
+        await here.replicas.mend()
+        here.catch_up()
+        assert here.is_whole
+        here.damage(record)
+        here.meet(record)
+    await here.replicas.mend()
+    assert here.replica.log.log_end == 5
+
+
+@pytest.mark.parametrize("operation", ["truncate", "sync", "read"])
+async def test_a_disk_that_fails_while_it_is_mended_leaves_it_offline_with_the_reason(operation):
+    here = await damaged()
+    here.disk.fail(operation, "jade-0", "the disk is gone")
+    await here.replicas.mend()
+    assert "the disk is gone" in here.replica.offline
+    assert here.replicas.offline() == [OURS]
+    here.disk.heal()
+    await here.replicas.mend()
+    assert here.replicas.offline() == [OURS], "a disk that failed is not trusted again"
+
+
+async def test_a_full_disk_leaves_it_damaged_until_there_is_room():
+    here = await damaged()
+    here.disk.capacity = here.disk.used_bytes()
+    await here.replicas.mend()
+    assert here.replicas.offline() == [OURS]
+    assert here.replica.is_damaged
+    here.disk.capacity = 1 << 40
+    assert here.replica.is_damaged, "not opened again as if it were whole"
+    await here.replicas.mend()
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_a_recovery_point_that_cannot_be_lowered_ends_nothing(nursery, autojump_clock):
+    here = await damaged()
+    await here.replicas.checkpoint_recovery_points()
+    here.replicas.checkpoints.recovery_points[("jade", 0)] = 3
+    here.disk.fail("replace", "recovery-point")
+    chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
+    nursery.start_soon(chores.run)
+    await trio.sleep(2 * MEND_S)
+    assert here.replicas.offline() == [OURS]
+    here.disk.heal()
+    await trio.sleep(2 * MEND_S)
+    assert here.replicas.offline() == []
+
+
+async def test_what_a_failing_disk_left_half_mended_is_mended_by_the_next_process():
+    before = await damaged()
+    before.disk.fail("truncate", "jade-0")
+    await before.replicas.mend()
+    before.disk.heal()
+    here = before.again(clean=False)
+    await here.replicas.load(here.image)
+    assert here.replica.is_damaged
+    await here.replicas.mend()
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_one_replica_that_cannot_be_mended_holds_no_other_up():
+    here = await damaged()
+    other = await here.create("onyx", leader=TWO, isr=(TWO, THREE))
+    other.go_offline("for a test", damaged=True)
+    here.disk.fail("truncate", "jade-0")
+    await here.replicas.mend()
+    assert here.replicas.offline() == [OURS]
+    assert not here.replicas.get("onyx", 0).offline
+
+
+# --- what the heartbeat says ----------------------------------------------------------------------
+
+
+class Listener:
+    """The way to a controller that remembers what every heartbeat said of offline replicas."""
+
+    def __init__(self) -> None:
+        self.told = []
+
+    async def ask(self, request, *, timeout_s=None):
+        self.told.append(request.offline)
+        await trio.sleep(0.001)
+        return c.BrokerHeartbeatResponse(caught_up=True, fenced=False, should_shut_down=False), 0
+
+
+async def test_every_heartbeat_names_the_replicas_that_are_offline_then(nursery, autojump_clock):
+    here = Frail()
+    await here.follow_two()
+    listener = Listener()
+    config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
+    lifecycle = BrokerLifecycle(
+        listener, Watermark(0), broker=ME, config=config, offline=here.replicas.offline
+    )
+    nursery.start_soon(lifecycle.run)
+    await trio.sleep(2.5)
+    here.damage(3)
+    here.meet(3)
+    await trio.sleep(2)
+    await here.replicas.mend()
+    await trio.sleep(2)
+    assert listener.told == [[]] * 3 + [[OURS]] * 2 + [[]] * 2
+
+
+async def test_a_replica_that_waits_for_room_is_not_reported():
+    here = Frail()
+    here.disk.capacity = 0
+    await here.create(leader=TWO, isr=(TWO, THREE), partitions=2)
+    assert here.replicas.offline() == []
+    here.disk.capacity = 1 << 40
+    assert here.replica.follower is not None
