@@ -147,4 +147,4 @@ def test_a_broker_that_loses_one_replica_after_the_other_is_alive():
 def test_a_partition_that_is_reported_twice_is_moved_once():
     cluster = three_brokers()
     report(cluster, 1, 0, 0)
-    assert epochs(cluster, "a") == [1]
+    assert epochs(cluster, "a") == [(1, 1)]
