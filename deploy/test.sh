@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run every test. Makes .venv if it is missing and installs what the tests need.
-# HIGHTIDE_VENV names another environment; arguments go to pytest.
+# HIGHTIDE_VENV names another environment; arguments go to pytest (`-n 0`: one file after the other).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${HIGHTIDE_VENV:-.venv}
@@ -10,4 +10,4 @@ venv=${HIGHTIDE_VENV:-.venv}
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 rm -rf build ./*.egg-info
-exec "$venv/bin/python" -m pytest "$@"
+exec "$venv/bin/python" -m pytest -n 2 --dist loadfile "$@"
