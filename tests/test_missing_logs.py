@@ -8,8 +8,9 @@ made. Method: a second process on the disk of the first one, with the metadata i
 from __future__ import annotations
 
 import pytest
-from frailkit import DIRECTORY, OURS, RECORDS, Frail
+from frailkit import DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO
+from logkit import path_of
 from replicakit import write
 
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
@@ -27,15 +28,15 @@ def confuse(disk):
     disk.replace(f"{DIRECTORY}/{PARTITION_METADATA}", b"version: 0\ntopic_id: id-of-jAde\n")
 
 
-async def stopped(*, leader, isr, records=RECORDS, kept=True):
+async def stopped(*, leader, isr, records=RECORDS, committed=None, kept=True, clean=True, **config):
     """A process that had these records, and kept its checkpoints; the next one on its disk."""
     before = Frail()
-    replica = await before.create(leader=leader, isr=isr)
+    replica = await before.create(leader=leader, isr=isr, **config)
     write(replica.log, *[(EPOCH, 1)] * records)
-    replica.committed.advance(max(replica.committed.value, records))
+    replica.committed.advance(max(replica.committed.value, committed or records))
     if kept:
         await before.replicas.checkpoint_high_watermarks()
-    return before, before.again(clean=True)
+    return before, before.again(clean=clean)
 
 
 @pytest.mark.parametrize("harm", [lose, confuse])
@@ -79,3 +80,38 @@ async def test_a_log_that_nothing_is_known_of_is_made(records, kept):
     await here.replicas.load(here.image)
     assert here.replicas.offline() == []
     assert here.replica.log.log_end == 0
+
+
+async def torn(**facts):
+    """The next process, and a log whose last batches are gone, as after a loss of power."""
+    _, here = await stopped(leader=TWO, isr=EVERYBODY, clean=False, **facts)
+    path = path_of(0, directory=DIRECTORY)
+    here.disk.replace(path, here.disk.read_file(path)[: 4 * SIZE + 7])
+    await here.replicas.load(here.image)
+    return here
+
+
+async def test_a_log_that_ends_before_what_was_committed_is_not_relied_on():
+    here = await torn(flush="synced")
+    assert here.replicas.offline() == [OURS]
+    assert f"ends at offset 4, but held committed records up to {RECORDS}" in here.replica.offline
+    await here.replicas.checkpoint_high_watermarks()
+    again = here.again(clean=False)
+    await again.replicas.load(again.image)
+    assert again.replicas.offline() == [OURS], "it is still known what was committed"
+    await again.change(isr=(TWO, THREE))
+    await again.replicas.mend()
+    again.catch_up()
+    assert again.is_whole
+
+
+async def test_what_was_not_on_disk_may_be_missing():
+    here = await torn(flush="replicated")
+    assert here.replicas.offline() == []
+    assert here.replica.log.log_end == 4
+
+
+async def test_what_was_not_committed_may_be_missing():
+    here = await torn(committed=4, flush="synced")
+    assert here.replicas.offline() == []
+    assert here.replica.log.log_end == 4

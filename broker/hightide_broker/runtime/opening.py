@@ -2,8 +2,9 @@
 
 What lies in a partition's directory is never taken for something else. A directory of another topic
 is set aside, and so, when a replica is mended, is one that does not say what it is of. A log that
-others may rely on and that held records is not made anew, empty: that replica is damaged, and
-begins again from its leader once nobody relies on it. All of this is a worker thread's work.
+others may rely on and that held records is not made anew, empty, nor used if it ends before what
+was committed and on disk: that replica is damaged, and begins again from its leader once nobody
+relies on it. All of this is a worker thread's work.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged
 
 log = logging.getLogger("hightide.replicas")
+
+NOWHERE = -1
+"""Where a log ends that need not be there."""
 
 
 class Opened(NamedTuple):
@@ -51,13 +55,13 @@ class Opener:
         number: int,
         config: TopicConfig,
         *,
-        must_exist: bool = False,
+        must_reach: int = NOWHERE,
         salvage: bool = False,
     ) -> Opened:
-        """Open a log, or make it if there is none, which is damage if it `must_exist`; `salvage`
-        what is whole of a damaged one."""
+        """Open a log, or make it if there is none; it is damaged if it ends before `must_reach`.
+        `salvage` what is whole of a damaged one."""
         try:
-            return Opened(self._open(topic, number, config, must_exist=must_exist, salvage=salvage))
+            return Opened(self._open(topic, number, config, must_reach=must_reach, salvage=salvage))
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError):
@@ -77,15 +81,16 @@ class Opener:
         number: int,
         config: TopicConfig,
         *,
-        must_exist: bool,
+        must_reach: int,
         salvage: bool,
     ) -> Log:
         path, key = f"{self._directory}/{topic.name}-{number}", (topic.name, number)
         if salvage:
             self._set_aside_if_nobodys(path)
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
-        if must_exist and found != topic.topic_id:
-            raise _Missing(path, topic, found)
+        if must_reach != NOWHERE and found != topic.topic_id:
+            what = "is gone" if found is None else f"says that it is of topic id {found}"
+            raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found is not None and found != topic.topic_id:
             log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
             self._disk.rename(path, f"{path}.{found}-stray")
@@ -102,6 +107,10 @@ class Opener:
             clean=self._clean,
             salvage=salvage,
         )
+        if opened.log_end < must_reach:
+            opened.close()
+            what, held = f"ends at offset {opened.log_end}", f"committed records up to {must_reach}"
+            raise _Missing(path, what, held)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
         return opened
@@ -117,12 +126,10 @@ class Opener:
 
 
 class _Missing(Exception):
-    """A log that held records is not there."""
+    """Records that a log held are not there."""
 
-    def __init__(self, path: str, topic: TopicState, found: str | None) -> None:
-        what = "is gone" if found is None else f"says that it is of topic id {found}"
+    def __init__(self, path: str, what: str, held: str) -> None:
         super().__init__(
-            f"{path} {what}, but held records of {topic.name} (id {topic.topic_id}) before: "
-            f"restore it from a copy, or give up what only it held (`hightide partitions elect "
-            f"--unclean`, or delete the topic)"
+            f"{path} {what}, but held {held} before: restore it from a copy, or give up what only "
+            f"it held (`hightide partitions elect --unclean`, or delete the topic)"
         )

@@ -31,7 +31,7 @@ from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
-from hightide_broker.runtime.opening import Opener
+from hightide_broker.runtime.opening import NOWHERE, Opener
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
@@ -184,6 +184,16 @@ class Replicas:
         topic = self._image.topics_by_id[replica.topic_id]
         self._follow_state(mended, topic.partitions[number])
 
+    def _must_reach(self, topic: TopicState, number: int) -> int:
+        """Where the log of a replica ends at least that other replicas may rely on: at what was
+        committed, if that was on disk; `NOWHERE` if it need not even be there."""
+        state, key = topic.partitions[number], (topic.name, number)
+        relied_on = len(state.replicas) > 1 and self._is_relied_on(state)
+        if not relied_on or not self.checkpoints.had_records(key):
+            return NOWHERE
+        synced = self._topic_config(self._image, topic.name).synced
+        return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
+
     # -- following the metadata ------------------------------------------------------------------
 
     async def load(self, image: ClusterImage) -> None:
@@ -195,9 +205,8 @@ class Replicas:
             for number, state in enumerate(topic.partitions):
                 if self._broker in state.replicas:
                     wanted[f"{topic.name}-{number}"] = topic
-                    had_records = self.checkpoints.had_records((topic.name, number))
                     await self._open_or_create(
-                        image, topic, number, must_exist=had_records and self._is_relied_on(state)
+                        image, topic, number, must_reach=self._must_reach(topic, number)
                     )
                     self._follow_state(self._by_name[(topic.name, number)], state)
         for name in self._disk.list(self.directory):
@@ -292,10 +301,10 @@ class Replicas:
                 self.mark_dirty(replica)
 
     async def _open_or_create(
-        self, image: ClusterImage, topic: TopicState, number: int, *, must_exist: bool = False
+        self, image: ClusterImage, topic: TopicState, number: int, *, must_reach: int = NOWHERE
     ) -> None:
         config = self._topic_config(image, topic.name)
-        make = partial(self._new_replica, topic, number, config, must_exist=must_exist)
+        make = partial(self._new_replica, topic, number, config, must_reach=must_reach)
         self._by_name[(topic.name, number)] = await self._disk.in_thread(make)
 
     def _new_replica(
@@ -304,12 +313,12 @@ class Replicas:
         number: int,
         config: TopicConfig,
         *,
-        must_exist: bool = False,
+        must_reach: int = NOWHERE,
         salvage: bool = False,
     ) -> Replica:
         """Open or make a replica; one that could not be is offline and says why. A worker thread's
         work."""
-        opened = self._opener.open(topic, number, config, must_exist=must_exist, salvage=salvage)
+        opened = self._opener.open(topic, number, config, must_reach=must_reach, salvage=salvage)
         replica = Replica(
             topic.name,
             topic.topic_id,
@@ -375,7 +384,11 @@ class Replicas:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Keep the watermarks of all replicas."""
-        marks = {(r.topic, r.partition): r.high_watermark for r in self if not r.offline}
+        known = self.checkpoints.high_watermarks
+        marks = {
+            key: known.get(key, 0) if replica.offline else replica.high_watermark
+            for key, replica in self._by_name.items()
+        }
         await self.checkpoints.keep_high_watermarks(marks)
 
     async def checkpoint_recovery_points(self) -> None:

@@ -9,7 +9,9 @@ import trio
 
 from hightide.errors import CorruptBatch
 from hightide.records import CRC_FROM, iter_batches
+from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.world import Machine, World
+from hightide_broker.storage.checkpoint import HIGH_WATERMARKS, read_offsets
 
 
 class Faults:
@@ -44,6 +46,17 @@ class Faults:
                 (2, self._clog),
                 (2, self._reset),
             ]
+
+    async def rage(self, seconds: float) -> None:
+        """Anything may happen for so long; then what was begun is ended, everything healed and
+        started, and the weather is fine."""
+        with trio.move_on_after(seconds):
+            await self.run()
+        await self.end()
+        heal(self._world)
+        self._world.network.weather = Weather()
+        for machine in self._world.machines:
+            machine.start(self._nursery)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -121,6 +134,7 @@ class Faults:
 
     async def _black_out(self) -> None:
         power = self._world.knobs.loses_power
+        self._world.blackouts += power
         self._tell(f"everything {'loses power' if power else 'is killed'}")
         for machine in self._world.machines:
             await machine.crash(power=power)
@@ -181,16 +195,21 @@ class Faults:
         self._tell(f"{machine.name} syncs in {machine.disk.sync_latency_s} s")
 
     async def _rot(self) -> None:
-        """A bit flips in what a checksum covers: base offset and epoch of a batch have none."""
+        """A bit flips in what a checksum covers (base offset and epoch of a batch have none) and a
+        checkpoint counts as committed: damage behind that may as well be a torn write."""
         machine, rng = self._world.weak, self._rng
         files = machine.disk.files("/topic-", ".log")
         if not files:
             return
         path = rng.choice(list(files))
+        root, directory, _ = path.rsplit("/", 2)
+        topic, _, number = directory.rpartition("-")
+        kept = read_offsets(machine.disk, f"{root}/{HIGH_WATERMARKS}").get((topic, int(number)), 0)
         position, spans = 0, []
         with suppress(CorruptBatch):
             for header, batch in iter_batches(files[path]):
-                spans.append((position + CRC_FROM, position + header.size))
+                if header.next_offset <= kept:
+                    spans.append((position + CRC_FROM, position + header.size))
                 position += len(batch)
         if spans:
             at = rng.randrange(*rng.choice(spans))

@@ -16,9 +16,8 @@ import trio
 from hightide import Admin, Producer
 from hightide.errors import HightideError
 from hightide_broker.runtime.replica import Replica
-from hightide_broker.simulation.faults import Faults, heal
-from hightide_broker.simulation.network import Weather
-from hightide_broker.simulation.run import LIVENESS_S, Outcome, first_of, outcome_of
+from hightide_broker.simulation.faults import Faults
+from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.traffic import (
     Reading,
@@ -89,18 +88,14 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records = Records()
     world.story.tell(f"{knobs} {topics}")
-    violation = ""
-    try:
-        await _two_phases(world, topics, records)
-    except* AssertionError as group:
-        violation = first_of(group)
-        world.story.tell(f"VIOLATION {violation}")
+    violation = await violation_of(world, _two_phases(world, topics, records))
     ledger = world.judge.ledger
     counts = {
         "elections": world.judge.elections,
         "partition_elections": ledger.elections,
         "commits": ledger.commits,
         "cuts": ledger.cuts,
+        "blackouts": world.blackouts,
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
         "read": records.read,
@@ -126,14 +121,7 @@ async def _two_phases(world: World, topics: list[Subject], records: Records) -> 
                 working.start_soon(sender.run)
             for reader in readers:
                 nursery.start_soon(reader.run)
-            faults = Faults(world, nursery)
-            with trio.move_on_after(TROUBLE_S):
-                await faults.run()
-            await faults.end()
-            heal(world)
-            world.network.weather = Weather()
-            for machine in world.machines:
-                machine.start(nursery)
+            await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, address)
             for sender in senders:
                 sender.rest()

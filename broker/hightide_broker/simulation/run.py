@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +11,6 @@ import trio
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.faults import Faults, heal
 from hightide_broker.simulation.judge import Violation
-from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.world import Machine, World
 
@@ -59,12 +59,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     world = World(seed, keep_story=keep_story)
     history = History()
     world.story.tell(f"{world.knobs}")
-    violation = ""
-    try:
-        await _two_phases(world, history)
-    except* AssertionError as group:
-        violation = first_of(group)
-        world.story.tell(f"VIOLATION {violation}")
+    violation = await violation_of(world, _two_phases(world, history))
     judge = world.judge
     counts = {
         "elections": judge.elections,
@@ -76,11 +71,22 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     return outcome_of(world, seed, violation, counts)
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> str:
+async def violation_of(world: World, life: Awaitable[None]) -> str:
+    """Live a world's life; the promise that was broken, empty if none was."""
+    violation = ""
+    try:
+        await life
+    except* AssertionError as group:
+        violation = _first_of(group)
+        world.story.tell(f"VIOLATION {violation}")
+    return violation
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> str:
     """Some violation of a group."""
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
-        return first_of(error)
+        return _first_of(error)
     kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
     return f"{kind}{error}"
 
@@ -92,14 +98,7 @@ async def _two_phases(world: World, history: History) -> None:
         clients = [Client(world, n, history) for n in range(1, world.knobs.clients + 1)]
         for client in clients:
             await nursery.start(client.run)
-        faults = Faults(world, nursery)
-        with trio.move_on_after(SAFETY_S):
-            await faults.run()
-        await faults.end()
-        heal(world)
-        world.network.weather = Weather()
-        for machine in world.machines:
-            machine.start(nursery)
+        await Faults(world, nursery).rage(SAFETY_S)
         await _become_well(world, clients[0])
         if len(world.voters) > 1:
             await _isolate_a_follower(world)

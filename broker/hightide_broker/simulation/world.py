@@ -190,6 +190,8 @@ class World:
         self.machines += [self._machine(node, is_voter=False) for node in observers]
         self.weak = random.Random(f"weak-{seed}").choice(self.machines)
         """Whose disk rots, where one does."""
+        self.blackouts = 0
+        """How often all machines lost power at once."""
 
     def _machine(self, node: int, *, is_voter: bool) -> Machine:
         voters = range(1, self.knobs.controllers + 1)
