@@ -35,7 +35,7 @@ def these(package, names):
     return tuple(f"{package}.{name}" for name in names.split())
 
 
-PURE_WIRE = "errors records columns messages controller_messages"
+PURE_WIRE = "errors records columns messages controller_messages group_messages"
 # The longest name that fits a module is its room.
 CONFIG_OF_TOPICS = ("hightide_broker.core.topic_config",)
 ARROWS = {
@@ -60,7 +60,6 @@ ARROWS = {
 }
 ARROW_EXCEPTIONS = {"hightide.testing": ("hightide_broker",)}
 FIRST_PARTY = {name.partition(".")[0] for name in ARROWS}
-
 REPLACEMENTS = {
     "trio": "decide without waiting and let the shell await",
     "asyncio": "decide without waiting and let the shell await",
@@ -91,6 +90,7 @@ ALLOWED_BROAD_EXCEPT = {
     "client/hightide/background.py": "carries the block's exception around its nursery",
     "client/hightide/blocking.py": "carries an exception to the caller's thread",
     "client/hightide/consumer.py": "closes what it opened, and raises on",
+    "client/hightide/rebalance.py": "carries what a listener raises to the caller",
 }
 CATCH_ALLS = {"Exception", "BaseException"}
 

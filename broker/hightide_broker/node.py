@@ -33,19 +33,22 @@ from hightide_broker.ports import Disk
 from hightide_broker.runtime.admin_handlers import AdminHandlers
 from hightide_broker.runtime.channel import ControllerChannel
 from hightide_broker.runtime.controller import ControllerShell, random_id
+from hightide_broker.runtime.coordinators import Coordinators
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.following import Following
+from hightide_broker.runtime.groups import GroupHandlers
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.housekeeping import Housekeeping
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.lifecycle import BrokerLifecycle
 from hightide_broker.runtime.lifelines import Lifelines
 from hightide_broker.runtime.metadata_log import MetadataLog
+from hightide_broker.runtime.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.peers import Peers
 from hightide_broker.runtime.publisher import ImagePublisher
 from hightide_broker.runtime.quorum import QuorumDriver
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY, Replicas
-from hightide_broker.runtime.server import Later, Reply, Server
+from hightide_broker.runtime.server import Handler, Later, Reply, Server
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.directory import (
@@ -199,14 +202,14 @@ class Node:
         )
 
     def _build_broker(self, clock: WallClock, witness: Witness | None, *, clean: bool) -> None:
-        config = self.config
+        config, disk = self.config, self._disk
         self._fetchers = Fetchers(self._network, self._syncer, broker=self.id, config=config)
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
         self.replicas = Replicas(
             broker=self.id,
             config=config,
             directory=self._directory,
-            disk=self._disk,
+            disk=disk,
             clock=clock,
             syncer=self._syncer,
             fetchers=self._fetchers,
@@ -226,18 +229,21 @@ class Node:
                 config=config,
                 offline=self.replicas.offline,
             )
-        self._housekeeping = Housekeeping(
-            self.replicas, config=config, disk=self._disk, clock=clock
-        )
+        self._housekeeping = Housekeeping(self.replicas, config=config, disk=disk, clock=clock)
         self._records = RecordHandlers(self.replicas, config=config, clock=clock)
         self._admin = AdminHandlers(
             self,
             self.replicas,
             broker=self.id,
             config=config,
-            disk=self._disk,
+            disk=disk,
             apis=self._served_apis,
         )
+        self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
+        self._groups = GroupHandlers(
+            self._coordinators, broker=self.id, clock=clock, random=self._random
+        )
+        self._offsets = OffsetHandlers(self._coordinators, self, config=config, clock=clock)
         self.server = Server(self, config)
 
     @property
@@ -276,9 +282,10 @@ class Node:
         is_ours = api.name in (*_DECIDED_BY_CONTROLLER, *_QUORUM_APIS, "fetch", "envelope")
         return is_ours or self._handler(api) is not None
 
-    def _handler(self, api: Api) -> object | None:
-        in_records = getattr(self._records, api.name, None) if self.lifecycle else None
-        return in_records or getattr(self._admin, api.name, None)
+    def _handler(self, api: Api) -> Handler | None:
+        of_broker = (self._records, self._groups, self._offsets) if self.lifecycle else ()
+        found = (getattr(each, api.name, None) for each in (*of_broker, self._admin))
+        return next(filter(None, found), None)
 
     def _served_apis(self) -> list[Api]:
         return [api for api in APIS if self.serves(api)]
@@ -304,9 +311,7 @@ class Node:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.id} is a controller, not a broker"
             )
-        assert callable(handler), f"{api.name} has no handler"
-        outcome: Reply | Later | None = handler(request, attachments)
-        return outcome
+        return handler(request, attachments)
 
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
@@ -363,6 +368,7 @@ class Node:
             self._attached = True
             nursery.start_soon(self._fetchers.run, self._following)
             nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
+            nursery.start_soon(self._coordinators.run)
             await self.publisher.attach(self.replicas)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()

@@ -22,9 +22,12 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 @click.command(
     epilog="Examples: hightide consume orders --from start -e · "
     "hightide consume orders -f '%t-%p @%o %k=%v\\n' -c 10 · "
-    "hightide consume orders --from @2013-06-01"
+    "hightide consume orders --from @2013-06-01 · hightide consume orders -g billing --from start"
 )
 @click.argument("topics", nargs=-1, required=True)
+@click.option(
+    "-g", "--group", default="", help="Share the topics with the group's other members; commit."
+)
 @click.option("-p", "--partitions", help="Only these, as 0,1,2.")
 @click.option(
     "--from",
@@ -32,7 +35,8 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
     default="end",
     show_default=True,
     metavar="start|end|N|-N|@TIME",
-    help="Where to begin: an offset, N before the end, or a time.",
+    help="Where to begin: an offset, N before the end, or a time. With -g: where nothing is "
+    "committed, start or end.",
 )
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end as it is now.")
 @click.option("-c", "--count", type=int, help="Stop after so many records.")
@@ -53,7 +57,14 @@ def consume(topics: tuple[str, ...], **flags: Any) -> None:
         raise click.UsageError("give -f or -J, not both")
     if flags["count"] is not None and flags["count"] < 1:
         raise click.UsageError(f"-c {flags['count']}, expected 1 or more")
-    parse_start(flags["start"])
+    kind, _ = parse_start(flags["start"])
+    if flags["group"] and (kind not in ("start", "end") or flags["exit_at_end"]):
+        raise click.UsageError(
+            "-g goes on where the group is: --from start or end, and no -e; "
+            "`hightide groups seek` moves it"
+        )
+    if flags["group"] and flags["partitions"]:
+        raise click.UsageError("-g decides which partitions are read: give no -p")
     parse_partitions(flags["partitions"])
     _writer(flags)
     run(_consume, topics, flags)
@@ -89,13 +100,16 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
     async with Consumer(
         flags["bootstrap"],
         topics=topics,
+        group=flags["group"],
         auto_offset_reset="latest" if flags["start"] == "end" else "earliest",
         default_api_timeout_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
         on_retry=TellOnce(),
     ) as consumer:
-        await _choose_partitions(consumer, flags["partitions"])
-        ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
+        ends = None
+        if not flags["group"]:
+            await _choose_partitions(consumer, flags["partitions"])
+            ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
         left = flags["count"] or sys.maxsize
         out = sys.stdout.buffer
         while left > 0 and not _at_end(consumer, ends):

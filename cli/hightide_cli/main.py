@@ -28,6 +28,7 @@ COMMANDS = {
     "configs": ("topics", "configs", "describe and alter configurations"),
     "produce": ("produce", "produce", "write lines or JSON to a topic"),
     "consume": ("consume", "consume", "read records from topics"),
+    "groups": ("groups", "groups", "consumer groups: who reads what, how far; move, delete"),
     "log": ("log", "log", "look into segment files: dump, verify"),
     "bench": ("bench", "bench", "measure this machine: produce, consume, e2e, failover"),
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),

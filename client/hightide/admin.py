@@ -17,6 +17,7 @@ import trio
 from hightide import messages as m
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
 from hightide.errors import ApiError, ErrorCode, HightideError, error_code
+from hightide.group_admin import GroupAdmin
 from hightide.ports import Network, Random
 
 EACH_BROKER_S = 3.0
@@ -38,7 +39,7 @@ def raise_first(results: Iterable[_Result], *, broker: str) -> None:
             raise ApiError(error_code(result.error), result.message, broker=broker)
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Use it as `async with Admin(…) as admin`."""
 
     def __init__(

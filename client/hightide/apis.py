@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hightide import controller_messages as c
+from hightide import group_messages as g
 from hightide import messages as m
 
 
@@ -45,6 +46,17 @@ APIS: tuple[Api, ...] = (
     Api("end_quorum_epoch", c.EndQuorumEpochRequest, c.EndQuorumEpochResponse),
     Api("fetch_snapshot", c.FetchSnapshotRequest, c.FetchSnapshotResponse),
     Api("describe_quorum", m.DescribeQuorumRequest, m.DescribeQuorumResponse),
+    Api("find_coordinator", g.FindCoordinatorRequest, g.FindCoordinatorResponse),
+    Api("join_group", g.JoinGroupRequest, g.JoinGroupResponse),
+    Api("sync_group", g.SyncGroupRequest, g.SyncGroupResponse),
+    Api("heartbeat", g.GroupHeartbeatRequest, g.GroupHeartbeatResponse),
+    Api("leave_group", g.LeaveGroupRequest, g.LeaveGroupResponse),
+    Api("offset_commit", g.OffsetCommitRequest, g.OffsetCommitResponse),
+    Api("offset_fetch", g.OffsetFetchRequest, g.OffsetFetchResponse),
+    Api("offset_delete", g.OffsetDeleteRequest, g.OffsetDeleteResponse),
+    Api("list_groups", g.ListGroupsRequest, g.ListGroupsResponse),
+    Api("describe_groups", g.DescribeGroupsRequest, g.DescribeGroupsResponse),
+    Api("delete_groups", g.DeleteGroupsRequest, g.DeleteGroupsResponse),
 )
 API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
 API_BY_REQUEST: dict[type[m.Message], Api] = {api.request: api for api in APIS}

@@ -19,11 +19,13 @@ import trio
 import hightide.admin
 import hightide.consumer
 import hightide.producer
+from hightide import group_messages as g
 from hightide import messages as m
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata
 from hightide.errors import ClosedError, RequestTimedOut
+from hightide.group_admin import GroupLag
 from hightide.subscription import TopicPartition
 
 T = TypeVar("T")
@@ -294,6 +296,10 @@ class Consumer(_Blocking):
         """Read exactly these partitions from here on."""
         self._run(self._async.assign, list(partitions))
 
+    def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Keep for the group where it goes on; None: behind everything that was handed out."""
+        self._run(self._async.commit, offsets)
+
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
         return self._async.assignment()
@@ -388,3 +394,31 @@ class Admin(_Blocking):
     ) -> list[m.DescribeLogDirsResponse]:
         """Each broker's replicas with offsets and sizes."""
         return self._run(self._async.describe_log_dirs, topics)
+
+    def list_groups(self) -> list[g.ListedGroup]:
+        """All groups, by name."""
+        return self._run(self._async.list_groups)
+
+    def describe_group(self, group: str) -> g.DescribedGroup:
+        """Members with their assignments, and the causes of the last rebalances."""
+        return self._run(self._async.describe_group, group)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+        """What is committed."""
+        return self._run(self._async.group_offsets, group)
+
+    def group_lag(self, group: str) -> list[GroupLag]:
+        """How far a group is in every partition that it reads or has committed."""
+        return self._run(self._async.group_lag, group)
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Have a group without members go on elsewhere."""
+        self._run(self._async.set_group_offsets, group, offsets)
+
+    def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget committed offsets of topics that no member reads."""
+        self._run(self._async.delete_group_offsets, group, partitions)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, with its offsets."""
+        self._run(self._async.delete_group, group)

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
 import trio
 
 from hightide import messages as m
+from hightide.assignors import Assignor
 from hightide.background import open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Record, to_records
 from hightide.errors import CorruptBatch, HightideError, UsageError
 from hightide.fetcher import Fetcher
+from hightide.group_channel import GroupChannel
+from hightide.membership import Membership
 from hightide.ports import Network, Random
-from hightide.subscription import RESETS, FetchedBatch, Subscription, TopicPartition
+from hightide.rebalance import Listener, Listeners, Rebalancer
+from hightide.subscription import FetchedBatch, Subscription, TopicPartition, checked_reset
 
 Partitions = Iterable[tuple[str, int]]
 
@@ -37,12 +41,21 @@ class Consumer:
     Raises `UsageError` for options that cannot work together.
     """
 
+    _ready_of: TopicPartition | None = None
+    _ready_end = -1
+    _in_work: Record | None = None
+    """The first record that was handed out by the last call."""
+    _cluster: Cluster | None = None
+    _fetcher: Fetcher | None = None
+    _rebalancer: Rebalancer | None = None
+
     def __init__(
         self,
         bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
         *,
         topics: Sequence[str] = (),
         partitions: Partitions = (),
+        group: str = "",
         auto_offset_reset: str = "latest",
         max_poll_records: int = 500,
         fetch_min_bytes: int = 1,
@@ -52,6 +65,16 @@ class Consumer:
         prefetch_bytes: int = 16 << 20,
         check_crcs: bool = True,
         client_rack: str = "",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: float = 5_000,
+        group_instance_id: str = "",
+        partition_assignor: Sequence[str] | Assignor = ("range", "cooperative-sticky"),
+        session_timeout_ms: float = 45_000,
+        heartbeat_interval_ms: float = 3_000,
+        max_poll_interval_ms: float = 300_000,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
         request_timeout_ms: float = 30_000,
         default_api_timeout_ms: float = 60_000,
         metadata_max_age_ms: float = 300_000,
@@ -60,37 +83,31 @@ class Consumer:
         random: Random | None = None,
         on_retry: Callable[[HightideError], None] | None = None,
     ) -> None:
-        if auto_offset_reset not in RESETS:
-            raise UsageError(
-                f"auto_offset_reset is {auto_offset_reset!r}, expected one of {', '.join(RESETS)}"
-            )
-        self._bootstrap = bootstrap
+        self._reset = checked_reset(auto_offset_reset)
+        self._bootstrap, self._client_id = bootstrap, client_id
         self._topics = list(topics)
         self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
         if self._topics and self._partitions:
             raise UsageError("give topics or partitions, not both")
-        self._reset = auto_offset_reset
         self._max_poll_records = max_poll_records
-        self._fetch_min_bytes = fetch_min_bytes
+        self._fetch_min_bytes, self._fetch_max_bytes = fetch_min_bytes, fetch_max_bytes
         self._fetch_max_wait_ms = fetch_max_wait_ms
-        self._fetch_max_bytes = fetch_max_bytes
         self._partition_bytes = max_partition_fetch_bytes
         self._prefetch_bytes = prefetch_bytes
-        self._check_crcs = check_crcs
-        self._rack = client_rack
+        self._check_crcs, self._rack = check_crcs, client_rack
+        self._group, self._instance_id = group, group_instance_id
+        self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
+        self._assignor = partition_assignor
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._heartbeat_interval_s = heartbeat_interval_ms / 1000
+        self._max_poll_interval_s = max_poll_interval_ms / 1000
+        self._listeners = Listeners(on_assigned, on_revoked, on_lost)
         self._request_timeout_s = request_timeout_ms / 1000
         self._api_timeout_s = default_api_timeout_ms / 1000
         self._metadata_max_age_s = metadata_max_age_ms / 1000
-        self._client_id = client_id
-        self._network = network
-        self._random = random
-        self._on_retry = on_retry
+        self._network, self._random, self._on_retry = network, random, on_retry
         self._subscription = Subscription()
         self._ready: deque[Record] = deque()
-        self._ready_of: TopicPartition | None = None
-        self._ready_end = -1
-        self._cluster: Cluster | None = None
-        self._fetcher: Fetcher | None = None
         self._stack = AsyncExitStack()
 
     # -- life ------------------------------------------------------------------------------------
@@ -98,7 +115,11 @@ class Consumer:
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         try:
-            await self.assign(self._partitions or await self._all_partitions())
+            if self._rebalancer is None:
+                await self.assign(self._partitions or await self._all_partitions())
+            elif self._partitions:
+                await self._check_partitions(self._partitions)
+                await self._rebalancer.begin([], self._partitions)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -110,9 +131,13 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
-        self._cluster = self._fetcher = None
-        self._drop_ready()
+        try:
+            if self._rebalancer is not None:
+                await self._rebalancer.close(None if kind is None else self._in_work)
+        finally:
+            await self._stack.aclose()
+            self._cluster = self._fetcher = self._rebalancer = None
+            self._drop_ready()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -143,8 +168,43 @@ class Consumer:
                 rack=self._rack,
                 on_retry=self._on_retry,
             )
+            if self._group:
+                self._rebalancer = self._make_rebalancer(cluster, self._fetcher, nursery)
             nursery.start_soon(self._fetcher.run)
             yield
+
+    def _make_rebalancer(
+        self, cluster: Cluster, fetcher: Fetcher, nursery: trio.Nursery
+    ) -> Rebalancer:
+        channel = GroupChannel(
+            cluster, self._group, timeout_s=self._request_timeout_s, on_retry=self._on_retry
+        )
+        membership = Membership(
+            cluster,
+            channel,
+            self._topics,
+            assignors=self._assignor,
+            session_timeout_s=self._session_timeout_s,
+            heartbeat_interval_s=self._heartbeat_interval_s,
+            max_poll_interval_s=self._max_poll_interval_s,
+            instance_id=self._instance_id,
+            client_id=self._client_id,
+            wake=fetcher.notify,
+        )
+        if self._topics:
+            nursery.start_soon(membership.run)
+        else:
+            membership.must_join = False  # its partitions are its own choice: it only commits
+        return Rebalancer(
+            membership,
+            self._subscription,
+            fetcher,
+            nursery,
+            listeners=self._listeners,
+            auto_commit_s=self._auto_commit_s,
+            drop=self._drop_ready,
+            on_retry=self._on_retry,
+        )
 
     def _open(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
@@ -163,8 +223,19 @@ class Consumer:
 
     async def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions from here on."""
-        cluster, fetcher = self._open()
+        _, fetcher = self._open()
         wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        if self._rebalancer is not None and self._topics:
+            raise UsageError("a member of a group reads what the group gives it: give no topics")
+        await self._check_partitions(wanted)
+        self._subscription.assign(wanted)
+        if self._ready_of not in wanted:
+            self._drop_ready()
+        fetcher.wake()
+
+    async def _check_partitions(self, wanted: Sequence[TopicPartition]) -> None:
+        """Raise if one does not exist."""
+        cluster, _ = self._open()
         for topic in dict.fromkeys(where.topic for where in wanted):
             known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
             for where in wanted:
@@ -172,10 +243,6 @@ class Consumer:
                     raise UsageError(
                         f"{where} does not exist, {topic!r} has {len(known.partitions)} partitions"
                     )
-        self._subscription.assign(wanted)
-        if self._ready_of not in wanted:
-            self._drop_ready()
-        fetcher.wake()
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
@@ -234,6 +301,25 @@ class Consumer:
         self._ready.clear()
         self._ready_of = None
 
+    # -- commits ---------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Keep for the group where it goes on: (topic, partition) → the next offset to read; None:
+        behind everything that was handed out. Raises `ApiError` when somebody else owns it now."""
+        rebalancer = self._of_group("commit")
+        wanted = (
+            rebalancer.positions()
+            if offsets is None
+            else {TopicPartition(*where): offset for where, offset in offsets.items()}
+        )
+        await rebalancer.commit(wanted)
+
+    def _of_group(self, what: str) -> Rebalancer:
+        self._open()
+        if self._rebalancer is None:
+            raise UsageError(f"{what} needs a group: Consumer(…, group='name')")
+        return self._rebalancer
+
     # -- records ---------------------------------------------------------------------------------
 
     async def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
@@ -243,6 +329,7 @@ class Consumer:
         `CorruptBatch`, or what else makes reading on impossible; the next call tries again.
         """
         limit = self._max_poll_records if max_records is None else max_records
+        self._tend()
         if not self._ready:
             with trio.move_on_after(timeout_ms / 1000):
                 await self._wait_for_batch()
@@ -252,8 +339,15 @@ class Consumer:
         self._note_position(taken)
         return taken
 
+    def _tend(self) -> None:
+        """What was handed out before is done with."""
+        self._in_work = None
+        if self._rebalancer is not None:
+            self._rebalancer.tend()
+
     def _note_position(self, taken: list[Record]) -> None:
         if taken and self._ready_of is not None:
+            self._in_work = taken[0]
             found = self._subscription.get(self._ready_of)
             found.position = taken[-1].offset + 1 if self._ready else self._ready_end
 
@@ -261,10 +355,12 @@ class Consumer:
         """Until decoded records are ready; raises what stands in the way."""
         _, fetcher = self._open()
         while not self._ready:
+            self._tend()
             fetcher.raise_failure()
             found = self._subscription.next_with_data()
             if found is None:
-                await fetcher.wait_for_data()
+                with self._rebalancer.awaited() if self._rebalancer else nullcontext():
+                    await fetcher.wait_for_data()
                 continue
             self._decode(found.where, found.take())
             fetcher.wake()
@@ -294,9 +390,11 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
+        if self._rebalancer is not None:
+            self._tend()
         if not self._ready:
             await self._wait_for_batch()
-        record = self._ready.popleft()
+        self._in_work = record = self._ready.popleft()
         if self._ready_of is not None:
             found = self._subscription.find(self._ready_of)
             if found is not None:

@@ -71,6 +71,21 @@ class ErrorCode(StrEnum):
     SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
     POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
     INELIGIBLE_REPLICA = "INELIGIBLE_REPLICA"
+    OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
+    COORDINATOR_LOAD_IN_PROGRESS = "COORDINATOR_LOAD_IN_PROGRESS"
+    NOT_COORDINATOR = "NOT_COORDINATOR"
+    ILLEGAL_GENERATION = "ILLEGAL_GENERATION"
+    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"
+    INVALID_GROUP_ID = "INVALID_GROUP_ID"
+    UNKNOWN_MEMBER_ID = "UNKNOWN_MEMBER_ID"
+    INVALID_SESSION_TIMEOUT = "INVALID_SESSION_TIMEOUT"
+    REBALANCE_IN_PROGRESS = "REBALANCE_IN_PROGRESS"
+    NON_EMPTY_GROUP = "NON_EMPTY_GROUP"
+    GROUP_ID_NOT_FOUND = "GROUP_ID_NOT_FOUND"
+    MEMBER_ID_REQUIRED = "MEMBER_ID_REQUIRED"
+    GROUP_MAX_SIZE_REACHED = "GROUP_MAX_SIZE_REACHED"
+    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"
+    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"
     CORRUPT_FRAME = "CORRUPT_FRAME"
 
 
@@ -143,6 +158,35 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.SNAPSHOT_NOT_FOUND: ErrorInfo(98, False, False, "no such snapshot here any more"),
     _C.POSITION_OUT_OF_RANGE: ErrorInfo(99, False, False, "the snapshot is shorter"),
     _C.INELIGIBLE_REPLICA: ErrorInfo(107, False, False, "a replica may not be in the ISR now"),
+    _C.OFFSET_METADATA_TOO_LARGE: ErrorInfo(
+        12, False, False, "the text beside a committed offset is too long"
+    ),
+    _C.COORDINATOR_LOAD_IN_PROGRESS: ErrorInfo(
+        14, True, False, "the coordinator reads what the group had"
+    ),
+    _C.NOT_COORDINATOR: ErrorInfo(16, True, True, "this broker does not coordinate the group"),
+    _C.ILLEGAL_GENERATION: ErrorInfo(22, False, False, "the group has another generation"),
+    _C.INCONSISTENT_GROUP_PROTOCOL: ErrorInfo(
+        23, False, False, "no assignor that all members know"
+    ),
+    _C.INVALID_GROUP_ID: ErrorInfo(24, False, False, "the group's name is not allowed"),
+    _C.UNKNOWN_MEMBER_ID: ErrorInfo(25, False, False, "the group has no such member"),
+    _C.INVALID_SESSION_TIMEOUT: ErrorInfo(
+        26, False, False, "the session timeout is not allowed here"
+    ),
+    _C.REBALANCE_IN_PROGRESS: ErrorInfo(
+        27, False, False, "the group is being rebalanced: join again"
+    ),
+    _C.NON_EMPTY_GROUP: ErrorInfo(68, False, False, "the group has members"),
+    _C.GROUP_ID_NOT_FOUND: ErrorInfo(69, False, False, "there is no such group"),
+    _C.MEMBER_ID_REQUIRED: ErrorInfo(
+        79, False, False, "join again with the member id in the answer"
+    ),
+    _C.GROUP_MAX_SIZE_REACHED: ErrorInfo(81, False, False, "the group is full"),
+    _C.FENCED_INSTANCE_ID: ErrorInfo(
+        82, False, False, "another process took this static member over"
+    ),
+    _C.GROUP_SUBSCRIBED_TO_TOPIC: ErrorInfo(86, False, False, "a member reads this topic"),
     _C.CORRUPT_FRAME: ErrorInfo(-1000, False, False, "the bytes are no frame of this protocol"),
 }
 

@@ -76,12 +76,20 @@ class Fetcher:
         self._tasks: dict[_Source, None] = {}
         self._wake = Nudge()
         self._data = trio.Event()
-        self._failure: HightideError | None = None
+        self._failure: Exception | None = None
         self._failing: Assignment | None = None
 
     def wake(self) -> None:
         """There is news: room, a seek, another assignment."""
         self._wake.set()
+
+    def notify(self) -> None:
+        """Whoever waits for data looks again at what to do."""
+        self._data.set()
+
+    def fail(self, error: Exception) -> None:
+        """The next `raise_failure` raises this."""
+        self._fail(error)
 
     async def wait_for_data(self) -> None:
         """Until something arrived or failed."""
@@ -108,7 +116,7 @@ class Fetcher:
             self._failure = self._failing = None
         self.wake()
 
-    def _fail(self, error: HightideError, assignment: Assignment | None = None) -> None:
+    def _fail(self, error: Exception, assignment: Assignment | None = None) -> None:
         self._failure, self._failing = error, assignment
         self._data.set()
 

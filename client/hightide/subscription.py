@@ -17,6 +17,13 @@ from hightide.records import BatchHeader
 RESETS = ("earliest", "latest", "none")
 
 
+def checked_reset(policy: str) -> str:
+    """A reset policy; raises `UsageError` if it is none."""
+    if policy not in RESETS:
+        raise UsageError(f"auto_offset_reset is {policy!r}, expected one of {', '.join(RESETS)}")
+    return policy
+
+
 class TopicPartition(NamedTuple):
     """A partition by name."""
 

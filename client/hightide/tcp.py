@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
@@ -62,6 +63,11 @@ class TcpStream:
             if sent == 0:
                 raise OSError(f"file ended {end - position} bytes early while it was being sent")
             position += sent
+
+    def shut_down(self) -> None:
+        """Both ends see the end of the stream, also those that are reading."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def aclose(self) -> None:
         self._socket.close()

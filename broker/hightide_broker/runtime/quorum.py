@@ -101,6 +101,7 @@ class QuorumDriver:
         self._request_timeout_s = request_timeout_s
         self._witness = witness
         self._nursery: trio.Nursery | None = None
+        self._has_ended = False
         self._parked: dict[Wake, None] = {}
         self._wake_at = float("-inf")
         self._alarm = trio.Event()
@@ -122,14 +123,20 @@ class QuorumDriver:
         """Take part until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.step(Tick())
-            while True:
-                sleeping_until = self._wake_at
-                with trio.move_on_at(sleeping_until):
-                    await self._alarm.wait()
-                self._alarm = trio.Event()
-                if trio.current_time() >= self._wake_at:
-                    self.step(Tick())
+            try:
+                await self._watch()
+            finally:
+                self._has_ended = True
+
+    async def _watch(self) -> None:
+        self.step(Tick())
+        while True:
+            sleeping_until = self._wake_at
+            with trio.move_on_at(sleeping_until):
+                await self._alarm.wait()
+            self._alarm = trio.Event()
+            if trio.current_time() >= self._wake_at:
+                self.step(Tick())
 
     async def resign(self) -> None:
         """Stop leading, if this node does, and give the others a moment to hear of it."""
@@ -151,6 +158,8 @@ class QuorumDriver:
             self._persist(ready.ballot)
         outcome = self._change_log(ready)
         for sending in ready.send:
+            if self._has_ended:
+                break  # the node is being stopped, and others did not hear of it in time
             assert self._nursery is not None, "requests leave while the driver runs"
             self._nursery.start_soon(self._ask, sending)
         standing = (self.core.role, self.core.epoch, self.core.leader)

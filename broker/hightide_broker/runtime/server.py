@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
@@ -50,6 +50,8 @@ class Reply(NamedTuple):
 
 Later = Callable[[], Awaitable[Reply]]
 """The rest of a request that has to wait."""
+Handler = Callable[[Any, list[memoryview]], Reply | Later | None]
+"""Begins one kind of request."""
 
 
 class CloseConnection(Exception):

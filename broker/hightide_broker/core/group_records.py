@@ -1,0 +1,93 @@
+"""What a coordinator keeps in `__consumer_offsets`, as keyed records of a compacted topic. Pure.
+
+A key is a msgpack array, a value a msgpack map; no value (a tombstone) means that it is forgotten.
+The last record of a key is what counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hightide.group_messages import Protocol
+from hightide.messages import Message
+from hightide.records import Buffer
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
+    """A committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(msgspec.Struct, frozen=True, array_like=True, tag="group"):
+    """A group with its members."""
+
+    group: str
+
+
+Key = OffsetKey | GroupKey
+
+
+class OffsetValue(Message, frozen=True, kw_only=True):
+    offset: int
+    """The next record to read."""
+    topic_id: str = ""
+    """Of the topic that had the name then."""
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_time_ms: int = -1
+
+
+class MemberValue(Message, frozen=True, kw_only=True):
+    member_id: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: list[Protocol]
+    instance_id: str = ""
+    client_id: str = ""
+    host: str = ""
+    assignment: bytes = b""
+
+
+class GroupValue(Message, frozen=True, kw_only=True):
+    generation: int
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    written_at_ms: int = -1
+    members: list[MemberValue] = []
+
+
+class GroupRecordDamaged(Exception):
+    """A record that no coordinator wrote."""
+
+
+encode = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(OffsetKey | GroupKey).decode
+_decode_offset = msgspec.msgpack.Decoder(OffsetValue).decode
+_decode_group = msgspec.msgpack.Decoder(GroupValue).decode
+
+
+def decode(key: Buffer, value: Buffer | None) -> tuple[Key, OffsetValue | GroupValue | None]:
+    """What a record says; raises `GroupRecordDamaged`."""
+    try:
+        known = _decode_key(key)
+        if value is None:
+            return known, None
+        return known, (_decode_offset if isinstance(known, OffsetKey) else _decode_group)(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise GroupRecordDamaged(str(error)) from error
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that a group is in: Java's hash, as Kafka's."""
+    data = group.encode("utf-16-be", "surrogatepass")
+    found = 0
+    for at in range(0, len(data), 2):
+        found = (31 * found + int.from_bytes(data[at : at + 2], "big")) & 0xFFFFFFFF
+    signed = found - (1 << 32) if found >= 1 << 31 else found
+    return 0 if signed == -(1 << 31) else abs(signed) % partitions

@@ -1,0 +1,329 @@
+"""`hightide groups`: who reads what, how far they are, and moving them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.options import client_options, print_table, run, say, show, show_one, yes_option
+from hightide_cli.times import parse_time
+
+if TYPE_CHECKING:
+    from hightide import Admin
+    from hightide.group_messages import DescribedGroup
+
+Where = tuple[str, int]
+
+
+@click.group()
+def groups() -> None:
+    """List, describe, move and delete consumer groups."""
+
+
+@groups.command(name="list", epilog="Example: hightide groups list -o json")
+@client_options
+def list_(bootstrap: str, output: str, timeout_s: float) -> None:
+    """All groups, with their states."""
+    found = run(_with_admin, bootstrap, timeout_s, _list)
+    show(found, output, columns=["group", "state", "members"], key="group")
+
+
+async def _list(admin: Admin) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": each.group,
+            "state": each.state,
+            "protocol_type": each.protocol_type,
+            "members": each.members,
+        }
+        for each in await admin.list_groups()
+    ]
+
+
+@groups.command(epilog="Example: hightide groups describe billing")
+@click.argument("group")
+@client_options
+def describe(group: str, bootstrap: str, output: str, timeout_s: float) -> None:
+    """Members, what they read, how far they are, and why the group was rebalanced."""
+    fields = run(_with_admin, bootstrap, timeout_s, _describe, group)
+    if output == "table":
+        _print_group(fields)
+    elif output == "quiet":
+        click.echo(fields["state"])
+    else:
+        show_one(fields, output)
+
+
+async def _describe(admin: Admin, group: str) -> dict[str, Any]:
+    described = await admin.describe_group(group)
+    lag = await admin.group_lag(group)
+    return {
+        "group": group,
+        "state": described.state,
+        "generation": described.generation,
+        "protocol": described.protocol,
+        "leader": described.leader,
+        "coordinator": described.coordinator,
+        "members": _members(described),
+        "offsets": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": each.committed,
+                "log_end_offset": each.end,
+                "lag": each.lag,
+                "member_id": each.member_id,
+            }
+            for each in lag
+        ],
+        "rebalances": [
+            {"at": _time(each.at_ms), "generation": each.generation, "cause": each.cause}
+            for each in described.rebalances
+        ],
+    }
+
+
+def _members(described: DescribedGroup) -> list[dict[str, Any]]:
+    from hightide.group_messages import unpack_assigned
+
+    found = []
+    for member in described.members:
+        given = unpack_assigned(member.assignment).partitions if member.assignment else []
+        found.append(
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id or None,
+                "client_id": member.client_id,
+                "host": member.host,
+                "assignment": [{"topic": t.topic, "partitions": t.partitions} for t in given],
+            }
+        )
+    return found
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _print_group(fields: Mapping[str, Any]) -> None:
+    names = ("group", "state", "generation", "protocol", "coordinator")
+    click.echo("\n".join(f"{name}: {fields[name]}" for name in names))
+    for title, columns in (
+        ("members", ["member_id", "client_id", "reads"]),
+        ("offsets", ["topic", "partition", "committed", "log_end_offset", "lag", "member_id"]),
+        ("rebalances", ["at", "generation", "cause"]),
+    ):
+        rows = [{**row, "reads": _reads(row)} for row in fields[title]]
+        if rows:
+            click.echo()
+            cells = [
+                ["" if row[name] is None else str(row[name]) for name in columns] for row in rows
+            ]
+            print_table(cells, columns)
+
+
+def _reads(row: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{each['topic']}:{','.join(map(str, each['partitions']))}"
+        for each in row.get("assignment", ())
+    )
+
+
+@groups.command(epilog="Examples: hightide groups lag · hightide groups lag billing -o json")
+@click.argument("names", metavar="GROUP…", nargs=-1)
+@client_options
+def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -> None:
+    """How many records lie before a group, for each partition; all groups if none is named."""
+    rows = run(_with_admin, bootstrap, timeout_s, _lag, names)
+    columns = ["group", "topic", "partition", "committed", "log_end_offset", "lag", "member_id"]
+    show(rows, output, columns=columns, key="lag")
+
+
+async def _lag(admin: Admin, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    wanted = names or [each.group for each in await admin.list_groups()]
+    return [
+        {
+            "group": name,
+            "topic": each.topic,
+            "partition": each.partition,
+            "committed": each.committed,
+            "log_end_offset": each.end,
+            "lag": each.lag,
+            "member_id": each.member_id,
+        }
+        for name in wanted
+        for each in await admin.group_lag(name)
+    ]
+
+
+@groups.command(
+    epilog="Examples: hightide groups seek billing --to-start · "
+    "hightide groups seek billing --to-time 2013-06-01 --topic orders --yes · "
+    "hightide groups seek billing --shift -100 --topic orders:0 --yes"
+)
+@click.argument("group")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION]", help="Only there.")
+@click.option("--to-start", is_flag=True, help="The first record there is.")
+@click.option("--to-end", is_flag=True, help="Behind the last committed record.")
+@click.option("--to-offset", type=click.IntRange(0), help="This offset.")
+@click.option("--to-time", metavar="TIME", help="The first record of this time or later.")
+@click.option("--shift", type=int, help="So many records on, or back if negative.")
+@click.option(
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='A JSON object a line: {"topic", "partition", "committed"}, as `groups lag -o ndjson`.',
+)
+@yes_option
+@client_options
+def seek(
+    group: str, topics: tuple[str, ...], bootstrap: str, output: str, timeout_s: float, **how: Any
+) -> None:
+    """Have a group without members go on elsewhere. Shows what would change; --yes does it."""
+    chosen = [name for name in _WAYS if how[name] not in (None, False)]
+    if len(chosen) != 1:
+        ways = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
+        raise click.UsageError(f"give one of {ways}")
+    places = [_place(text) for text in topics]
+    rows = run(_with_admin, bootstrap, timeout_s, _seek, group, places, chosen[0], how)
+    show(rows, output, columns=["topic", "partition", "committed", "new"], key="new")
+    if not how["yes"]:
+        say("nothing was changed: add --yes to do it")
+
+
+_WAYS = ("to_start", "to_end", "to_offset", "to_time", "shift", "from_file")
+
+
+def _place(text: str) -> tuple[str, int | None]:
+    topic, colon, number = text.rpartition(":")
+    if not colon:
+        return text, None
+    if not topic or not number.isdecimal():
+        raise click.UsageError(f"--topic {text!r}, expected TOPIC or TOPIC:PARTITION")
+    return topic, int(number)
+
+
+async def _seek(
+    admin: Admin,
+    group: str,
+    places: list[tuple[str, int | None]],
+    way: str,
+    how: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    committed = {
+        (where.topic, where.partition): known.offset
+        for where, known in (await admin.group_offsets(group)).items()
+    }
+    if way == "from_file":
+        wanted = _read_offsets(how[way])
+    else:
+        wanted = await _targets(
+            admin, await _partitions(admin, places, committed), way, how, committed
+        )
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "committed": committed.get((topic, partition)),
+            "new": offset,
+        }
+        for (topic, partition), offset in sorted(wanted.items())
+    ]
+    if how["yes"] and wanted:
+        await admin.set_group_offsets(group, wanted)
+    return rows
+
+
+async def _partitions(
+    admin: Admin, places: list[tuple[str, int | None]], committed: Mapping[Where, int]
+) -> list[Where]:
+    """What is named; or else whatever the group has committed."""
+    if not places:
+        if not committed:
+            raise click.UsageError("the group has committed nothing: name a --topic")
+        return sorted(committed)
+    found: list[Where] = []
+    for topic, partition in places:
+        count = len((await admin.describe_topic(topic)).partitions)
+        if partition is not None and partition >= count:
+            raise click.UsageError(f"{topic} has {count} partitions, not {partition}")
+        found += [(topic, n) for n in range(count) if partition in (None, n)]
+    return found
+
+
+async def _targets(
+    admin: Admin,
+    partitions: list[Where],
+    way: str,
+    how: Mapping[str, Any],
+    committed: Mapping[Where, int],
+) -> dict[Where, int]:
+    from hightide.messages import EARLIEST, LATEST
+
+    starts = {w: o.offset for w, o in (await admin.offsets(partitions, EARLIEST)).items()}
+    ends = {w: o.offset for w, o in (await admin.offsets(partitions, LATEST)).items()}
+    if way == "to_start":
+        return starts
+    if way == "to_end":
+        return ends
+    if way == "to_time":
+        at = await admin.offsets(partitions, parse_time(how["to_time"]))
+        return {w: found.offset if found.offset >= 0 else ends[w] for w, found in at.items()}
+    wanted = {}
+    for where in partitions:
+        if way == "to_offset":
+            target = how["to_offset"]
+        elif where in committed:
+            target = committed[where] + how["shift"]
+        else:
+            continue  # there is nothing to shift
+        wanted[where] = min(max(target, starts[where]), ends[where])
+    return wanted
+
+
+def _read_offsets(path: Path) -> dict[Where, int]:
+    wanted = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+                offset = row["new"] if "new" in row else row["committed"]
+                if offset is not None:
+                    wanted[(str(row["topic"]), int(row["partition"]))] = int(offset)
+            except (ValueError, KeyError, TypeError) as error:
+                expected = '{"topic", "partition", "committed"}'
+                raise click.UsageError(
+                    f"{path}, line {number}: {error}; expected {expected}"
+                ) from error
+    return wanted
+
+
+@groups.command(epilog="Example: hightide groups delete billing --yes")
+@click.argument("names", metavar="GROUP…", nargs=-1, required=True)
+@yes_option
+@client_options
+def delete(
+    names: tuple[str, ...], yes: bool, bootstrap: str, output: str, timeout_s: float
+) -> None:
+    """Forget groups that have no members, with their offsets."""
+    if not yes:
+        raise click.UsageError(f"add --yes to delete {', '.join(names)}")
+    run(_with_admin, bootstrap, timeout_s, _delete, names)
+    rows = [{"group": name, "deleted": True} for name in names]
+    show(rows, output, columns=["group", "deleted"], key="group")
+
+
+async def _delete(admin: Admin, names: tuple[str, ...]) -> None:
+    for name in names:
+        await admin.delete_group(name)
+
+
+async def _with_admin(bootstrap: str, timeout_s: float, work: Any, *args: Any) -> Any:
+    from hightide import Admin
+
+    async with Admin(bootstrap, timeout_ms=timeout_s * 1000) as admin:
+        return await work(admin, *args)

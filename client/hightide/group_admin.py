@@ -1,0 +1,128 @@
+"""Groups, as an administrator sees them: who is in them, how far they are, and moving them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from hightide import group_messages as g
+from hightide import messages as m
+from hightide.cluster import Cluster, only
+from hightide.errors import ApiError, error_code
+from hightide.group_channel import GroupChannel
+from hightide.membership import unpacked
+from hightide.messages import Message
+from hightide.subscription import TopicPartition
+
+
+class GroupLag(NamedTuple):
+    """How far a group is in one partition; offsets are the next ones."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    """None: nothing is."""
+    end: int
+    lag: int | None
+    member_id: str
+    """Who reads it; empty if nobody does."""
+
+
+class GroupAdmin(ABC):
+    """The part of `Admin` that is about groups. Every method raises `ApiError` with the first
+    refusal."""
+
+    _timeout_s: float
+
+    @property
+    @abstractmethod
+    def cluster(self) -> Cluster:
+        """The way to the brokers."""
+
+    @abstractmethod
+    async def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time."""
+
+    async def list_groups(self) -> list[g.ListedGroup]:
+        """All groups, by name."""
+        await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
+        found: dict[str, g.ListedGroup] = {}
+        for broker in sorted(self.cluster.brokers):
+            request = g.ListGroupsRequest()
+            reply: g.ListGroupsResponse = await self.cluster.call_broker(
+                broker, request, timeout_s=self._timeout_s
+            )
+            found |= {group.group: group for group in reply.groups}
+        return [found[name] for name in sorted(found)]
+
+    async def describe_group(self, group: str) -> g.DescribedGroup:
+        """Members with their assignments, and the causes of the last rebalances."""
+
+        request = g.DescribeGroupsRequest(groups=[group])
+        found: g.DescribedGroup = only((await self._ask(group, request)).groups)
+        return found
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+        """What is committed."""
+        reply = await self._channel(group).call(g.OffsetFetchRequest(group=group))
+        return {TopicPartition(each.topic, each.partition): each for each in reply.partitions}
+
+    async def group_lag(self, group: str) -> list[GroupLag]:
+        """How far a group is in every partition that it reads or has committed."""
+        described = await self.describe_group(group)
+        committed = await self.group_offsets(group)
+        readers = {
+            TopicPartition(each.topic, number): member.member_id
+            for member in described.members
+            if member.assignment
+            for each in unpacked(g.unpack_assigned, member.assignment).partitions
+            for number in each.partitions
+        }
+        wanted = sorted({*committed, *readers})
+        ends = await self.offsets(wanted, m.LATEST)
+        found = []
+        for where in wanted:
+            known, end = committed.get(where), ends[where].offset
+            offset = None if known is None else known.offset
+            lag = None if offset is None else max(end - offset, 0)
+            found.append(GroupLag(*where, offset, end, lag, readers.get(where, "")))
+        return found
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Have a group go on elsewhere; refused (UNKNOWN_MEMBER_ID) while it has members."""
+        partitions = [
+            g.CommitPartition(topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in offsets.items()
+        ]
+        request = g.OffsetCommitRequest(group=group, partitions=partitions)
+        await self._ask(group, request)
+
+    async def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget committed offsets of topics that no member reads."""
+        wanted = [g.GroupPartition(topic=topic, partition=number) for topic, number in partitions]
+        request = g.OffsetDeleteRequest(group=group, partitions=wanted)
+        await self._ask(group, request)
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group without members, with its offsets."""
+        await self._ask(group, g.DeleteGroupsRequest(groups=[group]))
+
+    def _channel(self, group: str) -> GroupChannel:
+        return GroupChannel(self.cluster, group, timeout_s=self._timeout_s)
+
+    async def _ask(self, group: str, request: Message) -> Any:
+        """An answer without a refusal in any of its parts."""
+
+        async def attempt() -> Any:
+            reply = await self._channel(group).call(request)
+            results = reply.partitions if hasattr(reply, "partitions") else reply.groups
+            for result in results:
+                if result.error is not None:
+                    raise ApiError(error_code(result.error), result.message)
+            return reply
+
+        return await self.cluster.retrying(attempt, timeout_s=self._timeout_s)

@@ -1,0 +1,198 @@
+"""What a consumer in a group does besides reading: rebalances, starting offsets, commits.
+
+Everything here begins with a call of the consumer's caller (`tend`), because what was handed out
+before that call has been worked on: its offsets may be committed and its partitions given away. A
+rebalance then runs in the background, and nothing is handed out of partitions that are let go of.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from hightide.columns import Record
+from hightide.errors import ApiError, ErrorCode, HightideError
+from hightide.fetcher import Fetcher
+from hightide.membership import Membership
+from hightide.subscription import Subscription, TopicPartition
+
+Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told of partitions, by functions that may be async. `lost` are those that somebody
+    else may read already: nothing of them can be committed any more."""
+
+    assigned: Listener | None = None
+    revoked: Listener | None = None
+    lost: Listener | None = None
+
+
+class Rebalancer:
+    """The group side of one consumer."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        subscription: Subscription,
+        fetcher: Fetcher,
+        nursery: trio.Nursery,
+        *,
+        listeners: Listeners,
+        auto_commit_s: float | None,
+        drop: Callable[[], None],
+        on_retry: Callable[[HightideError], None] | None,
+    ) -> None:
+        self._membership = membership
+        self._subscription = subscription
+        self._fetcher = fetcher
+        self._nursery = nursery
+        self._listeners = listeners
+        self._auto_commit_s = auto_commit_s
+        self._drop = drop
+        self._on_retry = on_retry
+        self._commit_at = float("inf")
+        self._is_joining = False
+        self._kept: dict[TopicPartition, int] = {}
+        """What was committed last."""
+
+    def tend(self) -> None:
+        """The caller asks for records: what it got before is done with. Raises what ended the
+        membership."""
+        membership, now = self._membership, trio.current_time()
+        membership.polled_at = now
+        if membership.failure is not None:
+            raise membership.failure
+        if membership.must_join:
+            if not self._is_joining:
+                self._is_joining = True
+                self._nursery.start_soon(self._rebalance)
+        elif now >= self._commit_at:
+            self._commit_at = now + (self._auto_commit_s or 0)
+            self._nursery.start_soon(self._commit_quietly, self.positions())
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """The caller waits for the time of the block: it is not away."""
+        self._membership.is_awaited = True
+        try:
+            yield
+        finally:
+            self._membership.is_awaited = False
+            self._membership.polled_at = trio.current_time()
+
+    # -- rebalances ------------------------------------------------------------------------------
+
+    async def _rebalance(self) -> None:
+        membership = self._membership
+        try:
+            if membership.is_lost or not membership.is_cooperative:
+                await self._let_go(self._owned())
+            given = await membership.join(self._owned())
+            await self._take(given)
+        except HightideError as error:
+            membership.must_join = True
+            self._fetcher.fail(error)
+        finally:
+            self._is_joining = False
+            self._fetcher.notify()
+
+    def _owned(self) -> list[TopicPartition]:
+        return [assignment.where for assignment in self._subscription.all()]
+
+    async def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit and read no more of these."""
+        if not partitions:
+            return
+        lost = self._membership.is_lost
+        positions = {w: p for w, p in self.positions().items() if w in partitions}
+        self._drop()
+        self._subscription.assign([where for where in self._owned() if where not in partitions])
+        if self._auto_commit_s is not None and not lost:
+            await self._commit_quietly(positions)
+        for where in partitions:
+            self._kept.pop(where, None)
+        listener = self._listeners.lost if lost else self._listeners.revoked
+        await self._tell(listener, partitions)
+
+    async def _take(self, given: Sequence[TopicPartition]) -> None:
+        """Read these, each from where the group is."""
+        owned = self._owned()
+        surplus = [where for where in owned if where not in given]
+        if surplus:
+            await self._let_go(surplus)
+            self._membership.must_join = True  # somebody waits for them
+            self._membership.reason = f"let go of {len(surplus)} partitions"
+        fresh = [where for where in given if where not in owned]
+        await self.begin([where for where in owned if where in given], fresh)
+        await self._tell(self._listeners.assigned, fresh)
+
+    async def _tell(self, listener: Listener | None, partitions: Sequence[TopicPartition]) -> None:
+        """What a listener raises, the caller gets."""
+        if listener is None:
+            return
+        try:
+            outcome = listener(list(partitions))
+            if inspect.isawaitable(outcome):
+                await outcome
+        except Exception as error:
+            self._fetcher.fail(error)
+
+    async def begin(self, kept: Sequence[TopicPartition], fresh: Sequence[TopicPartition]) -> None:
+        """Read `kept` on, and `fresh` from their committed offsets, or by the reset policy."""
+        committed = await self._membership.committed(fresh) if fresh else {}
+        self._subscription.assign([*kept, *fresh])
+        for where in fresh:
+            offset = committed.get(where)
+            if offset is not None:
+                self._subscription.get(where).seek(offset)
+                self._kept[where] = offset
+        if self._auto_commit_s is not None:
+            self._commit_at = trio.current_time() + self._auto_commit_s
+        self._fetcher.wake()
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next record of each partition, where that is known."""
+        return {a.where: a.position for a in self._subscription.all() if a.position is not None}
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep offsets; raises `ApiError`."""
+        membership = self._membership
+        if membership.topics and membership.generation < 0:
+            raise ApiError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"this consumer is no member of group {membership.group!r} now: "
+                f"{membership.last_reason or 'it has not joined yet'}",
+                knob="max_poll_interval_ms",
+            )
+        if offsets:
+            await membership.commit(offsets)
+            self._kept.update(offsets)
+
+    async def _commit_quietly(self, positions: Mapping[TopicPartition, int]) -> None:
+        """What was not kept yet; a refusal is told, and the records may be read again."""
+        news = {w: p for w, p in positions.items() if self._kept.get(w) != p}
+        try:
+            await self.commit(news)
+        except HightideError as error:
+            if self._on_retry is not None:
+                self._on_retry(error)
+
+    async def close(self, in_work: Record | None) -> None:
+        """Commit what was handed out, but not from `in_work` on, which was being worked on when
+        it failed; leave."""
+        positions = self.positions()
+        if in_work is not None:
+            where = TopicPartition(in_work.topic, in_work.partition)
+            if where in positions:
+                positions[where] = min(positions[where], in_work.offset)
+        if self._auto_commit_s is not None and not self._membership.is_lost:
+            await self._commit_quietly(positions)
+        await self._membership.leave("the consumer was closed")

@@ -1,0 +1,158 @@
+"""Goal: `hightide groups` and `consume -g` say and do what they promise, and nothing unasked.
+
+Method: commands as processes of their own against a cluster of this process.
+"""
+
+import json
+
+import pytest
+from commands import hightide as command
+
+import hightide
+from hightide.testing import BlockingCluster
+from hightide_cli.failures import CONFLICT, NOT_FOUND, USAGE
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+RECORDS = 100
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with BlockingCluster(brokers=1) as c:
+        with hightide.blocking.Admin(c.bootstrap) as admin:
+            for topic in ("orders", "bills"):
+                admin.create_topic(topic, partitions=2)
+        with hightide.blocking.Producer(c.bootstrap) as producer:
+            for number in range(RECORDS):
+                producer.send("orders", b"%d" % number, partition=number % 2, timestamp=number)
+        yield c
+
+
+@pytest.fixture
+def run(cluster):
+    def run(*words, code=0):
+        return command(*words, "-b", cluster.bootstrap, code=code)
+
+    return run
+
+
+@pytest.fixture
+def group(request, run):
+    """A group that has read 60 of the 100 records."""
+    name = request.node.name[:80]
+    run("consume", "orders", "-g", name, "--from", "start", "-c", 60)
+    return name
+
+
+def rows(ended):
+    return json.loads(ended.out)
+
+
+def committed(run, group):
+    found = rows(run("groups", "lag", group, "-o", "json"))
+    return {row["partition"]: row["committed"] for row in found}
+
+
+def test_members_of_a_group_go_on_where_it_is(run, group):
+    assert sum(committed(run, group).values()) == 60
+    rest = run("consume", "orders", "-g", group, "--from", "start", "-c", 40).lines
+    assert len({*rest}) == 40
+    lag = rows(run("groups", "lag", group, "-o", "json"))
+    assert [row["lag"] for row in lag] == [0, 0]
+
+
+def test_describe_has_the_stable_json_and_every_cause(run, group):
+    (row,) = [rows(run("groups", "describe", group, "-o", "json"))]
+    assert {"group", "state", "generation", "protocol", "members", "offsets", "rebalances"} <= {
+        *row
+    }
+    assert (row["group"], row["state"], row["members"]) == (group, "Empty", [])
+    assert [*row["offsets"][0]] == [
+        *("topic", "partition", "committed", "log_end_offset", "lag", "member_id")
+    ]
+    joined, left = row["rebalances"]
+    assert [*joined] == ["at", "generation", "cause"]
+    assert joined["cause"].endswith("joined")
+    assert "left: the consumer was closed" in left["cause"]
+    text = run("groups", "describe", group).out.decode()
+    assert "state: Empty" in text
+    assert "CAUSE" in text
+
+
+def test_list_names_groups_with_their_states(run, group):
+    (row,) = [each for each in rows(run("groups", "list", "-o", "json")) if each["group"] == group]
+    assert (row["state"], row["members"]) == ("Empty", 0)
+    assert group.encode() in run("groups", "list", "-o", "quiet").lines
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (["--to-start"], [0, 0]),
+        (["--to-end"], [50, 50]),
+        (["--to-offset", "7"], [7, 7]),
+        (["--to-offset", "700"], [50, 50]),
+        (["--to-time", "1970-01-01T00:00:00.020Z"], [10, 10]),
+        (["--to-time", "2013-06-01"], [50, 50]),
+        (["--shift", "-1000"], [0, 0]),
+    ],
+    ids=lambda each: each[0] if isinstance(each[0], str) else None,
+)
+def test_seek_shows_what_would_change_and_changes_it_only_with_yes(run, group, how, expected):
+    before = committed(run, group)
+    shown = run("groups", "seek", group, *how, "-o", "json")
+    assert [row["new"] for row in rows(shown)] == expected
+    assert {row["partition"]: row["committed"] for row in rows(shown)} == before
+    assert "nothing was changed" in shown.err
+    assert committed(run, group) == before
+    done = run("groups", "seek", group, *how, "--yes", "-o", "json")
+    assert "nothing was changed" not in done.err
+    assert [*committed(run, group).values()] == expected
+
+
+def test_seek_takes_single_partitions_shifts_and_files(run, group, tmp_path):
+    before = committed(run, group)
+    saved = tmp_path / "offsets"
+    saved.write_bytes(run("groups", "lag", group, "-o", "ndjson").out)
+    run("groups", "seek", group, "--shift", "-3", "--topic", "orders:1", "--yes")
+    assert committed(run, group) == {0: before[0], 1: before[1] - 3}
+    run("groups", "seek", group, "--to-start", "--topic", "bills", "--yes")
+    found = rows(run("groups", "lag", group, "-o", "json"))
+    assert [row["committed"] for row in found if row["topic"] == "bills"] == [0, 0]
+    run("groups", "seek", group, "--from-file", saved, "--yes")
+    found = rows(run("groups", "lag", group, "-o", "json"))
+    assert {r["partition"]: r["committed"] for r in found if r["topic"] == "orders"} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (["groups", "describe", "nobody"], NOT_FOUND, "nobody"),
+        (["groups", "delete", "nobody", "--yes"], NOT_FOUND, "nobody"),
+        (["groups", "delete", "nobody"], USAGE, "--yes"),
+        (["groups", "seek", "nobody", "--to-start"], USAGE, "--topic"),
+        (["groups", "seek", "nobody", "--to-start", "--to-end"], USAGE, "one of"),
+        (["groups", "seek", "nobody", "--to-start", "--topic", "orders:9"], USAGE, "2 partitions"),
+        (["groups", "seek", "nobody", "--to-start", "--topic", "x:y"], USAGE, "x:y"),
+        (["consume", "orders", "-g", "g", "-e"], USAGE, "groups seek"),
+        (["consume", "orders", "-g", "g", "--from", "7"], USAGE, "groups seek"),
+        (["consume", "orders", "-g", "g", "-p", "0"], USAGE, "-p"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else None,
+)
+def test_what_makes_no_sense_is_refused_with_a_sentence(run, words, code, named):
+    ended = run(*words, code=code)
+    assert named in ended.err
+    assert ended.out == b""
+
+
+def test_a_group_is_deleted_only_without_members(cluster, run, group):
+    with hightide.blocking.Consumer(cluster.bootstrap, group=group, topics=["orders"]) as consumer:
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=50)
+        assert "1 member" in run("groups", "delete", group, "--yes", code=CONFLICT).err
+        (member,) = rows(run("groups", "describe", group, "-o", "json"))["members"]
+        assert member["assignment"] == [{"topic": "orders", "partitions": [0, 1]}]
+        run("groups", "seek", group, "--to-start", "--yes", code=1)
+    run("groups", "delete", group, "--yes")
+    run("groups", "describe", group, code=NOT_FOUND)

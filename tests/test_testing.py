@@ -1,0 +1,142 @@
+"""Goal: a cluster inside a test is a real one, can be harmed on demand, and leaves nothing behind.
+
+Method: clusters of this process, used as a test of somebody else's would use them.
+"""
+
+import threading
+
+import pytest
+import trio
+
+import hightide
+from hightide.errors import HightideError, UsageError
+from hightide.testing import BlockingCluster, cluster
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+async def make_topic(c, **options):
+    async with hightide.Admin(c.bootstrap) as admin:
+        await admin.create_topic(
+            "t", replication_factor=3, configs={"min.insync.replicas": "2"}, **options
+        )
+
+
+async def send(c, *values):
+    async with hightide.Producer(c.bootstrap, acks="all") as producer:
+        for value in values:
+            await (await producer.send("t", value))
+
+
+async def read(c, count, **options):
+    options.setdefault("auto_offset_reset", "earliest")
+    found = []
+    async with hightide.Consumer(c.bootstrap, topics=["t"], **options) as consumer:
+        with trio.fail_after(20):
+            async for record in consumer:
+                found.append(record.value)
+                if len(found) == count:
+                    return found
+
+
+async def in_sync(c, *brokers):
+    async with hightide.Admin(c.bootstrap) as admin:
+        with trio.fail_after(30):
+            while {*(await admin.describe_topic("t")).partitions[0].isr} != {*brokers}:
+                await trio.sleep(0.02)
+
+
+async def test_what_was_acknowledged_survives_brokers_that_are_killed_and_stopped(tmp_path):
+    async with cluster(brokers=3, directory=tmp_path) as c:
+        await make_topic(c)
+        await send(c, b"one")
+        await c.kill(1)
+        assert c.alive == [2, 3]
+        await send(c, b"two")
+        await c.start(1)
+        await in_sync(c, 1, 2, 3)
+        await c.stop(2)
+        await send(c, b"three")
+        assert await read(c, 3) == [b"one", b"two", b"three"]
+        await c.kill(1)
+        await c.kill(3)
+        await c.start()
+        assert c.alive == [1, 2, 3]
+        assert await read(c, 3) == [b"one", b"two", b"three"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broker-1", "broker-2", "broker-3"]
+
+
+async def test_a_group_goes_on_with_another_coordinator():
+    async with cluster(brokers=3, configs={"offsets.topic.num.partitions": "1"}) as c:
+        await make_topic(c)
+        await send(c, b"one", b"two")
+        assert await read(c, 1, group="g") == [b"one"]
+        async with hightide.Admin(c.bootstrap) as admin:
+            await c.kill((await admin.describe_group("g")).coordinator)
+            assert [each.committed for each in await admin.group_lag("g")] == [1]
+        assert await read(c, 1, group="g") == [b"two"]
+
+
+async def test_brokers_that_are_cut_off_leave_the_isr_and_return():
+    configs = {"replica.lag.time.max.ms": "500", "replica.socket.timeout.ms": "500"}
+    async with cluster(brokers=3, configs=configs) as c:
+        await make_topic(c)
+        async with hightide.Admin(c.bootstrap) as admin:
+            leader = (await admin.describe_topic("t")).partitions[0].leader
+            controller = (await admin.describe_cluster()).controller
+        # Whom the controller cannot reach is fenced: that would be another story.
+        lonely = next(broker for broker in c.alive if broker not in (leader, controller))
+        c.cut(leader, lonely)
+        await send(c, b"without it")  # until then it has everything
+        await in_sync(c, *({1, 2, 3} - {lonely}))
+        c.heal()
+        await in_sync(c, 1, 2, 3)
+        assert await read(c, 1) == [b"without it"]
+
+
+async def test_what_makes_no_sense_is_refused():
+    with pytest.raises(UsageError, match="brokers is 0"):
+        async with cluster(brokers=0):
+            pass
+    async with cluster(brokers=1) as c:
+        for harm in (c.kill, c.stop, c.start):
+            with pytest.raises(UsageError, match=r"broker 2, expected one of \[1\]"):
+                await harm(2)
+        with pytest.raises(UsageError, match="broker 7"):
+            c.cut(1, 7)
+        await c.kill(1)
+        await c.kill(1)
+
+
+async def test_the_users_own_error_leaves_as_itself():
+    with pytest.raises(ZeroDivisionError):
+        async with cluster(brokers=1):
+            _ = 1 / 0
+
+
+def test_a_blocking_cluster_is_the_same_without_an_event_loop():
+    with BlockingCluster(brokers=3) as c:
+        with hightide.blocking.Admin(c.bootstrap) as admin:
+            admin.create_topic("t", replication_factor=3)
+        with hightide.blocking.Producer(c.bootstrap) as producer:
+            assert producer.send("t", b"x").result().offset == 0
+            c.kill(1)
+            assert c.alive == [2, 3]
+            assert producer.send("t", b"y").result().offset == 1
+        c.cut(2, 3)
+        c.heal()
+        c.start(1)
+        c.stop(2)
+        assert c.alive == [1, 3]
+        bootstrap = c.bootstrap
+    with (
+        pytest.raises(HightideError),
+        hightide.blocking.Admin(bootstrap, timeout_ms=300) as admin,
+    ):
+        admin.list_topics()
+    assert threading.active_count() < 50
+
+
+def test_the_fixture_comes_with_the_package(hightide_cluster):
+    with hightide.blocking.Admin(hightide_cluster.bootstrap) as admin:
+        assert len(admin.describe_cluster().brokers) == 3
