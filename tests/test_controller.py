@@ -138,7 +138,7 @@ def test_added_partitions_go_on_where_their_number_says() -> None:
         ({"partitions": PARTITIONS_MAX + 1}, ErrorCode.INVALID_PARTITIONS),
         ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
-        ({"replication_factor": 4}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 5}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"assignment": []}, ErrorCode.INVALID_PARTITIONS),
         ({"assignment": [[]]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignment": [[1], []]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -173,7 +173,7 @@ def test_what_a_topic_does_not_say_is_the_default() -> None:
     assert (result.partitions, result.replication_factor) == (4, 2)
     assert [len(p.replicas) for p in cluster.partitions("a")] == [2] * 4
     cluster.fence(2)
-    assert cluster.create("b").error == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert cluster.create("b").error is None
     cluster.fence(1)
     assert cluster.create("c", replication_factor=1).error == ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -215,8 +215,20 @@ def test_added_partitions_need_as_many_brokers_as_the_old_ones() -> None:
     cluster = Cluster(1, 2)
     cluster.create("a", replication_factor=2)
     cluster.fence(2)
+    cluster.fence(1)
     assert cluster.more("a", 2).error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert cluster.changes == []
+
+
+def test_brokers_that_are_down_get_replicas_after_all_others_and_are_not_in_sync() -> None:
+    cluster = Cluster(1, 2, 3, 4)
+    cluster.fence(2)
+    cluster.fence(4)
+    cluster.create("a", partitions=2, replication_factor=3)
+    assert [p.replicas for p in cluster.partitions("a")] == [(1, 3, 2), (3, 1, 4)]
+    assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(1, 3), (3, 1)], [1, 3])
+    cluster.create("b", partitions=2, replication_factor=4)
+    assert [p.replicas for p in cluster.partitions("b")] == [(1, 3, 2, 4), (3, 1, 4, 2)]
 
 
 def test_a_topic_that_is_named_twice_in_one_request_breaks_nothing() -> None:

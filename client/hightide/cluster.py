@@ -139,7 +139,7 @@ class Cluster:
         async with self._refreshing:
             names = None if topics is None else list(topics)
             request = m.MetadataRequest(topics=names, auto_create=auto_create)
-            answer, _ = await self._call_any_once(request)
+            answer, _ = await self.call_any_once(request)
             assert isinstance(answer, m.MetadataResponse)
             self._learn(answer, complete=names is None)
             return answer
@@ -200,7 +200,7 @@ class Cluster:
             raise BrokerUnreachable(f"broker {broker} is not in the cluster's metadata")
         return await self._pool.connection(info.host, info.port)
 
-    async def _call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
+    async def call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """Try known brokers, then the bootstrap addresses, until one answers."""
         addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
@@ -225,7 +225,7 @@ class Cluster:
         """A response from whichever broker answers, with retries."""
 
         async def attempt() -> Any:
-            return (await self._call_any_once(request))[0]
+            return (await self.call_any_once(request))[0]
 
         return await self.retrying(attempt, timeout_s=timeout_s)
 

@@ -23,7 +23,7 @@ from hightide.columns import Record, to_records
 from hightide.errors import CorruptBatch, HightideError, UsageError
 from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
-from hightide.membership import Membership
+from hightide.membership import Membership, named
 from hightide.ports import Network, Random
 from hightide.rebalance import Listener, Listeners, Rebalancer
 from hightide.subscription import FetchedBatch, Subscription, TopicPartition, checked_reset
@@ -68,7 +68,7 @@ class Consumer:
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: float = 5_000,
         group_instance_id: str = "",
-        partition_assignor: Sequence[str] | Assignor = ("range", "cooperative-sticky"),
+        partition_assignor: str | Sequence[str] | Assignor = ("range", "cooperative-sticky"),
         session_timeout_ms: float = 45_000,
         heartbeat_interval_ms: float = 3_000,
         max_poll_interval_ms: float = 300_000,
@@ -97,7 +97,7 @@ class Consumer:
         self._check_crcs, self._rack = check_crcs, client_rack
         self._group, self._instance_id = group, group_instance_id
         self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
-        self._assignor = partition_assignor
+        self._assignors = named(partition_assignor)
         self._session_timeout_s = session_timeout_ms / 1000
         self._heartbeat_interval_s = heartbeat_interval_ms / 1000
         self._max_poll_interval_s = max_poll_interval_ms / 1000
@@ -133,7 +133,7 @@ class Consumer:
     ) -> None:
         try:
             if self._rebalancer is not None:
-                await self._rebalancer.close(None if kind is None else self._in_work)
+                await self._rebalancer.close(failed=kind is not None)
         finally:
             await self._stack.aclose()
             self._cluster = self._fetcher = self._rebalancer = None
@@ -183,7 +183,7 @@ class Consumer:
             cluster,
             channel,
             self._topics,
-            assignors=self._assignor,
+            assignors=self._assignors,
             session_timeout_s=self._session_timeout_s,
             heartbeat_interval_s=self._heartbeat_interval_s,
             max_poll_interval_s=self._max_poll_interval_s,
@@ -202,7 +202,8 @@ class Consumer:
             nursery,
             listeners=self._listeners,
             auto_commit_s=self._auto_commit_s,
-            drop=self._drop_ready,
+            drop=self._drop_ready_of,
+            in_work=lambda: self._in_work,
             on_retry=self._on_retry,
         )
 
@@ -228,7 +229,12 @@ class Consumer:
         if self._rebalancer is not None and self._topics:
             raise UsageError("a member of a group reads what the group gives it: give no topics")
         await self._check_partitions(wanted)
-        self._subscription.assign(wanted)
+        if self._rebalancer is not None:
+            known = self.assignment()
+            kept = [where for where in wanted if where in known]
+            await self._rebalancer.begin(kept, [where for where in wanted if where not in kept])
+        else:
+            self._subscription.assign(wanted)
         if self._ready_of not in wanted:
             self._drop_ready()
         fetcher.wake()
@@ -297,6 +303,10 @@ class Consumer:
             self._subscription.get(TopicPartition(topic, number)).paused = False
         fetcher.wake()
 
+    def _drop_ready_of(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._ready_of in partitions:
+            self._drop_ready()
+
     def _drop_ready(self) -> None:
         self._ready.clear()
         self._ready_of = None
@@ -313,6 +323,11 @@ class Consumer:
             else {TopicPartition(*where): offset for where, offset in offsets.items()}
         )
         await rebalancer.commit(wanted)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this consumer is a member of; -1 while it is none."""
+        return self._of_group("generation").generation
 
     def _of_group(self, what: str) -> Rebalancer:
         self._open()

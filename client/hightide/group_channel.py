@@ -50,8 +50,8 @@ class GroupChannel:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
 
         async def attempt() -> Any:
-            broker = await self._find()
             try:
+                broker = await self._find()
                 connection = await self._cluster.connection_to(broker)
                 answer, _ = await connection.call(request, timeout_s=limit_s)
                 error = getattr(answer, "error", None)
@@ -70,7 +70,7 @@ class GroupChannel:
     async def _find(self) -> int:
         if self._coordinator < 0:
             request = g.FindCoordinatorRequest(group=self.group)
-            found = await self._cluster.call_any(request, timeout_s=self.timeout_s)
+            found, _ = await self._cluster.call_any_once(request)
             assert isinstance(found, g.FindCoordinatorResponse)
             if found.broker not in self._cluster.brokers:
                 await self._cluster.refresh([])

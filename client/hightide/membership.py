@@ -31,6 +31,8 @@ from hightide.subscription import TopicPartition
 
 T = TypeVar("T")
 _LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+_FORGETFUL = ("range", "roundrobin")
+"""Assignors that do not care who owned what."""
 JOIN_GRACE_S = 5.0
 """How much longer than the rebalance timeout an answer to a join may take."""
 LEAVE_TIMEOUT_S = 2.0
@@ -39,8 +41,7 @@ LEAVE_TIMEOUT_S = 2.0
 class Membership:
     """One member of one group.
 
-    `assignors`: names of `assignors.ASSIGNORS`, the first one is liked best, or one callable of
-    one's own. Times in seconds.
+    `assignors` are by name, the first one is liked best; see `named`. Times in seconds.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Membership:
         channel: GroupChannel,
         topics: Sequence[str],
         *,
-        assignors: Sequence[str] | Assignor,
+        assignors: Mapping[str, Assignor],
         session_timeout_s: float,
         heartbeat_interval_s: float,
         max_poll_interval_s: float,
@@ -71,7 +72,10 @@ class Membership:
         """The caller waits for records right now."""
         self._cluster = cluster
         self._channel = channel
-        self._assignors = _named(assignors)
+        self._assignors = assignors
+        self._is_joining = False
+        self._counts: dict[str, int] = {}
+        """How many partitions each topic had when this member, as leader, gave them out."""
         self._session_s = session_timeout_s
         self._interval_s = heartbeat_interval_s
         self._max_poll_s = max_poll_interval_s
@@ -92,33 +96,39 @@ class Membership:
 
     async def join(self, owned: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Join the next generation; what this member is to read. Raises `ApiError` if it cannot be
-        a member."""
+        a member, or, with `is_lost` set, if it was none any more: what it owned is somebody
+        else's, and it has to begin anew."""
         owned = list(owned)
-        while True:
-            try:
-                self.must_join = False
-                joined = await self._ask_to_join(owned)
-                given = await self._ask_for_assignment(joined)
-                self.is_lost = False
-                return given
-            except ApiError as error:
-                self.must_join = True
-                if error.code in _LOST:
-                    self._forget_membership()
-                    owned = []
-                elif error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-                    raise
-                await trio.sleep(self._cluster.backoff_s(1))
+        self._is_joining = True
+        try:
+            while True:
+                try:
+                    self.must_join = False
+                    joined = await self._ask_to_join(owned)
+                    given = await self._ask_for_assignment(joined)
+                    self.is_lost = False
+                    return given
+                except ApiError as error:
+                    self.must_join = True
+                    if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                        self._take_refusal(error)
+                        raise
+                    await trio.sleep(self._cluster.backoff_s(1))
+        finally:
+            self._is_joining = False
 
     async def _ask_to_join(self, owned: Sequence[TopicPartition]) -> g.JoinGroupResponse:
-        subscription = g.Subscription(
+        plain = g.Subscription(topics=self.topics)
+        whole = g.Subscription(
             topics=self.topics, owned=_by_topic(owned), generation=self.generation
         )
-        metadata = g.pack(subscription)
+        # Who assigns without looking back is told nothing of it: a static member that begins anew
+        # then says what the last process said.
+        words = {name: g.pack(plain if name in _FORGETFUL else whole) for name in self._assignors}
         while True:
             request = g.JoinGroupRequest(
                 group=self.group,
-                protocols=[g.Protocol(name=name, metadata=metadata) for name in self._assignors],
+                protocols=[g.Protocol(name=name, metadata=words[name]) for name in words],
                 member_id=self.member_id,
                 instance_id=self._instance_id,
                 client_id=self._client_id,
@@ -160,6 +170,7 @@ class Membership:
         topics = sorted({topic for member in members for topic in member.topics})
         await self._cluster.refresh(topics)
         counts = {topic: self._cluster.partition_count(topic) for topic in topics}
+        self._counts = {topic: counts[topic] for topic in self.topics}
         given = self._assignors[joined.protocol](members, counts)
         return [
             g.MemberAssignment(
@@ -173,6 +184,7 @@ class Membership:
 
     def _forget_membership(self) -> None:
         self.member_id, self.generation = "", -1
+        self._counts = {}
 
     # -- staying, and going ----------------------------------------------------------------------
 
@@ -180,13 +192,22 @@ class Membership:
         """Heartbeats, until cancelled."""
         while True:
             await trio.sleep(self._interval_s)
-            if self.must_join or self.generation < 0:
+            if self._is_joining or self.generation < 0:
                 continue
             silent_s = trio.current_time() - self.polled_at
             if silent_s > self._max_poll_s and not self.is_awaited:
                 await self._give_up()
             else:
                 await self._beat()
+                self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        """The leader of a group has to share out what came since."""
+        known = {topic: self._cluster.partition_count(topic) for topic in self._counts}
+        if known != self._counts and not self.must_join:
+            self.must_join, self._counts = True, {}
+            self.reason = "the topics have other partitions now"
+            self._wake()
 
     async def _beat(self) -> None:
         request = g.GroupHeartbeatRequest(
@@ -201,7 +222,7 @@ class Membership:
                 request, timeout_s=min(self._channel.timeout_s, self._session_s)
             )
         except ApiError as error:
-            if generation == self.generation:
+            if generation == self.generation and not self._is_joining:
                 self._take_refusal(error)
         except UNREACHABLE as error:
             self._channel.tell(error)
@@ -226,7 +247,7 @@ class Membership:
 
     async def leave(self, reason: str) -> None:
         """Tell the group, as well as that can be done quickly. Static members keep their place."""
-        if self.generation < 0 or self._instance_id:
+        if not self.member_id or self._instance_id:
             return
         leaving = g.LeavingMember(member_id=self.member_id, reason=reason)
         self._forget_membership()
@@ -251,12 +272,15 @@ class Membership:
                 for where, offset in offsets.items()
             ],
         )
-        answer: g.OffsetCommitResponse = await self._channel.call(request)
+        try:
+            answer: g.OffsetCommitResponse = await self._channel.call(request)
+        except ApiError as error:
+            if not self._is_joining:
+                self._take_refusal(error)
+            raise
         for result in answer.partitions:
             if result.error is not None:
-                error = ApiError(error_code(result.error), result.message)
-                self._take_refusal(error)
-                raise error
+                raise ApiError(error_code(result.error), result.message)
 
     async def committed(
         self, partitions: Sequence[TopicPartition]
@@ -273,7 +297,11 @@ class Membership:
         }
 
 
-def _named(assignors: Sequence[str] | Assignor) -> dict[str, Assignor]:
+def named(assignors: str | Sequence[str] | Assignor) -> dict[str, Assignor]:
+    """Assignors by name: of `assignors.ASSIGNORS`, or one callable of one's own; raises
+    `UsageError`."""
+    if isinstance(assignors, str):
+        assignors = [assignors]
     if callable(assignors):
         return {getattr(assignors, "__name__", "custom"): assignors}
     for name in assignors:

@@ -45,7 +45,8 @@ class Rebalancer:
         *,
         listeners: Listeners,
         auto_commit_s: float | None,
-        drop: Callable[[], None],
+        drop: Callable[[Sequence[TopicPartition]], None],
+        in_work: Callable[[], Record | None],
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._membership = membership
@@ -55,11 +56,17 @@ class Rebalancer:
         self._listeners = listeners
         self._auto_commit_s = auto_commit_s
         self._drop = drop
+        self._in_work = in_work
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
         self._kept: dict[TopicPartition, int] = {}
         """What was committed last."""
+
+    @property
+    def generation(self) -> int:
+        """Of the group; -1 while this is no member."""
+        return self._membership.generation
 
     def tend(self) -> None:
         """The caller asks for records: what it got before is done with. Raises what ended the
@@ -71,7 +78,9 @@ class Rebalancer:
         if membership.must_join:
             if not self._is_joining:
                 self._is_joining = True
-                self._nursery.start_soon(self._rebalance)
+                gives_up_all = membership.is_lost or not membership.is_cooperative
+                leaving = self._release(self._owned() if gives_up_all else [])
+                self._nursery.start_soon(self._rebalance, leaving)
         elif now >= self._commit_at:
             self._commit_at = now + (self._auto_commit_s or 0)
             self._nursery.start_soon(self._commit_quietly, self.positions())
@@ -88,16 +97,16 @@ class Rebalancer:
 
     # -- rebalances ------------------------------------------------------------------------------
 
-    async def _rebalance(self) -> None:
+    async def _rebalance(self, leaving: dict[TopicPartition, int | None]) -> None:
         membership = self._membership
         try:
-            if membership.is_lost or not membership.is_cooperative:
-                await self._let_go(self._owned())
+            await self._say_goodbye(leaving)
             given = await membership.join(self._owned())
             await self._take(given)
         except HightideError as error:
+            if not membership.is_lost:
+                self._fetcher.fail(error)
             membership.must_join = True
-            self._fetcher.fail(error)
         finally:
             self._is_joining = False
             self._fetcher.notify()
@@ -105,27 +114,31 @@ class Rebalancer:
     def _owned(self) -> list[TopicPartition]:
         return [assignment.where for assignment in self._subscription.all()]
 
-    async def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit and read no more of these."""
-        if not partitions:
-            return
-        lost = self._membership.is_lost
-        positions = {w: p for w, p in self.positions().items() if w in partitions}
-        self._drop()
+    def _release(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Read no more of these, in this stretch; how far each was worked on."""
+        positions = self.done()
+        self._drop(partitions)
         self._subscription.assign([where for where in self._owned() if where not in partitions])
-        if self._auto_commit_s is not None and not lost:
-            await self._commit_quietly(positions)
-        for where in partitions:
+        return {where: positions.get(where) for where in partitions}
+
+    async def _say_goodbye(self, leaving: Mapping[TopicPartition, int | None]) -> None:
+        """Commit what was read of these, unless they are somebody else's already."""
+        if not leaving:
+            return
+        if self._auto_commit_s is not None and not self._membership.is_lost:
+            await self._commit_quietly({w: p for w, p in leaving.items() if p is not None})
+        for where in leaving:
             self._kept.pop(where, None)
-        listener = self._listeners.lost if lost else self._listeners.revoked
-        await self._tell(listener, partitions)
+        listeners = self._listeners
+        lost = self._membership.is_lost
+        await self._tell(listeners.lost if lost else listeners.revoked, [*leaving])
 
     async def _take(self, given: Sequence[TopicPartition]) -> None:
         """Read these, each from where the group is."""
         owned = self._owned()
         surplus = [where for where in owned if where not in given]
         if surplus:
-            await self._let_go(surplus)
+            await self._say_goodbye(self._release(surplus))
             self._membership.must_join = True  # somebody waits for them
             self._membership.reason = f"let go of {len(surplus)} partitions"
         fresh = [where for where in given if where not in owned]
@@ -162,6 +175,15 @@ class Rebalancer:
         """The next record of each partition, where that is known."""
         return {a.where: a.position for a in self._subscription.all() if a.position is not None}
 
+    def done(self) -> dict[TopicPartition, int]:
+        """The positions, but not behind what is being worked on right now."""
+        positions, in_work = self.positions(), self._in_work()
+        if in_work is not None:
+            where = TopicPartition(in_work.topic, in_work.partition)
+            if where in positions:
+                positions[where] = min(positions[where], in_work.offset)
+        return positions
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Keep offsets; raises `ApiError`."""
         membership = self._membership
@@ -185,14 +207,9 @@ class Rebalancer:
             if self._on_retry is not None:
                 self._on_retry(error)
 
-    async def close(self, in_work: Record | None) -> None:
-        """Commit what was handed out, but not from `in_work` on, which was being worked on when
-        it failed; leave."""
-        positions = self.positions()
-        if in_work is not None:
-            where = TopicPartition(in_work.topic, in_work.partition)
-            if where in positions:
-                positions[where] = min(positions[where], in_work.offset)
+    async def close(self, *, failed: bool) -> None:
+        """Commit what was handed out, but not what was being worked on when it `failed`; leave."""
+        positions = self.done() if failed else self.positions()
         if self._auto_commit_s is not None and not self._membership.is_lost:
             await self._commit_quietly(positions)
         await self._membership.leave("the consumer was closed")

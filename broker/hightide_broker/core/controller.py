@@ -183,17 +183,21 @@ class Controller:
     def _place(
         self, first: int, count: int, factor: int, shift: Callable[[int], int]
     ) -> list[tuple[int, ...]]:
-        """Partition i starts at broker (i + shift) mod n, its other replicas follow."""
+        """Partition i starts at broker (i + shift) mod n, its other replicas follow; brokers that
+        are down come after all that are not."""
         brokers = sorted(b for b in self._image.brokers if self._image.is_active(b))
-        if not 1 <= factor <= len(brokers):
+        down = sorted(b for b in self._image.brokers if not self._image.is_active(b))
+        if not brokers or not 1 <= factor <= len(brokers) + len(down):
             raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor}, expected 1 to {len(brokers)} (the active brokers)",
+                f"replication factor {factor}, expected 1 to {len(brokers) + len(down)} (the "
+                f"registered brokers, of which {len(brokers)} are active)",
             )
         start = shift(len(brokers))
         return [
-            tuple(brokers[(number + start + r) % len(brokers)] for r in range(factor))
-            for number in range(first, first + count)
+            tuple(brokers[(i + start + r) % len(brokers)] for r in range(len(brokers)))[:factor]
+            + tuple(down[(i + r) % len(down)] for r in range(factor - len(brokers)))
+            for i in range(first, first + count)
         ]
 
     def _new_partitions(

@@ -6,7 +6,7 @@ Those of a topic that was deleted count no more, even if another one has its nam
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from hightide_broker.core.group_records import OffsetValue
@@ -17,7 +17,8 @@ Where = tuple[str, int]
 class Committed(NamedTuple):
     """A committed offset, and the offset of the record that says so."""
 
-    value: OffsetValue
+    value: OffsetValue | None
+    """None: it was forgotten."""
     at: int
 
 
@@ -27,25 +28,23 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._known: dict[Where, Committed] = {}
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def __bool__(self) -> bool:
+        return any(value is not None for value, _ in self._known.values())
+
+    def __iter__(self) -> Iterator[Where]:
+        """The partitions that anything is kept for, deleted ones too."""
+        return iter([where for where, known in self._known.items() if known.value is not None])
 
     def commit(self, where: Where, value: OffsetValue | None, at: int) -> None:
         """A record is committed; None: a tombstone."""
         known = self._known.get(where)
-        if known is not None and known.at > at:
-            return
-        if value is None:
-            self._known.pop(where, None)
-        else:
+        if known is None or known.at <= at:
             self._known[where] = Committed(value, at)
 
     def get(self, where: Where, topic_ids: Mapping[str, str]) -> OffsetValue | None:
         """What is committed for a partition of the topic that has this name now."""
-        known = self._known.get(where)
-        if known is None or known.value.topic_id != topic_ids.get(where[0]):
-            return None
-        return known.value
+        value = self._known[where].value if where in self._known else None
+        return value if value is not None and value.topic_id == topic_ids.get(where[0]) else None
 
     def all(self, topic_ids: Mapping[str, str]) -> dict[Where, OffsetValue]:
         """Everything that counts."""
@@ -65,6 +64,8 @@ class GroupOffsets:
         became empty (`read` is None) or, of topics that nobody reads, after the commit."""
         found = []
         for where, (value, _) in self._known.items():
+            if value is None:
+                continue
             if value.topic_id != topic_ids.get(where[0]):
                 found.append(where)
             elif read is None:

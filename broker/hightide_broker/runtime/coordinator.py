@@ -85,6 +85,7 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self._replica = replica
+        self._role = replica.deleted  # closed when this leader epoch ends here
         self._limits = limits
         self._clock = clock
         self._mark_dirty = mark_dirty
@@ -116,7 +117,7 @@ class Coordinator:
 
     async def _until_role_ends(self) -> None:
         try:
-            await self._replica.deleted.wait_for(FOR_EVER)
+            await self._role.wait_for(FOR_EVER)
         except Refused as refusal:
             self.ended = _not_here(refusal.message)
 
@@ -159,7 +160,6 @@ class Coordinator:
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
                 self.settle(group)
-        self.offsets = {name: offsets for name, offsets in self.offsets.items() if offsets}
         log.info("%s: %d groups are read", self._replica.name, len(self.groups))
 
     async def _watch(self) -> None:
@@ -266,19 +266,12 @@ class Coordinator:
             assert isinstance(key, OffsetKey)
             assert value is None or isinstance(value, OffsetValue)
             offsets.commit((key.topic, key.partition), value, at)
-        if not offsets:
-            del self.offsets[group]
-
-    def forget(self, name: str) -> None:
-        """A group is gone."""
-        self.groups.pop(name, None)
-        self.offsets.pop(name, None)
 
     def is_known(self, name: str) -> bool:
         """Whether a group exists: it has, or had, members, or offsets are kept for it."""
         group = self.groups.get(name)
         has_lived = group is not None and (group.generation > 0 or group.state is not State.EMPTY)
-        return has_lived or name in self.offsets
+        return has_lived or bool(self.offsets.get(name))
 
 
 class Appending:

@@ -6,7 +6,9 @@ somebody first asks for a coordinator; a coordinator, when it is first asked for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -24,6 +26,8 @@ from hightide_broker.core.image import BrokerState, ClusterImage
 from hightide_broker.runtime.coordinator import Coordinator
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas
+
+log = logging.getLogger("hightide.groups")
 
 LOAD_WAIT_S = 5.0
 """How long a request waits for its coordinator to be ready."""
@@ -151,15 +155,18 @@ class Coordinators:
         )
 
     async def all(self) -> list[Coordinator]:
-        """Every coordinator of this broker, ready."""
+        """Every coordinator of this broker, ready; raises `Refused` while one is reading."""
         found = []
         for replica in self._replicas:
             if replica.topic == OFFSETS_TOPIC and replica.leader is not None:
-                coordinator = self._coordinator_of(replica.partition)
-                with trio.move_on_after(LOAD_WAIT_S):
-                    await coordinator.loaded.wait()
-                found.append(coordinator)
-        return found
+                with suppress(Refused):  # a failed disk hides nobody else's groups
+                    found.append(self._coordinator_of(replica.partition))
+        with trio.move_on_after(LOAD_WAIT_S):
+            for coordinator in found:
+                await coordinator.loaded.wait()
+        if not all(coordinator.loaded.is_set() for coordinator in found):
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
+        return [coordinator for coordinator in found if coordinator.ended is None]
 
     def topic_ids(self) -> Mapping[str, str]:
         """Topic → its id now."""
@@ -174,50 +181,64 @@ class Coordinators:
                 for name in [*{**coordinator.groups, **coordinator.offsets}]:
                     try:
                         await self._expire_group(coordinator, name)
-                    except Refused:
-                        break  # its next coordinator will see to it
+                    except Refused as refusal:
+                        log.info("offsets of group %r stay for now: %s", name, refusal)
 
     async def _expire_group(self, coordinator: Coordinator, name: str) -> None:
         group = coordinator.group(name)
         offsets = coordinator.offsets.get(name)
-        if offsets is not None:
+        if offsets:
             expired = offsets.expired(
                 self.topic_ids(),
                 now_ms=self._clock.now_ms(),
                 retention_ms=self._config.number("offsets.retention.ms"),
                 empty_since_ms=group.empty_since_ms,
-                read=topics_read(group) if group.members else None,
+                read=None if group.state is State.EMPTY else topics_read(group),
             )
-            records = [(OffsetKey(name, *where), None) for where in expired]
-            if records:
-                appending = coordinator.append(records)
-                await appending.committed()
-                coordinator.keep_offsets(name, records, appending.base_offset)
-        if group.state is State.EMPTY and name not in coordinator.offsets:
+            await self._forget_offsets(coordinator, name, expired)
+        if group.state is not State.EMPTY or coordinator.offsets.get(name):
+            return
+        if coordinator.is_known(name):
             await self.forget(coordinator, group)
+        else:
+            coordinator.groups.pop(name)  # somebody asked for it, and that was all
+
+    async def _forget_offsets(
+        self, coordinator: Coordinator, group: str, places: Iterable[tuple[str, int]]
+    ) -> None:
+        records = [(OffsetKey(group, *where), None) for where in places]
+        if records:
+            appending = coordinator.append(records)
+            await appending.committed()
+            coordinator.keep_offsets(group, records, appending.base_offset)
 
     async def forget(self, coordinator: Coordinator, group: Group) -> None:
         """Tombstones for a group without members, and for its offsets; then it is gone."""
-        offsets = coordinator.offsets.get(group.group_id)
-        where = offsets.all(self.topic_ids()) if offsets is not None else {}
-        await coordinator.append(
-            [
-                *((OffsetKey(group.group_id, *each), None) for each in where),
-                (GroupKey(group.group_id), None),
-            ]
-        ).committed()
-        if group.state is State.EMPTY:
-            coordinator.forget(group.group_id)
+        name = group.group_id
+        await self._forget_offsets(coordinator, name, coordinator.offsets.get(name, ()))
+        await coordinator.append([(GroupKey(name), None)]).committed()
+        if group.state is State.EMPTY and not coordinator.offsets.get(name):
+            coordinator.groups.pop(name, None)
 
 
-def topics_read(group: Group) -> set[str]:
-    """What the members of a group subscribe to, as far as they say it in our words."""
+class _Everything:
+    """Contains whatever there is."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def topics_read(group: Group) -> Container[str]:
+    """What the members of a group subscribe to; everything while that is not known: they join, or
+    say it in words of their own."""
+    if group.members and group.state is not State.STABLE:
+        return _Everything()
     found: set[str] = set()
     for member in group.members:
         try:
             found.update(g.unpack_subscription(member.metadata(group.protocol)).topics)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # another kind of group
+            return _Everything()
     return found
 
 

@@ -33,10 +33,7 @@ class OffsetHandlers:
         """Keep offsets; answered once they are committed."""
 
         async def later() -> Reply:
-            try:
-                refusals = await self._commit(request)
-            except Refused as refusal:
-                refusals = dict.fromkeys(range(len(request.partitions)), refusal)
+            refusals = await self._commit(request)
             results = [
                 g.CommitResult(
                     topic=part.topic,
@@ -134,10 +131,7 @@ class OffsetHandlers:
         """Forget offsets of topics that no member reads."""
 
         async def later() -> Reply:
-            try:
-                refusals = await self._delete_offsets(request)
-            except Refused as refusal:
-                refusals = dict.fromkeys((part.topic for part in request.partitions), refusal)
+            refusals = await self._delete_offsets(request)
             results = [
                 g.CommitResult(
                     topic=part.topic,

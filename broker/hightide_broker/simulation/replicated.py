@@ -16,7 +16,9 @@ import trio
 from hightide import Admin, Producer
 from hightide.errors import HightideError
 from hightide_broker.runtime.replica import Replica
+from hightide_broker.simulation import group_traffic
 from hightide_broker.simulation.faults import Faults
+from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.traffic import (
@@ -30,6 +32,8 @@ from hightide_broker.simulation.traffic import (
 from hightide_broker.simulation.world import Knobs, SimClock, World
 
 SETUP_S = 30.0
+GROUPED = 0.3
+"""How many of these worlds have a consumer group."""
 TROUBLE_S = 20.0
 """How long anything may happen: these worlds do more in a second than those of the quorum."""
 
@@ -61,7 +65,8 @@ def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
             "log.flush.offset.checkpoint.interval.ms": rng.choice(["1s", "10s"]),
             "leader.imbalance.check.interval.seconds": rng.choice(["3", "300"]),
             "log.segment.bytes": rng.choice(["1024", "4096", "1GiB"]),
-        },
+        }
+        | group_traffic.CONFIG,
         think_s=rng.choice([0.1, 0.3, 0.8]),
     )
     # One rotten disk is survived where every committed record is on another one, too.
@@ -86,9 +91,9 @@ def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
 async def _live(seed: int, keep_story: bool) -> Outcome:
     knobs, topics = draw(random.Random(f"replicated-{seed}"))
     world = World(seed, keep_story=keep_story, knobs=knobs)
-    records = Records()
+    records, group = Records(), GroupLog()
     world.story.tell(f"{knobs} {topics}")
-    violation = await violation_of(world, _two_phases(world, topics, records))
+    violation = await violation_of(world, _two_phases(world, topics, records, group))
     ledger = world.judge.ledger
     counts = {
         "elections": world.judge.elections,
@@ -99,11 +104,15 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
         "read": records.read,
+        "group_commits": group.commits,
+        "group_rebalances": group.rebalances,
     }
     return outcome_of(world, seed, violation, counts)
 
 
-async def _two_phases(world: World, topics: list[Subject], records: Records) -> None:
+async def _two_phases(
+    world: World, topics: list[Subject], records: Records, group: GroupLog
+) -> None:
     places = [(t.name, number) for t in topics for number in range(t.partitions)]
     address = bootstrap_of(world)
     async with trio.open_nursery() as nursery:
@@ -121,11 +130,16 @@ async def _two_phases(world: World, topics: list[Subject], records: Records) -> 
                 working.start_soon(sender.run)
             for reader in readers:
                 nursery.start_soon(reader.run)
+            is_grouped = random.Random(f"grouped-{world.seed}").random() < GROUPED
+            for number in range(1, 4 if is_grouped else 1):
+                names = [topic.name for topic in topics]
+                member = GroupMember(world, f"member-{number}", names, records, group, address)
+                nursery.start_soon(member.run)
             await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, address)
             for sender in senders:
                 sender.rest()
-        await _until_read(world, places, readers)
+        await _until_read(world, places, readers, group if is_grouped else None)
         _check_end(world, places, records)
         nursery.cancel_scope.cancel()
 
@@ -196,7 +210,9 @@ def _unwell(world: World, topics: list[Subject]) -> str:
     return ""
 
 
-async def _until_read(world: World, places: list[Where], readers: list[Reading]) -> None:
+async def _until_read(
+    world: World, places: list[Where], readers: list[Reading], group: GroupLog | None
+) -> None:
     """Whoever reads gets to the end."""
     deadline = trio.current_time() + LIVENESS_S
     while True:
@@ -208,6 +224,8 @@ async def _until_read(world: World, places: list[Where], readers: list[Reading])
             if replica is None
             or not reader.next[where] == replica.high_watermark == replica.log.log_end
         ]
+        if group is not None and not behind:
+            behind = group.behind({w: r.high_watermark for w, r in ends.items() if r is not None})
         if not behind:
             return
         world.require(trio.current_time() < deadline, f"the end is not reached: {behind}")
