@@ -10,9 +10,10 @@ import msgspec
 from mutants import Mutant, planted
 
 from hightide_broker.core.follower import Follower, Truncate
+from hightide_broker.core.group import Group
 from hightide_broker.core.leader import Leader
 from hightide_broker.core.producers import Producers
-from hightide_broker.runtime import fetch_handler, fetcher
+from hightide_broker.runtime import coordinator, fetch_handler, fetcher
 from hightide_broker.runtime.following import Following
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.replica import Replica
@@ -258,3 +259,32 @@ def the_disk_lies_about_syncs_of_partitions():
         await sync(self, files, directories)
 
     return planted(SimDisk, "sync", lazy)
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+@mutant
+def a_group_is_told_before_it_is_kept():
+    async def at_once(_):
+        """Whatever becomes of the records."""
+
+    return planted(coordinator.Appending, "committed", at_once)
+
+
+@mutant
+def a_new_coordinator_begins_without_groups():
+    return planted(Group, "restore", lambda *_: None)
+
+
+@mutant
+def a_new_coordinator_reads_nothing():
+    async def nothing(_):
+        """What others kept."""
+
+    return planted(coordinator.Coordinator, "_load", nothing)
+
+
+@mutant
+def a_group_forgets_what_it_committed():
+    return planted(coordinator.Coordinator, "keep_offsets", lambda *_: None)

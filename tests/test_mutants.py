@@ -16,7 +16,7 @@ NOTICED_BY = {
     "votes_and_epochs_are_not_kept_on_disk": 1,
     "votes_are_forgotten_at_a_restart": 4,
     "a_voter_votes_for_everybody": 2,
-    "the_longer_log_counts_instead_of_the_later_epoch": 93,
+    "the_longer_log_counts_instead_of_the_later_epoch": 85,
     "any_log_may_lead": 6,
     "there_is_no_pre_vote": 1,
     "one_copy_is_enough": 1,

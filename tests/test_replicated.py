@@ -23,7 +23,7 @@ def test_every_promise_is_kept():
     assert done.returncode == 0, done.stdout + done.stderr
     outcome = json.loads(done.stdout)
     # A world in which nothing happens keeps every promise, too.
-    for name in ("partition_elections", "commits", "cuts", "acknowledged", "read"):
+    for name in ("partition_elections", "commits", "cuts", "acknowledged", "read", "group_commits"):
         assert outcome[name] > SEEDS / 2, outcome
 
 
