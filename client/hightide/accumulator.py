@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from hightide.columns import Headers, encode_columns
 from hightide.errors import HightideError
@@ -176,18 +177,7 @@ class Accumulator:
     ) -> tuple[Batch, bool]:
         """Put a record of `size` bytes at the end of its partition; its batch, of which it is the
         last record, and whether a sender has news: a first record, or a batch that became full."""
-        queue = self._queues.get((topic, partition))
-        if queue is None:
-            queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
-        pending = queue.pending
-        news = False
-        batch = pending[-1] if pending else None
-        if batch is None or batch.is_closed or batch.size + size > self._batch_size:
-            queue.batch_count += 1
-            batch = Batch(topic, partition, now, (queue.batch_count,))
-            pending.append(batch)
-            self._active[queue] = None
-            news = True
+        batch, news = self._open_batch(topic, partition, size, now)
         if headers:
             batch.headers[len(batch.values)] = headers
         batch.keys.append(key)
@@ -196,6 +186,49 @@ class Accumulator:
         batch.size += size
         self.free_bytes -= size
         return batch, news
+
+    def extend(
+        self,
+        topic: str,
+        partition: int,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamp: int,
+        size: int,
+        now: float,
+    ) -> tuple[Batch, bool]:
+        """As `append`, for records of one time that fit into one batch together; their batch, whose
+        last records they are."""
+        batch, news = self._open_batch(topic, partition, size, now)
+        batch.keys.extend(keys if keys is not None else repeat(None, len(values)))
+        batch.values.extend(values)
+        batch.timestamps.extend(repeat(timestamp, len(values)))
+        batch.size += size
+        self.free_bytes -= size
+        return batch, news
+
+    def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
+        """The batch that takes the next `size` bytes of a partition, and whether it is new."""
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
+        batch = queue.pending[-1] if queue.pending else None
+        if batch is not None and not batch.is_closed and batch.size + size <= self._batch_size:
+            return batch, False
+        queue.batch_count += 1
+        batch = Batch(topic, partition, now, (queue.batch_count,))
+        queue.pending.append(batch)
+        self._active[queue] = None
+        return batch, True
+
+    def room(self, topic: str, partition: int) -> int:
+        """Bytes that fit into the batch that is being filled for a partition; if that is full or
+        there is none, into the next one."""
+        queue = self._queues.get((topic, partition))
+        last = queue.pending[-1] if queue is not None and queue.pending else None
+        if last is None or last.is_closed or last.size >= self._batch_size:
+            return self._batch_size
+        return self._batch_size - last.size
 
     def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
         """Whether a record fits into the batch that is being filled for a partition."""

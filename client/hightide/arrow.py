@@ -54,6 +54,20 @@ def to_arrow(
     return join_arrow([(header, opened)], topic, partition, include_headers=include_headers)
 
 
+def rows_from(
+    batches: Sequence[tuple[BatchHeader, Buffer]], topic: str, partition: int, *, start: int
+) -> pa.RecordBatch:
+    """The records of neighbouring batches from offset `start` on; raises `CorruptBatch`."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=schema())
+    opened = [(header, open_batch(data, header, check_sums=False)) for header, data in batches]
+    rows = join_arrow(opened, topic, partition)
+    return rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), start)))
+
+
 def join_arrow(
     parts: Sequence[tuple[BatchHeader, Columns]],
     topic: str,

@@ -288,6 +288,10 @@ class Consumer(_Blocking):
         """Up to `max_poll_records` records of one partition; empty if none came in time."""
         return self._run(partial(self._async.poll, timeout_ms=timeout_ms, max_records=max_records))
 
+    def poll_arrow(self, *, timeout_ms: float = 0) -> Any:
+        """Fetched records of one partition as a `pyarrow.RecordBatch`; None if none came."""
+        return self._run(partial(self._async.poll_arrow, timeout_ms=timeout_ms))
+
     def __iter__(self) -> Iterator[Record]:
         while True:
             yield from self.poll(timeout_ms=1000)

@@ -38,6 +38,8 @@ DEFAULT_PORT = 19092
 DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
 RETRY_BACKOFF_S = 0.1
 RETRY_BACKOFF_MAX_S = 1.0
+UNKNOWN_TOPIC_GRACE_S = 1.0
+"""How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
 METADATA_MAX_AGE_S = 300.0
 _RETRIABLE = (BrokerUnreachable, RequestTimedOut)
 
@@ -306,6 +308,7 @@ class Cluster:
                     or (
                         give_up_on_unknown_topic
                         and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        and elapsed + delay >= UNKNOWN_TOPIC_GRACE_S
                     )
                 )
                 if hopeless or elapsed + delay >= timeout_s:

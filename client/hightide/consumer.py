@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import trio
 
 from hightide import messages as m
+from hightide.arrow import rows_from
 from hightide.assignors import Assignor
 from hightide.background import open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
@@ -26,7 +27,16 @@ from hightide.group_channel import GroupChannel
 from hightide.membership import Membership, named
 from hightide.ports import Network, Random
 from hightide.rebalance import Listener, Listeners, Rebalancer
-from hightide.subscription import FetchedBatch, Subscription, TopicPartition, checked_reset
+from hightide.subscription import (
+    Assignment,
+    FetchedBatch,
+    Subscription,
+    TopicPartition,
+    checked_reset,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Partitions = Iterable[tuple[str, int]]
 
@@ -354,6 +364,36 @@ class Consumer:
         self._note_position(taken)
         return taken
 
+    async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
+        """All records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
+        columns of Spark's Kafka source (`arrow.schema`); None if none came in time. No Python per
+        record. Needs pyarrow; raises as `poll`."""
+        self._tend()
+        self._return_ready()
+        found = None
+        with trio.move_on_after(timeout_ms / 1000):
+            found = await self._next_with_data()
+        # Before anything is taken: a cancelled poll has taken nothing.
+        await trio.lowlevel.checkpoint()
+        if found is None or self._subscription.find(found.where) is not found or not found.fetched:
+            return None
+        assert found.position is not None, f"{found.where} has data and no position"
+        batches = [found.take() for _ in range(len(found.fetched))]
+        self._open()[1].wake()
+        data = [(batch.header, batch.data) for batch in batches if not batch.header.is_control]
+        table = rows_from(data, *found.where, start=found.position)
+        self._in_work = Record(*found.where, found.position, 0, None, None)
+        found.position = max(found.position, batches[-1].header.next_offset)
+        return table
+
+    def _return_ready(self) -> None:
+        """What was decoded and not handed out is fetched again."""
+        if self._ready and self._ready_of is not None:
+            found = self._subscription.get(self._ready_of)
+            assert found.position is not None, f"{found.where} has records and no position"
+            found.seek(found.position)
+            self._drop_ready()
+
     def _tend(self) -> None:
         """What was handed out before is done with."""
         self._in_work = None
@@ -368,17 +408,22 @@ class Consumer:
 
     async def _wait_for_batch(self) -> None:
         """Until decoded records are ready; raises what stands in the way."""
-        _, fetcher = self._open()
         while not self._ready:
+            found = await self._next_with_data()
+            self._decode(found.where, found.take())
+            self._open()[1].wake()
+
+    async def _next_with_data(self) -> Assignment:
+        """Until something arrived; raises what stands in the way."""
+        _, fetcher = self._open()
+        while True:
             self._tend()
             fetcher.raise_failure()
             found = self._subscription.next_with_data()
-            if found is None:
-                with self._rebalancer.awaited() if self._rebalancer else nullcontext():
-                    await fetcher.wait_for_data()
-                continue
-            self._decode(found.where, found.take())
-            fetcher.wake()
+            if found is not None:
+                return found
+            with self._rebalancer.awaited() if self._rebalancer else nullcontext():
+                await fetcher.wait_for_data()
 
     def _decode(self, where: TopicPartition, batch: FetchedBatch) -> None:
         found = self._subscription.get(where)

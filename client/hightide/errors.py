@@ -18,7 +18,7 @@ Exceptions are sorted by whose fault it was:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class ErrorCode(StrEnum):
@@ -292,6 +292,10 @@ class ApiError(_Attempted):
         text = f"{code}: {message or ERRORS[code].meaning}"
         super().__init__(text, broker=broker, attempts=attempts, elapsed_s=elapsed_s, knob=knob)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled, as from a worker process: by its code, not by its text.
+        return type(self), (self.code,), self.__dict__
 
     @property
     def retriable(self) -> bool:

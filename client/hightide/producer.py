@@ -14,8 +14,9 @@ from typing import Self
 import trio
 
 from hightide import messages as m
-from hightide.accumulator import RECORD_OVERHEAD, Accumulator, header_bytes
+from hightide.accumulator import RECORD_OVERHEAD, Accumulator, Batch, header_bytes
 from hightide.background import open_background
+from hightide.bulk import Cutter, Deliveries, by_partition, check_types
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers
 from hightide.delivery import Delivery, wait_done
@@ -191,10 +192,7 @@ class Producer:
             check_headers(listed)
             size += header_bytes(listed)
         if size > self._max_request_size or size > self._buffer_memory:
-            raise RecordTooLarge(
-                f"record of {size} bytes, max_request_size is {self._max_request_size} "
-                f"and buffer_memory is {self._buffer_memory}"
-            )
+            self._check_size(size)
         if size > self._accumulator.free_bytes:
             await self._wait_for_room(sender, size)
         if partition is None:
@@ -216,6 +214,87 @@ class Producer:
             sender.wake()
             self._owes_checkpoint = True
         return Delivery(batch, len(batch.values) - 1)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Deliveries:
+        """Buffer many records at once, in order; as `send` for each, but much faster without keys.
+
+        Returns when all are buffered. When it raises or is cancelled, the first ones may have been.
+        """
+        sender = self._sender
+        if sender is None:
+            raise closed("producer")
+        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        check_types("values", values)
+        if keys is not None:
+            check_types("keys", keys)
+            if len(keys) != len(values):
+                raise UsageError(f"{len(keys)} keys for {len(values)} values")
+        if partition is not None and not 0 <= partition < count:
+            raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+        if timestamp is None:
+            timestamp = self._clock.now_ms()
+        elif not 0 <= timestamp <= TIMESTAMP_MAX:
+            raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+        if keys is None or partition is not None:
+            return Deliveries(await self._fill(topic, partition, keys, values, timestamp))
+        parts: list[tuple[Batch, int, int]] = []
+        for number, (own_keys, own_values) in by_partition(keys, values, count).items():
+            parts += await self._fill(topic, number, own_keys, own_values, timestamp)
+        return Deliveries(parts)
+
+    async def _fill(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamp: int,
+    ) -> list[tuple[Batch, int, int]]:
+        """Records into batches of a partition, or of one after the other if it is None."""
+        cutter = Cutter(values, keys)
+        self._check_size(cutter.largest)
+        parts = []
+        while not cutter.is_done:
+            sender = self._sender
+            if sender is None:
+                raise closed("producer")
+            if cutter.next_size > self._accumulator.free_bytes:
+                await self._wait_for_room(sender, cutter.next_size)
+            place = partition
+            if place is None:
+                count = sender.partition_counts[topic]
+                place = self._sticky_partition(topic, cutter.next_size, count)
+            room = min(self._accumulator.room(topic, place), self._accumulator.free_bytes)
+            start, end, size = cutter.take(room)
+            batch, news = self._accumulator.extend(
+                topic,
+                place,
+                None if keys is None else keys[start:end],
+                values[start:end],
+                timestamp,
+                size,
+                trio.current_time(),
+            )
+            parts.append((batch, len(batch) - (end - start), end - start))
+            if news:
+                sender.wake()
+                await trio.lowlevel.checkpoint()
+        return parts
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_request_size or size > self._buffer_memory:
+            raise RecordTooLarge(
+                f"record of {size} bytes, max_request_size is {self._max_request_size} "
+                f"and buffer_memory is {self._buffer_memory}"
+            )
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
         """Stay while the open batch has room for the record, then move on."""

@@ -176,6 +176,15 @@ class Reading:
 
     async def run(self) -> None:
         """Until cancelled."""
+        while True:
+            try:
+                await self._read()
+            except ApiError as error:
+                # Somebody asked a broker that has not heard of the new topic yet, for too long.
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+
+    async def _read(self) -> None:
         async with Consumer(
             self._bootstrap,
             partitions=list(self.next),

@@ -1,0 +1,145 @@
+"""Many records at once: cut into batches by adding up lengths, with no Python per record where
+there are no keys. Pure but for `Deliveries`, which waits."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from hightide.accumulator import RECORD_OVERHEAD, Batch
+from hightide.delivery import wait_done
+from hightide.errors import UsageError
+from hightide.partitioner import partition_for_key
+
+_BYTES = {bytes, type(None)}
+
+
+class RecordRange(NamedTuple):
+    """Where neighbours were stored; with acks=0 the offset is -1: nobody told."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Of the first one."""
+    length: int
+
+
+class Cutter:
+    """Records of one partition in order, and how many of the next ones fit into so many bytes."""
+
+    def __init__(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> None:
+        sizes = map(RECORD_OVERHEAD.__add__, _lengths(values))
+        if keys is not None:
+            sizes = map(int.__add__, sizes, _lengths(keys))
+        self._sums = list(accumulate(sizes, initial=0))
+        self.position = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.position == len(self._sums) - 1
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest record."""
+        return max(map(int.__sub__, self._sums[1:], self._sums), default=0)
+
+    @property
+    def next_size(self) -> int:
+        """The size of the next record."""
+        return self._sums[self.position + 1] - self._sums[self.position]
+
+    def take(self, room: int) -> tuple[int, int, int]:
+        """The next records that fit into `room`, at least one: from, to, bytes."""
+        start, base = self.position, self._sums[self.position]
+        end = max(bisect_right(self._sums, base + room) - 1, start + 1)
+        self.position = end
+        return start, end, self._sums[end] - base
+
+
+def _lengths(items: Sequence[bytes | None]) -> Iterator[int]:
+    if None in items:
+        return iter([0 if item is None else len(item) for item in items])
+    return map(len, items)  # type: ignore[arg-type]
+
+
+def check_types(name: str, items: Sequence[bytes | None]) -> None:
+    """Raise `UsageError` unless each item is bytes or None."""
+    if not {*map(type, items)} <= _BYTES:
+        wrong = next(item for item in items if type(item) not in _BYTES)
+        raise UsageError(f"{name} are bytes or None, not {wrong!r}")
+
+
+def by_partition(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], count: int
+) -> dict[int | None, tuple[list[bytes | None], list[bytes | None]]]:
+    """Keys and values of each partition, in order; None for those without a key."""
+    found: dict[int | None, tuple[list[bytes | None], list[bytes | None]]] = {}
+    for key, value in zip(keys, values, strict=True):
+        number = None if key is None else partition_for_key(key, count)
+        own = found.get(number)
+        if own is None:
+            own = found[number] = [], []
+        own[0].append(key)
+        own[1].append(value)
+    return found
+
+
+class Deliveries:
+    """Many records on their way: await them for the `RecordRange`s in the order of sending, by
+    partition if they had keys; or for the first error."""
+
+    def __init__(self, parts: Sequence[tuple[Batch, int, int]]) -> None:
+        self._parts = parts
+        """Batch, index of the first record in it, how many."""
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self._parts)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every outcome is known."""
+        return all(batch.is_done for batch, _, _ in self._pieces())
+
+    def __await__(self) -> Generator[Any, Any, list[RecordRange]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[RecordRange]:
+        while True:
+            pieces = list(self._pieces())
+            waiting = next((batch for batch, _, _ in pieces if not batch.is_done), None)
+            if waiting is None:
+                break
+            await wait_done(waiting)
+        failed = [batch for batch, _, _ in pieces if batch.error is not None]
+        for batch in failed:
+            batch.error_was_seen = True
+        if failed:
+            assert failed[0].error is not None
+            raise failed[0].error
+        return [
+            RecordRange(
+                batch.topic,
+                batch.partition,
+                batch.base_offset + first if batch.base_offset >= 0 else -1,
+                count,
+            )
+            for batch, first, count in pieces
+        ]
+
+    def _pieces(self) -> Iterator[tuple[Batch, int, int]]:
+        """Where the records are now: batches that were too large have been split."""
+        todo = list(reversed(self._parts))
+        while todo:
+            batch, first, count = todo.pop()
+            if not batch.parts:
+                yield batch, first, count
+                continue
+            one, other = batch.parts
+            here = min(max(len(one) - first, 0), count)
+            if count > here:
+                todo.append((other, max(first - len(one), 0), count - here))
+            if here:
+                todo.append((one, first, here))
