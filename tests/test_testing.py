@@ -123,6 +123,9 @@ def test_a_blocking_cluster_is_the_same_without_an_event_loop():
             c.kill(1)
             assert c.alive == [2, 3]
             assert producer.send("t", b"y").result().offset == 1
+            producer.send("t", b"z")
+            (many,) = producer.send_many("t", [b"1", b"2"]).result()
+            assert (many.offset, many.length) == (3, 2)
         c.cut(2, 3)
         c.heal()
         c.start(1)

@@ -21,6 +21,8 @@ import hightide.consumer
 import hightide.producer
 from hightide import group_messages as g
 from hightide import messages as m
+from hightide.bulk import Deliveries as AsyncDeliveries
+from hightide.bulk import RecordRange
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata
@@ -181,6 +183,25 @@ class Delivery:
         raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
 
 
+class ManyDeliveries:
+    """Many records on their way; ask for their `result`."""
+
+    def __init__(self, producer: Producer, inner: AsyncDeliveries) -> None:
+        self._producer = producer
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def result(self) -> list[RecordRange]:
+        """Wait for all; where they were stored, or the first error."""
+
+        async def wait() -> list[RecordRange]:
+            return await self._inner
+
+        return self._producer._run(wait)
+
+
 class Producer(_Blocking):
     """`hightide.Producer` without an event loop; the same options."""
 
@@ -220,6 +241,20 @@ class Producer(_Blocking):
         if self._claim_pump():
             portal.token.run_sync_soon(partial(portal.nursery.start_soon, self._pump))
         return delivery
+
+    def send_many(
+        self, topic: str, values: Sequence[bytes | None], **options: Any
+    ) -> ManyDeliveries:
+        """Buffer many records at once, behind those that were sent before; the options of
+        `hightide.Producer.send_many`. Returns when all are buffered."""
+        return ManyDeliveries(self, self._run(partial(self._send_many, topic, values, options)))
+
+    async def _send_many(
+        self, topic: str, values: Sequence[bytes | None], options: Mapping[str, Any]
+    ) -> AsyncDeliveries:
+        while self._queue or self._pumping:
+            await self._pump_done.wait()
+        return await self._async.send_many(topic, values, **options)
 
     def _claim_pump(self) -> bool:
         """Whether the caller is the one to pump now: two pumps at once would mix up the order."""
