@@ -410,9 +410,9 @@ def test_a_restored_leader_knows_the_last_batch_of_everybody(
 ) -> None:
     partition = Partition()
     newest: dict[int, BatchHeader] = {}
-    # No sequence twice, as in any log that a leader wrote.
+    # No sequence twice, and rising in each epoch, as in any log that a leader wrote.
     distinct = {(pid, epoch, first): count for pid, first, count, epoch in batches}
-    for (pid, epoch, first), count in sorted(distinct.items(), key=lambda one: one[0][1]):
+    for (pid, epoch, first), count in sorted(distinct.items(), key=lambda one: one[0][1:]):
         partition.store(batch(first, count, pid=pid, epoch=epoch))
         newest[pid] = partition.log[-1]
     partition.replay(snapshot=partition.producers.snapshot(), start=len(distinct))

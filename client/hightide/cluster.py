@@ -86,6 +86,8 @@ class Cluster:
         self._max_age_s = metadata_max_age_s
         self._pool = ConnectionPool(network or TcpNetwork(), nursery, client_id=client_id)
         self._refreshing = trio.Lock()
+        self._turn = 0
+        """Who is asked first of those that could be."""
         self.last_asked = ""
         """The broker that was asked last, for messages."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
@@ -123,6 +125,7 @@ class Cluster:
         known = self._leaders.get((topic, partition))
         if known is None:
             return
+        self._turn += 1
         if hint is not None and hint.leader_epoch > known.leader_epoch:
             self._leaders[(topic, partition)] = m.PartitionMetadata(
                 partition=partition,
@@ -206,7 +209,10 @@ class Cluster:
         """Try known brokers, then the bootstrap addresses, until one answers."""
         addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
-        # Open connections first: a dead broker costs a connect timeout.
+        # Open connections first: a dead broker costs a connect timeout. But not always the same:
+        # one that is cut off from the controller answers, and cannot help.
+        turn = self._turn % len(addresses)
+        addresses = addresses[turn:] + addresses[:turn]
         addresses.sort(key=lambda address: not self._pool.has_open(address))
         failure: HightideError | None = None
         for host, port in addresses:
@@ -218,6 +224,7 @@ class Cluster:
                 failure = error
             except ApiError as error:
                 if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    self._turn += error.retriable
                     raise
                 failure = error  # it is starting or stopping: another one may be ready
         assert failure is not None, "no address to try"
@@ -294,6 +301,7 @@ class Cluster:
         """
         started = trio.current_time()
         attempts = 0
+        refusal: ApiError | None = None
         while True:
             attempts += 1
             try:
@@ -312,11 +320,14 @@ class Cluster:
                     )
                 )
                 if hopeless or elapsed + delay >= timeout_s:
-                    error.attempts = attempts
-                    error.elapsed_s = elapsed
-                    if not hopeless and not error.knob:
-                        error.knob = f"timeout {timeout_s:g} s"
-                    raise
+                    # Silence at the end says less than what was refused before.
+                    last = refusal if refusal and isinstance(error, RequestTimedOut) else error
+                    last.attempts, last.elapsed_s = attempts, elapsed
+                    if not hopeless and not last.knob:
+                        last.knob = f"timeout {timeout_s:g} s"
+                    raise last from None
+                if isinstance(error, ApiError):
+                    refusal = error
             await trio.sleep(delay)
 
     def backoff_s(self, attempts: int) -> float:

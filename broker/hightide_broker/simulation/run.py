@@ -105,6 +105,7 @@ async def _two_phases(world: World, history: History) -> None:
         for client in clients:
             client.rest()
         await _become_well(world, clients[0])
+        await _become_equal(world)
         _check_end(world, history)
         nursery.cancel_scope.cancel()
 
@@ -118,6 +119,14 @@ async def _become_well(world: World, client: Client) -> None:
             f"nothing works {LIVENESS_S:g} s after everything was healed",
         )
         await trio.sleep(0.2)
+
+
+async def _become_equal(world: World) -> None:
+    """What was committed last reaches everybody."""
+    deadline = trio.current_time() + LIVENESS_S
+    while not all(_follows(m, world.judge.committed_end) for m in world.machines):
+        world.require(trio.current_time() < deadline, "somebody does not follow any more")
+        await trio.sleep(0.1)
 
 
 async def _works(world: World, client: Client) -> bool:
