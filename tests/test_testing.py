@@ -22,8 +22,9 @@ async def make_topic(c, **options):
         )
 
 
-async def send(c, *values):
-    async with hightide.Producer(c.bootstrap, acks="all") as producer:
+async def send(c, *values, to=None):
+    bootstrap = c.bootstrap if to is None else f"127.0.0.1:{c.ports[to]}"
+    async with hightide.Producer(bootstrap, acks="all") as producer:
         for value in values:
             await (await producer.send("t", value))
 
@@ -39,8 +40,9 @@ async def read(c, count, **options):
                     return found
 
 
-async def in_sync(c, *brokers):
-    async with hightide.Admin(c.bootstrap) as admin:
+async def in_sync(c, *brokers, to=None):
+    bootstrap = c.bootstrap if to is None else f"127.0.0.1:{c.ports[to]}"
+    async with hightide.Admin(bootstrap) as admin:
         with trio.fail_after(30):
             while {*(await admin.describe_topic("t")).partitions[0].isr} != {*brokers}:
                 await trio.sleep(0.02)
@@ -87,8 +89,8 @@ async def test_brokers_that_are_cut_off_leave_the_isr_and_return():
         # Whom the controller cannot reach is fenced: that would be another story.
         lonely = next(broker for broker in c.alive if broker not in (leader, controller))
         c.cut(leader, lonely)
-        await send(c, b"without it")  # until then it has everything
-        await in_sync(c, *({1, 2, 3} - {lonely}))
+        await send(c, b"without it", to=leader)  # until then it has everything
+        await in_sync(c, *({1, 2, 3} - {lonely}), to=leader)
         c.heal()
         await in_sync(c, 1, 2, 3)
         assert await read(c, 1) == [b"without it"]

@@ -315,9 +315,9 @@ class Node:
 
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
-    async def change(self, request: m.Message) -> m.Message:
+    async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
         """Have the controller decide; returns once this node has applied it."""
-        reply, offset = await self.channel.ask(request)
+        reply, offset = await self.channel.ask(request, timeout_s=timeout_s)
         await self.publisher.applied.wait_for(offset)
         return reply
 

@@ -86,8 +86,9 @@ class Cluster:
         self._max_age_s = metadata_max_age_s
         self._pool = ConnectionPool(network or TcpNetwork(), nursery, client_id=client_id)
         self._refreshing = trio.Lock()
-        self._turn = 0
-        """Who is asked first of those that could be."""
+        self._asking: tuple[str, int] | None = None
+        self._unhelpful: tuple[str, int] | None = None
+        """The last one that could not do what it was asked for."""
         self.last_asked = ""
         """The broker that was asked last, for messages."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
@@ -125,7 +126,6 @@ class Cluster:
         known = self._leaders.get((topic, partition))
         if known is None:
             return
-        self._turn += 1
         if hint is not None and hint.leader_epoch > known.leader_epoch:
             self._leaders[(topic, partition)] = m.PartitionMetadata(
                 partition=partition,
@@ -209,14 +209,14 @@ class Cluster:
         """Try known brokers, then the bootstrap addresses, until one answers."""
         addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
-        # Open connections first: a dead broker costs a connect timeout. But not always the same:
-        # one that is cut off from the controller answers, and cannot help.
-        turn = self._turn % len(addresses)
-        addresses = addresses[turn:] + addresses[:turn]
-        addresses.sort(key=lambda address: not self._pool.has_open(address))
+        # Open connections first: a dead broker costs a connect timeout. But one that answers and
+        # cannot help, because it is cut off from the controller, comes last.
+        addresses.sort(
+            key=lambda address: (address == self._unhelpful, not self._pool.has_open(address))
+        )
         failure: HightideError | None = None
         for host, port in addresses:
-            self.last_asked = f"{host}:{port}"
+            self.last_asked, self._asking = f"{host}:{port}", (host, port)
             try:
                 connection = await self._pool.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
@@ -224,7 +224,8 @@ class Cluster:
                 failure = error
             except ApiError as error:
                 if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
-                    self._turn += error.retriable
+                    if error.retriable:
+                        self._unhelpful = (host, port)
                     raise
                 failure = error  # it is starting or stopping: another one may be ready
         assert failure is not None, "no address to try"
@@ -307,6 +308,7 @@ class Cluster:
             try:
                 with trio.move_on_after(max(timeout_s - (trio.current_time() - started), 0)):
                     return await attempt()
+                self._unhelpful = self._asking
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
             except (ApiError, *_RETRIABLE) as error:
                 elapsed = trio.current_time() - started

@@ -24,6 +24,9 @@ from hightide_broker.runtime.server import Reply
 
 VERSION = "0.1.0"
 
+PRODUCER_IDS_WAIT_S = 5.0
+"""How long a producer waits for its id here: another broker may reach the controller."""
+
 
 class Metadata(Protocol):
     """What the node knows of the cluster, and its way to the controller."""
@@ -39,7 +42,7 @@ class Metadata(Protocol):
     @property
     def controller_id(self) -> int: ...
 
-    async def change(self, request: m.Message) -> m.Message:
+    async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
         """Have the controller decide; returns once this broker has applied it. Raises `Refused`."""
         ...
 
@@ -204,7 +207,7 @@ class AdminHandlers:
         request = c.AllocateProducerIdsRequest(
             broker=self._broker, broker_epoch=self._metadata.broker_epoch
         )
-        reply = await self._metadata.change(request)
+        reply = await self._metadata.change(request, timeout_s=PRODUCER_IDS_WAIT_S)
         assert isinstance(reply, c.AllocateProducerIdsResponse)
         # Two of these may have run at once: keep whichever block is not used up.
         if not self._producer_ids:
