@@ -168,7 +168,6 @@ class Replica:
         self._wake_followers(_moved(self, state))
         self._end_deletes(_moved(self, state))
         self.recompute()
-        self.tell(self)
 
     def update_leader(self, state: PartitionState) -> None:
         """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
@@ -185,6 +184,7 @@ class Replica:
         if self.leader is not None:
             self.committed.advance(self.leader.advance(self._now()))
             self._advance_deleted()
+            self.tell(self)
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
         """Follow whoever leads the new epoch, if anybody does; lead no more."""
