@@ -239,7 +239,9 @@ def _leading(world: World, where: Where) -> Replica | None:
         for machine in world.machines
         if machine.node is not None
         for replica in machine.node.replicas
-        if (replica.topic, replica.partition) == where and replica.leader is not None
+        if (replica.topic, replica.partition) == where
+        and replica.leader is not None
+        and not replica.offline
     ]
     return max(found, key=lambda replica: replica.leader_epoch, default=None)
 
