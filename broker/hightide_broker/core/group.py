@@ -87,8 +87,7 @@ class Group:
         if request.member_id in self.members.pending:
             self.members.check_instance(request.member_id, request.instance_id)
             del self.members.pending[request.member_id]
-            self._add(request, request.member_id, ticket, now, host)
-            self._begin(f"{request.member_id} joined{_because(request.reason)}", now)
+            self._enter(request, request.member_id, ticket, now, host)
             return None
         return self._join_again(request, ticket, now)
 
@@ -137,8 +136,7 @@ class Group:
         old_id = self.members.static.get(request.instance_id)
         if old_id is None:
             self.members.check_room(self.limits.size_max)
-            self._add(request, new_id, ticket, now, host)
-            self._begin(f"{new_id} ({request.instance_id}) joined{_because(request.reason)}", now)
+            self._enter(request, new_id, ticket, now, host)
             return None
         member = self.members.by_id[old_id]
         before = replace(member, joining=None, syncing=None)
@@ -163,7 +161,7 @@ class Group:
             self._unsynced.remove(old_id)
             self._unsynced.add(new_id)
 
-    def _add(
+    def _enter(
         self, request: g.JoinGroupRequest, member_id: str, ticket: Ticket, now: float, host: str
     ) -> None:
         member = Member(
@@ -182,6 +180,7 @@ class Group:
         self.members.add(member)
         self.leader = self.leader or member_id
         self._has_grown = True
+        self._begin(f"{member.name} joined{_because(request.reason)}", now)
 
     def _update(self, member: Member, request: g.JoinGroupRequest, ticket: Ticket) -> None:
         self._answer_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, "it asked again")
@@ -255,10 +254,10 @@ class Group:
             if member.joining is not None:
                 self._answer_join(member, now)
 
-    def _answer_join(self, member: Member, now: float) -> None:
+    def _answer_join(self, member: Member, now: float, *, skip: bool = False) -> None:
         ticket, member.joining = member.joining, None
         member.touch(now)
-        self.answers.append((ticket, self._joined(member)))
+        self.answers.append((ticket, self._joined(member, skip=skip)))
 
     def _joined(self, member: Member, *, skip: bool = False) -> g.JoinGroupResponse:
         leads = member.member_id == self.leader
@@ -340,9 +339,7 @@ class Group:
         if member is None or member.joining is None or self.state is not State.STABLE:
             return  # it was overtaken, and is answered by what came
         if refusal is None:
-            ticket, member.joining = member.joining, None
-            member.touch(now)
-            self.answers.append((ticket, self._joined(member, skip=True)))
+            self._answer_join(member, now, skip=True)
             return
         self._answer_parked(member, refusal.code, refusal.message)
         self._rename(member, old_id)
