@@ -5,21 +5,14 @@ that `down`, systemd and a terminal send.
 """
 
 import signal
-import socket
 import subprocess
 
 import pytest
 from commands import COMMAND, PATIENCE_S, environment, hightide
 
+from hightide.tcp import free_ports
+
 pytestmark = pytest.mark.live
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 import click
 
+from hightide.tcp import free_ports
 from hightide_cli.failures import REFUSED, UNREACHABLE
 from hightide_cli.options import say
 
@@ -211,16 +211,7 @@ def _ports(first: int | None, count: int) -> list[int]:
                 f"--port {first} for {count} nodes, expected 0 or {count} ports from 1 to 65535"
             )
         return ports
-    if count == 1:
-        return [0]
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    return [0] if count == 1 else free_ports(count)
 
 
 # -- starting and stopping -------------------------------------------------------------------------

@@ -131,6 +131,12 @@ class PartitionQueue:
     backoff_until: float = 0.0
 
     @property
+    def filling(self) -> Batch | None:
+        """The batch that takes more records."""
+        last = self.pending[-1] if self.pending else None
+        return None if last is None or last.is_closed else last
+
+    @property
     def is_idle(self) -> bool:
         return not self.pending and not self.in_flight
 
@@ -212,8 +218,8 @@ class Accumulator:
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
-        batch = queue.pending[-1] if queue.pending else None
-        if batch is not None and not batch.is_closed and batch.size + size <= self._batch_size:
+        batch = queue.filling
+        if batch is not None and batch.size + size <= self._batch_size:
             return batch, False
         queue.batch_count += 1
         batch = Batch(topic, partition, now, (queue.batch_count,))
@@ -225,18 +231,16 @@ class Accumulator:
         """Bytes that fit into the batch that is being filled for a partition; if that is full or
         there is none, into the next one."""
         queue = self._queues.get((topic, partition))
-        last = queue.pending[-1] if queue is not None and queue.pending else None
-        if last is None or last.is_closed or last.size >= self._batch_size:
+        batch = queue.filling if queue is not None else None
+        if batch is None or batch.size >= self._batch_size:
             return self._batch_size
-        return self._batch_size - last.size
+        return self._batch_size - batch.size
 
     def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
         """Whether a record fits into the batch that is being filled for a partition."""
         queue = self._queues.get((topic, partition))
-        if queue is None or not queue.pending:
-            return False
-        last = queue.pending[-1]
-        return not last.is_closed and last.size + size <= self._batch_size
+        batch = queue.filling if queue is not None else None
+        return batch is not None and batch.size + size <= self._batch_size
 
     # -- sending ---------------------------------------------------------------------------------
 

@@ -146,6 +146,9 @@ class _Blocking:
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         return self._portal().run(function, *args)
 
+    def _run_sync(self, function: Callable[..., T], *args: Any) -> T:
+        return trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
+
     def _portal(self) -> _Portal:
         if self._open is None:
             raise ClosedError(
@@ -345,7 +348,7 @@ class Consumer(_Blocking):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on reading a partition at `offset`."""
-        self._sync(self._async.seek, topic, partition, offset)
+        self._run_sync(self._async.seek, topic, partition, offset)
 
     def seek_to_time(self, timestamp: int) -> None:
         """Go on at the first record of each partition with a timestamp ≥ `timestamp` (ms)."""
@@ -365,14 +368,11 @@ class Consumer(_Blocking):
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no records of these partitions until `resume`."""
-        self._sync(self._async.pause, *partitions)
+        self._run_sync(self._async.pause, *partitions)
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""
-        self._sync(self._async.resume, *partitions)
-
-    def _sync(self, function: Callable[..., None], *args: Any) -> None:
-        trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
+        self._run_sync(self._async.resume, *partitions)
 
 
 class Admin(_Blocking):

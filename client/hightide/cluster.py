@@ -87,13 +87,17 @@ class Cluster:
         self._pool = ConnectionPool(network or TcpNetwork(), nursery, client_id=client_id)
         self._refreshing = trio.Lock()
         self._asking: tuple[str, int] | None = None
+        """The broker that was asked last."""
         self._unhelpful: tuple[str, int] | None = None
         """The last one that could not do what it was asked for."""
-        self.last_asked = ""
-        """The broker that was asked last, for messages."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
 
     # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def last_asked(self) -> str:
+        """The broker that was asked last, for messages; empty if none was."""
+        return "{}:{}".format(*self._asking) if self._asking else ""
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata | None:
         """Who leads a partition as far as is known; None if nobody or not known."""
@@ -216,7 +220,7 @@ class Cluster:
         )
         failure: HightideError | None = None
         for host, port in addresses:
-            self.last_asked, self._asking = f"{host}:{port}", (host, port)
+            self._asking = (host, port)
             try:
                 connection = await self._pool.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)

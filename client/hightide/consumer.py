@@ -301,10 +301,8 @@ class Consumer:
         for topic, number in partitions:
             found = self._subscription.get(TopicPartition(topic, number))
             found.paused = True
-            if self._ready_of == found.where and found.position is not None:
-                # What was decoded and not handed out is fetched again after `resume`.
-                found.seek(found.position)
-                self._drop_ready()
+            if self._ready_of == found.where:
+                self._return_ready()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""

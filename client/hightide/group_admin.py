@@ -117,12 +117,11 @@ class GroupAdmin(ABC):
     async def _ask(self, group: str, request: Message) -> Any:
         """An answer without a refusal in any of its parts."""
 
-        async def attempt() -> Any:
-            reply = await self._channel(group).call(request)
-            results = reply.partitions if hasattr(reply, "partitions") else reply.groups
-            for result in results:
-                if result.error is not None:
-                    raise ApiError(error_code(result.error), result.message)
-            return reply
+        return await self._channel(group).call(request, check=_first_refusal)
 
-        return await self.cluster.retrying(attempt, timeout_s=self._timeout_s)
+
+def _first_refusal(answer: Any) -> ApiError | None:
+    for result in answer.partitions if hasattr(answer, "partitions") else answer.groups:
+        if result.error is not None:
+            return ApiError(error_code(result.error), result.message)
+    return None

@@ -23,6 +23,10 @@ _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NO_REFUSAL = (None, ErrorCode.MEMBER_ID_REQUIRED)
 
 
+def _no_more(answer: Any) -> None:
+    """The whole of an answer was refused or nothing."""
+
+
 class GroupChannel:
     """Requests to the coordinator of one group."""
 
@@ -41,11 +45,17 @@ class GroupChannel:
         self._coordinator = -1
 
     async def call(
-        self, request: Message, *, timeout_s: float | None = None, grace_s: float = 0.0
+        self,
+        request: Message,
+        *,
+        timeout_s: float | None = None,
+        grace_s: float = 0.0,
+        check: Callable[[Any], ApiError | None] = _no_more,
     ) -> Any:
         """An answer; asked for again, for up to `timeout_s` + `grace_s`, while that may help.
 
-        Raises `ApiError` with what was refused, `BrokerUnreachable` or `RequestTimedOut`.
+        `check` finds refusals in the parts of an answer. Raises `ApiError` with what was refused,
+        `BrokerUnreachable` or `RequestTimedOut`.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
 
@@ -58,6 +68,10 @@ class GroupChannel:
                 if error not in _NO_REFUSAL:
                     message = getattr(answer, "message", "")
                     raise ApiError(error_code(error), message, broker=connection.address)
+                refusal = check(answer)
+                if refusal is not None:
+                    refusal.broker = connection.address
+                    raise refusal
                 return answer
             except (ApiError, *UNREACHABLE) as error:
                 if not isinstance(error, ApiError) or error.code in _ELSEWHERE:

@@ -81,9 +81,9 @@ class Producer:
             codec=compression,
         )
         self._bootstrap = bootstrap
-        self._buffer_memory = buffer_memory
         self._batch_size = batch_size
-        self._max_request_size = max_request_size
+        self._max_request_size, self._buffer_memory = max_request_size, buffer_memory
+        self._record_max = min(max_request_size, buffer_memory)
         self._max_block_s = max_block_ms / 1000
         self._delivery_timeout_s = delivery_timeout_ms / 1000
         self._request_timeout_s = request_timeout_ms / 1000
@@ -191,8 +191,8 @@ class Producer:
         if listed:
             check_headers(listed)
             size += header_bytes(listed)
-        if size > self._max_request_size or size > self._buffer_memory:
-            self._check_size(size)
+        if size > self._record_max:
+            raise self._too_large(size)
         if size > self._accumulator.free_bytes:
             await self._wait_for_room(sender, size)
         if partition is None:
@@ -202,11 +202,11 @@ class Producer:
                 else partition_for_key(key, count)
             )
         elif not 0 <= partition < count:
-            raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+            raise _no_partition(topic, partition, count)
         if timestamp is None:
             timestamp = self._clock.now_ms()
         elif not 0 <= timestamp <= TIMESTAMP_MAX:
-            raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+            raise _no_timestamp(timestamp)
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
@@ -238,11 +238,11 @@ class Producer:
             if len(keys) != len(values):
                 raise UsageError(f"{len(keys)} keys for {len(values)} values")
         if partition is not None and not 0 <= partition < count:
-            raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+            raise _no_partition(topic, partition, count)
         if timestamp is None:
             timestamp = self._clock.now_ms()
         elif not 0 <= timestamp <= TIMESTAMP_MAX:
-            raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+            raise _no_timestamp(timestamp)
         if keys is None or partition is not None:
             return Deliveries(await self._fill(topic, partition, keys, values, timestamp))
         parts: list[tuple[Batch, int, int]] = []
@@ -260,7 +260,8 @@ class Producer:
     ) -> list[tuple[Batch, int, int]]:
         """Records into batches of a partition, or of one after the other if it is None."""
         cutter = Cutter(values, keys)
-        self._check_size(cutter.largest)
+        if cutter.largest > self._record_max:
+            raise self._too_large(cutter.largest)
         parts = []
         while not cutter.is_done:
             sender = self._sender
@@ -289,12 +290,11 @@ class Producer:
                 await trio.lowlevel.checkpoint()
         return parts
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_request_size or size > self._buffer_memory:
-            raise RecordTooLarge(
-                f"record of {size} bytes, max_request_size is {self._max_request_size} "
-                f"and buffer_memory is {self._buffer_memory}"
-            )
+    def _too_large(self, size: int) -> RecordTooLarge:
+        return RecordTooLarge(
+            f"record of {size} bytes, max_request_size is {self._max_request_size} "
+            f"and buffer_memory is {self._buffer_memory}"
+        )
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
         """Stay while the open batch has room for the record, then move on."""
@@ -361,3 +361,11 @@ def check_headers(headers: Headers) -> None:
             and pair[1].__class__ in _BYTES
         ):
             raise UsageError(f"header {pair!r}, expected (str, bytes or None)")
+
+
+def _no_partition(topic: str, partition: int, count: int) -> UsageError:
+    return UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+
+
+def _no_timestamp(timestamp: int) -> UsageError:
+    return UsageError(f"timestamp {timestamp}, expected ms since 1970")

@@ -112,3 +112,15 @@ async def listen(host: str, port: int) -> TcpListener:
     """A bound, listening socket; raises `OSError` (address in use, no such address)."""
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=512)
     return TcpListener(listeners[0].socket)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -11,9 +11,8 @@ pytest fixture `hightide_cluster`, which comes with the package.
 
 from __future__ import annotations
 
-import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from hightide.background import open_background
 from hightide.blocking import _Blocking
 from hightide.errors import UsageError
 from hightide.ports import SystemClock, system_random
-from hightide.tcp import TcpNetwork, TcpStream, listen
+from hightide.tcp import TcpNetwork, TcpStream, free_ports, listen
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.node import Node, open_node
 from hightide_broker.runtime.disk import RealDisk
@@ -51,7 +50,7 @@ class TestCluster:
         if brokers < 1:
             raise UsageError(f"brokers is {brokers}, expected 1 or more")
         self.directory = directory
-        self.ports = dict(zip(range(1, brokers + 1), _free_ports(brokers), strict=True))
+        self.ports = dict(zip(range(1, brokers + 1), free_ports(brokers), strict=True))
         """Broker → its port."""
         self._configs = {**CONFIGS, **configs}
         self._nursery = nursery
@@ -186,17 +185,6 @@ class _Wires:
         return await self._cluster.connect(self._broker, host, port)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 @asynccontextmanager
 async def cluster(
     brokers: int = 3, *, configs: Mapping[str, str] | None = None, directory: Path | None = None
@@ -261,14 +249,11 @@ class BlockingCluster(_Blocking):
 
     def cut(self, one: int, other: int) -> None:
         """Two brokers cannot reach each other any more."""
-        self._now(self._cluster.cut, one, other)
+        self._run_sync(self._cluster.cut, one, other)
 
     def heal(self) -> None:
         """All brokers reach each other again."""
-        self._now(self._cluster.heal)
-
-    def _now(self, function: Callable[..., None], *args: int) -> None:
-        trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
+        self._run_sync(self._cluster.heal)
 
 
 class _Entering:
