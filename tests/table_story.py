@@ -18,9 +18,8 @@ import trio
 import trio.testing
 from table_news import Letter, NewsTable, Question, Unable
 
-from hightide.columns import encode_columns
+from hightide.columns import batch_at
 from hightide.errors import Refused, error_code
-from hightide.records import encode_batch
 from hightide_broker.core.follower import (
     Append,
     Ignore,
@@ -286,8 +285,7 @@ class TableStory:
         """A producer sends a record to whom it takes for the leader."""
         name = to or self.on.leader
         replica = self.on.up(name)
-        columns = encode_columns([0], None, [value.encode()], base_timestamp=0)
-        batch = encode_batch(columns, record_count=1, base_timestamp=0, max_timestamp=0)
+        batch = batch_at(0, [value.encode()])
         waits_at = replica.committed
         appended = replica.append(memoryview(batch), acks_all=acks == "all", now_ms=0)
         if acks == "all":

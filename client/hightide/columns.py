@@ -29,6 +29,7 @@ from hightide.records import (
     BatchHeader,
     Buffer,
     decompress,
+    encode_batch,
 )
 
 if sys.byteorder != "little":  # pragma: no cover
@@ -108,6 +109,24 @@ def encode_columns(
         value_lengths,
         value_bytes,
         encode_headers(headers) if headers else None,
+    )
+
+
+def batch_at(
+    time_ms: int,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    *,
+    attributes: int = 0,
+) -> bytearray:
+    """A whole batch of records that are all of one time."""
+    payload = encode_columns([time_ms] * len(values), keys, values, base_timestamp=time_ms)
+    return encode_batch(
+        payload,
+        record_count=len(values),
+        base_timestamp=time_ms,
+        max_timestamp=time_ms,
+        attributes=attributes,
     )
 
 

@@ -18,11 +18,10 @@ from itertools import count
 import msgspec
 import trio
 
-from hightide.columns import encode_columns, keys_of, offsets_of, open_batch, values_of
+from hightide.columns import batch_at, keys_of, offsets_of, open_batch, values_of
 from hightide.errors import CorruptBatch, ErrorCode, Refused
 from hightide.messages import Message
 from hightide.ports import WallClock
-from hightide.records import encode_batch
 from hightide_broker.core.group import Group
 from hightide_broker.core.group_offsets import GroupOffsets
 from hightide_broker.core.group_parts import Limits, State, Write
@@ -243,10 +242,7 @@ class Coordinator:
         now_ms = self._clock.now_ms()
         keys = [encode(key) for key, _ in records]
         values = [None if value is None else encode(value) for _, value in records]
-        payload = encode_columns([now_ms] * len(keys), keys, values, base_timestamp=now_ms)
-        batch = encode_batch(
-            payload, record_count=len(keys), base_timestamp=now_ms, max_timestamp=now_ms
-        )
+        batch = batch_at(now_ms, values, keys)
         try:
             appended = self._replica.append(memoryview(batch), acks_all=True, now_ms=now_ms)
         except Refused as refusal:
@@ -258,6 +254,13 @@ class Coordinator:
             appended.end_offset,
             self._commit_timeout_s,
         )
+
+    async def commit_offsets(self, group: str, records: Sequence[Record]) -> None:
+        """Append these offsets, and have them count once they are committed; raises `Refused`."""
+        if records:
+            appending = self.append(records)
+            await appending.committed()
+            self.keep_offsets(group, records, appending.base_offset)
 
     def keep_offsets(self, group: str, records: Iterable[Record], at: int) -> None:
         """Committed offset records count from here on."""

@@ -206,11 +206,7 @@ class Coordinators:
     async def _forget_offsets(
         self, coordinator: Coordinator, group: str, places: Iterable[tuple[str, int]]
     ) -> None:
-        records = [(OffsetKey(group, *where), None) for where in places]
-        if records:
-            appending = coordinator.append(records)
-            await appending.committed()
-            coordinator.keep_offsets(group, records, appending.base_offset)
+        await coordinator.commit_offsets(group, [(OffsetKey(group, *w), None) for w in places])
 
     async def forget(self, coordinator: Coordinator, group: Group) -> None:
         """Tombstones for a group without members, and for its offsets; then it is gone."""

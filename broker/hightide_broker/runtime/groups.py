@@ -10,6 +10,7 @@ import trio
 
 from hightide import group_messages as g
 from hightide.errors import ErrorCode, Refused
+from hightide.messages import Message
 from hightide.ports import Random, WallClock
 from hightide_broker.core.group import Group
 from hightide_broker.core.group_parts import State
@@ -56,8 +57,7 @@ class GroupHandlers:
             new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
             now = trio.current_time()
             answer = group.join(request, parked, now, new_id=new_id, host="")
-            coordinator.settle(group)
-            return Reply(answer if answer is not None else await parked.wait())
+            return await _answer(coordinator, group, answer, parked)
 
         return later
 
@@ -68,8 +68,7 @@ class GroupHandlers:
             coordinator = await self._coordinators.of(request.group)
             group, parked = _existing(coordinator, request.group), Parked()
             answer = group.sync(request, parked, trio.current_time())
-            coordinator.settle(group)
-            return Reply(answer if answer is not None else await parked.wait())
+            return await _answer(coordinator, group, answer, parked)
 
         return later
 
@@ -199,6 +198,14 @@ class GroupHandlers:
                 f"group {name!r} is {group.state} with {len(group.members)} members",
             )
         await self._coordinators.forget(coordinator, group)
+
+
+async def _answer(
+    coordinator: Coordinator, group: Group, answer: Message | None, parked: Parked
+) -> Reply:
+    """The answer at once, or when it is there."""
+    coordinator.settle(group)
+    return Reply(answer if answer is not None else await parked.wait())
 
 
 def _existing(coordinator: Coordinator, name: str) -> Group:

@@ -56,7 +56,7 @@ class RecordHandlers:
             try:
                 result, wait = self._append(number, part, request.acks, attachments)
             except Refused as refusal:
-                result, wait = self._produce_error(part, refusal), None
+                result, wait = _refused(m.ProduceResult, part, refusal), None
             results.append(result)
             if wait is not None:
                 waiting.append(wait)
@@ -67,7 +67,7 @@ class RecordHandlers:
             return None
         if not waiting:
             return Reply(m.ProduceResponse(partitions=results))
-        return partial(self._await_commit, request, results, waiting)
+        return partial(_await_commit, request, results, waiting)
 
     def _append(
         self, number: int, part: m.ProducePartition, acks: int, attachments: list[memoryview]
@@ -98,22 +98,6 @@ class RecordHandlers:
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
             return result, _Waiting(number, replica.committed, appended.end_offset)
         return result, None
-
-    async def _await_commit(
-        self,
-        request: m.ProduceRequest,
-        results: list[m.ProduceResult],
-        waiting: list[_Waiting],
-    ) -> Reply:
-        too_late = "not committed within {:g} s; the records may still be"
-        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-            results[number] = self._produce_error(request.partitions[number], refusal)
-        return Reply(m.ProduceResponse(partitions=results))
-
-    def _produce_error(self, part: m.ProducePartition, refusal: Refused) -> m.ProduceResult:
-        return m.ProduceResult(
-            topic=part.topic, partition=part.partition, error=refusal.code, message=refusal.message
-        )
 
     def fetch(
         self, request: m.FetchRequest, _: list[memoryview]
@@ -184,7 +168,7 @@ class RecordHandlers:
             for number, each in enumerate(results)
             if (low := each.low_watermark) >= 0
         ]
-        return partial(self._await_deletion, request, results, waiting)
+        return partial(_await_deletion, request, results, waiting)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
         log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
@@ -192,22 +176,23 @@ class RecordHandlers:
             topic=part.topic, partition=part.partition, low_watermark=log_start
         )
 
-    async def _await_deletion(
-        self,
-        request: m.DeleteRecordsRequest,
-        results: list[m.DeleteRecordsResult],
-        waiting: list[_Waiting],
-    ) -> Reply:
-        too_late = "not deleted everywhere within {:g} s; the records will still be"
-        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-            part = request.partitions[number]
-            results[number] = m.DeleteRecordsResult(
-                topic=part.topic,
-                partition=part.partition,
-                error=refusal.code,
-                message=refusal.message,
-            )
-        return Reply(m.DeleteRecordsResponse(partitions=results))
+
+async def _await_commit(
+    request: m.ProduceRequest, results: list[m.ProduceResult], waiting: list[_Waiting]
+) -> Reply:
+    too_late = "not committed within {:g} s; the records may still be"
+    for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+        results[number] = _refused(m.ProduceResult, request.partitions[number], refusal)
+    return Reply(m.ProduceResponse(partitions=results))
+
+
+async def _await_deletion(
+    request: m.DeleteRecordsRequest, results: list[m.DeleteRecordsResult], waiting: list[_Waiting]
+) -> Reply:
+    too_late = "not deleted everywhere within {:g} s; the records will still be"
+    for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+        results[number] = _refused(m.DeleteRecordsResult, request.partitions[number], refusal)
+    return Reply(m.DeleteRecordsResponse(partitions=results))
 
 
 async def _refusals(
@@ -265,12 +250,11 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
         try:
             results.append(answer(part))
         except Refused as refusal:
-            results.append(
-                result(
-                    topic=part.topic,
-                    partition=part.partition,
-                    error=refusal.code,
-                    message=refusal.message,
-                )
-            )
+            results.append(_refused(result, part, refusal))
     return results
+
+
+def _refused(result: _Refusable[R], part: _Part, refusal: Refused) -> R:
+    return result(
+        topic=part.topic, partition=part.partition, error=refusal.code, message=refusal.message
+    )

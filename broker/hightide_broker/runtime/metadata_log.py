@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hightide.columns import encode_columns, offsets_of, open_batch, values_of
+from hightide.columns import batch_at, offsets_of, open_batch, values_of
 from hightide.errors import CorruptBatch, ErrorCode, Refused
 from hightide.ports import WallClock
 from hightide.records import (
@@ -25,7 +25,6 @@ from hightide.records import (
     BatchHeader,
     Buffer,
     check_crc,
-    encode_batch,
     iter_batches,
     parse_header,
 )
@@ -219,14 +218,7 @@ class MetadataLog:
 
     def _write(self, values: list[bytes], epoch: int, *, attributes: int = 0) -> BatchHeader:
         now = self._clock.now_ms()
-        payload = encode_columns([now] * len(values), None, values, base_timestamp=now)
-        batch = encode_batch(
-            payload,
-            record_count=len(values),
-            base_timestamp=now,
-            max_timestamp=now,
-            attributes=attributes,
-        )
+        batch = batch_at(now, values, attributes=attributes)
         return self._log.append_as_leader(
             batch, parse_header(batch), leader_epoch=epoch, now_ms=now
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import trio
 
 from hightide import group_messages as g
@@ -33,16 +35,7 @@ class OffsetHandlers:
         """Keep offsets; answered once they are committed."""
 
         async def later() -> Reply:
-            refusals = await self._commit(request)
-            results = [
-                g.CommitResult(
-                    topic=part.topic,
-                    partition=part.partition,
-                    error=refusals[number].code if number in refusals else None,
-                    message=refusals[number].message if number in refusals else "",
-                )
-                for number, part in enumerate(request.partitions)
-            ]
+            results = _results(request.partitions, await self._commit(request))
             return Reply(g.OffsetCommitResponse(partitions=results))
 
         return later
@@ -72,10 +65,7 @@ class OffsetHandlers:
                 commit_time_ms=now_ms,
             )
             records.append((OffsetKey(request.group, part.topic, part.partition), value))
-        if records:
-            appending = coordinator.append(records)
-            await appending.committed()
-            coordinator.keep_offsets(request.group, records, appending.base_offset)
+        await coordinator.commit_offsets(request.group, records)
         return refusals
 
     def _check_part(self, part: g.CommitPartition) -> None:
@@ -100,11 +90,8 @@ class OffsetHandlers:
 
         async def later() -> Reply:
             coordinator = await self._coordinators.of(request.group)
-            offsets, topic_ids = (
-                coordinator.offsets.get(request.group),
-                self._coordinators.topic_ids(),
-            )
-            known = offsets.all(topic_ids) if offsets is not None else {}
+            offsets = coordinator.offsets.get(request.group)
+            known = offsets.all(self._coordinators.topic_ids()) if offsets is not None else {}
             wanted = (
                 list(known)
                 if request.partitions is None
@@ -131,36 +118,42 @@ class OffsetHandlers:
         """Forget offsets of topics that no member reads."""
 
         async def later() -> Reply:
-            refusals = await self._delete_offsets(request)
-            results = [
-                g.CommitResult(
-                    topic=part.topic,
-                    partition=part.partition,
-                    error=refusals[part.topic].code if part.topic in refusals else None,
-                    message=refusals[part.topic].message if part.topic in refusals else "",
-                )
-                for part in request.partitions
-            ]
+            results = _results(request.partitions, await self._delete_offsets(request))
             return Reply(g.OffsetDeleteResponse(partitions=results))
 
         return later
 
-    async def _delete_offsets(self, request: g.OffsetDeleteRequest) -> dict[str, Refused]:
+    async def _delete_offsets(self, request: g.OffsetDeleteRequest) -> dict[int, Refused]:
         coordinator = await self._coordinators.of(request.group)
         if not coordinator.is_known(request.group):
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {request.group!r}")
         read = topics_read(coordinator.group(request.group))
         refusals, records = {}, []
-        for part in request.partitions:
+        for number, part in enumerate(request.partitions):
             if part.topic in read:
-                refusals[part.topic] = Refused(
+                refusals[number] = Refused(
                     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
                     f"a member of group {request.group!r} reads {part.topic!r}",
                 )
             else:
                 records.append((OffsetKey(request.group, part.topic, part.partition), None))
-        if records:
-            appending = coordinator.append(records)
-            await appending.committed()
-            coordinator.keep_offsets(request.group, records, appending.base_offset)
+        await coordinator.commit_offsets(request.group, records)
         return refusals
+
+
+def _results(
+    parts: Sequence[g.CommitPartition | g.GroupPartition], refusals: Mapping[int, Refused]
+) -> list[g.CommitResult]:
+    """What became of each partition; `refusals` by number."""
+    results = []
+    for number, part in enumerate(parts):
+        refusal = refusals.get(number)
+        results.append(
+            g.CommitResult(
+                topic=part.topic,
+                partition=part.partition,
+                error=refusal.code if refusal else None,
+                message=refusal.message if refusal else "",
+            )
+        )
+    return results

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from hightide import messages as m
-from hightide.columns import encode_columns, to_records
-from hightide.records import Buffer, encode_batch, iter_batches
+from hightide.columns import batch_at, to_records
+from hightide.records import Buffer, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.follower import AskOffsets, Step, next_fetch
 from hightide_broker.core.image import NO_LEADER, PartitionState
@@ -254,8 +254,7 @@ class Table:
 
     def produce(self, value: str, *, to: str = "") -> Appended:
         """A producer sends a record with acks=all; `Refused` if it is refused at once."""
-        columns = encode_columns([0], None, [value.encode()], base_timestamp=0)
-        batch = encode_batch(columns, record_count=1, base_timestamp=0, max_timestamp=0)
+        batch = batch_at(0, [value.encode()])
         name = to or self.leader
         appended = self.replica(name).append(memoryview(batch), acks_all=True, now_ms=0)
         if self.config.synced:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from hightide.columns import encode_columns, open_batch, values_of
+from hightide.columns import batch_at, open_batch, values_of
 from hightide.errors import CorruptBatch
-from hightide.records import CONTROL, Buffer, check_crc, encode_batch, iter_batches, stamp
+from hightide.records import CONTROL, Buffer, check_crc, iter_batches, stamp
 from hightide_broker.ports import Disk
 
 SNAPSHOT_SUFFIX = ".checkpoint"
@@ -62,14 +62,7 @@ def encode_snapshot(values: Sequence[bytes], *, epoch: int, now_ms: int) -> Iter
     ]
     groups.append(([_mark(_FOOTER)], CONTROL))
     for group, attributes in groups:
-        payload = encode_columns([now_ms] * len(group), None, group, base_timestamp=now_ms)
-        batch = encode_batch(
-            payload,
-            record_count=len(group),
-            base_timestamp=now_ms,
-            max_timestamp=now_ms,
-            attributes=attributes,
-        )
+        batch = batch_at(now_ms, group, attributes=attributes)
         stamp(batch, base_offset=offset, leader_epoch=epoch)
         offset += len(group)
         yield bytes(batch)
