@@ -139,7 +139,7 @@ async def _two_phases(
             await _become_well(world, topics, address)
             for sender in senders:
                 sender.rest()
-        await _until_read(world, places, readers, group if is_grouped else None)
+        await _until_read(world, topics, places, readers, group if is_grouped else None)
         _check_end(world, places, records)
         nursery.cancel_scope.cancel()
 
@@ -202,7 +202,8 @@ def _unwell(world: World, topics: list[Subject]) -> str:
     for machine in world.machines:
         if machine.node is None or not machine.node.serving.is_set():
             return f"{machine.name} does not serve"
-    image = leader.node.image
+    # Who leads may be the last to know, while its disk is stalled.
+    image = max((m.node.image for m in world.machines if m.node), key=lambda image: image.offset)
     for topic in topics:
         for number, state in enumerate(image.topics[topic.name].partitions):
             if {*state.isr} != {*state.replicas} or state.leader < 0:
@@ -211,9 +212,13 @@ def _unwell(world: World, topics: list[Subject]) -> str:
 
 
 async def _until_read(
-    world: World, places: list[Where], readers: list[Reading], group: GroupLog | None
+    world: World,
+    topics: list[Subject],
+    places: list[Where],
+    readers: list[Reading],
+    group: GroupLog | None,
 ) -> None:
-    """Whoever reads gets to the end."""
+    """Whoever reads gets to the end, and so does every replica."""
     deadline = trio.current_time() + LIVENESS_S
     while True:
         ends = {where: _leading(world, where) for where in places}
@@ -226,6 +231,8 @@ async def _until_read(
         ]
         if group is not None and not behind:
             behind = group.behind({w: r.high_watermark for w, r in ends.items() if r is not None})
+        if not behind and (unwell := _unwell(world, topics)):
+            behind = [unwell]
         if not behind:
             return
         world.require(trio.current_time() < deadline, f"the end is not reached: {behind}")
