@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hightide_cli.failures import NOT_FOUND, UNHEALTHY
-from hightide_cli.options import client_options, print_table, run, say, show, show_one
+from hightide_cli.options import ask, client_options, print_table, say, show, show_one
+
+if TYPE_CHECKING:
+    from hightide import Admin
 
 
 @click.group()
@@ -19,7 +22,7 @@ def brokers() -> None:
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
     """Every registered broker, fenced ones too."""
-    found = run(_describe_cluster, bootstrap, timeout_s)
+    found = ask(bootstrap, timeout_s, _describe_cluster)
     rows = [_row(broker) for broker in sorted(found.brokers, key=lambda each: each.id)]
     columns = ["id", "host", "port", "rack", "roles", "fenced", "epoch"]
     show(rows, output, columns=columns, key="id")
@@ -30,14 +33,14 @@ def list_(bootstrap: str, output: str, timeout_s: float) -> None:
 @client_options
 def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None:
     """One broker: where it is, and the replicas it has."""
-    found = run(_describe_cluster, bootstrap, timeout_s)
+    found = ask(bootstrap, timeout_s, _describe_cluster)
     state = next((each for each in found.brokers if each.id == broker), None)
     if state is None:
         say(f"broker {broker} is not registered, only {sorted(b.id for b in found.brokers)}")
         raise click.exceptions.Exit(NOT_FOUND)
     fields: dict[str, Any] = _row(state)
     if not state.fenced:
-        replicas = run(_replicas_of, bootstrap, timeout_s, broker)
+        replicas = ask(bootstrap, timeout_s, _replicas_of, broker)
         fields |= {
             "replicas": len(replicas),
             "offline": sorted(f"{r.topic}-{r.partition}" for r in replicas if r.error),
@@ -58,19 +61,13 @@ def _row(broker: Any) -> dict[str, Any]:
     }
 
 
-async def _describe_cluster(bootstrap: str, timeout_s: float) -> Any:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.describe_cluster()
+async def _describe_cluster(admin: Admin) -> Any:
+    return await admin.describe_cluster()
 
 
-async def _replicas_of(bootstrap: str, timeout_s: float, broker: int) -> Any:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        (described,) = await admin.describe_log_dirs(brokers=[broker])
-        return described.replicas
+async def _replicas_of(admin: Admin, broker: int) -> Any:
+    (described,) = await admin.describe_log_dirs(brokers=[broker])
+    return described.replicas
 
 
 @click.group()
@@ -82,7 +79,7 @@ def quorum() -> None:
 @client_options
 def status(bootstrap: str, output: str, timeout_s: float) -> None:
     """Who leads the metadata quorum, and how far every voter and observer has followed."""
-    found = run(_describe_quorum, bootstrap, timeout_s)
+    found = ask(bootstrap, timeout_s, _describe_quorum)
     fields = {
         "cluster_id": found.cluster_id,
         "leader": found.leader,
@@ -121,8 +118,5 @@ def _replica(replica: Any) -> dict[str, Any]:
     }
 
 
-async def _describe_quorum(bootstrap: str, timeout_s: float) -> Any:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.describe_quorum()
+async def _describe_quorum(admin: Admin) -> Any:
+    return await admin.describe_quorum()

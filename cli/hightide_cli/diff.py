@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hightide_cli.failures import CORRUPT, UNREACHABLE
-from hightide_cli.options import client_options, parse_partition, run, say, show
+from hightide_cli.options import (
+    admin,
+    check_partition,
+    client_options,
+    parse_partition,
+    run,
+    say,
+    show,
+)
 
 if TYPE_CHECKING:
     from hightide.connection import Connection
@@ -87,13 +95,10 @@ def diff(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
 async def _compare(
     bootstrap: str, timeout_s: float, topic: str, number: int
 ) -> tuple[list[Side], list[str]]:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=timeout_s * 1000) as admin:
-        known = await admin.describe_topic(topic)
-        if not 0 <= number < len(known.partitions):
-            raise click.UsageError(f"{topic} has {len(known.partitions)} partitions, not {number}")
-        addresses = {b.id: (b.host, b.port) for b in (await admin.describe_cluster()).brokers}
+    async with admin(bootstrap, timeout_s) as client:
+        known = await client.describe_topic(topic)
+        check_partition(topic, number, len(known.partitions))
+        addresses = {b.id: (b.host, b.port) for b in (await client.describe_cluster()).brokers}
     sides: list[Side] = []
     first: dict[int, tuple[int, Batch]] = {}
     differences: list[str] = []

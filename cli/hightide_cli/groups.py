@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.options import client_options, print_table, run, say, show, show_one, yes_option
+from hightide_cli.options import (
+    ask,
+    check_partition,
+    client_options,
+    print_table,
+    say,
+    show,
+    show_one,
+    yes_option,
+)
 from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
     from hightide import Admin
+    from hightide.group_admin import GroupLag
     from hightide.group_messages import DescribedGroup
 
 Where = tuple[str, int]
@@ -29,7 +39,7 @@ def groups() -> None:
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
     """All groups, with their states."""
-    found = run(_with_admin, bootstrap, timeout_s, _list)
+    found = ask(bootstrap, timeout_s, _list)
     show(found, output, columns=["group", "state", "members"], key="group")
 
 
@@ -50,7 +60,7 @@ async def _list(admin: Admin) -> list[dict[str, Any]]:
 @client_options
 def describe(group: str, bootstrap: str, output: str, timeout_s: float) -> None:
     """Members, what they read, how far they are, and why the group was rebalanced."""
-    fields = run(_with_admin, bootstrap, timeout_s, _describe, group)
+    fields = ask(bootstrap, timeout_s, _describe, group)
     if output == "table":
         _print_group(fields)
     elif output == "quiet":
@@ -70,17 +80,7 @@ async def _describe(admin: Admin, group: str) -> dict[str, Any]:
         "leader": described.leader,
         "coordinator": described.coordinator,
         "members": _members(described),
-        "offsets": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "committed": each.committed,
-                "log_end_offset": each.end,
-                "lag": each.lag,
-                "member_id": each.member_id,
-            }
-            for each in lag
-        ],
+        "offsets": [_lag_row(each) for each in lag],
         "rebalances": [
             {"at": _time(each.at_ms), "generation": each.generation, "cause": each.cause}
             for each in described.rebalances
@@ -139,7 +139,7 @@ def _reads(row: Mapping[str, Any]) -> str:
 @client_options
 def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -> None:
     """How many records lie before a group, for each partition; all groups if none is named."""
-    rows = run(_with_admin, bootstrap, timeout_s, _lag, names)
+    rows = ask(bootstrap, timeout_s, _lag, names)
     columns = ["group", "topic", "partition", "committed", "log_end_offset", "lag", "member_id"]
     show(rows, output, columns=columns, key="lag")
 
@@ -147,18 +147,19 @@ def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -
 async def _lag(admin: Admin, names: tuple[str, ...]) -> list[dict[str, Any]]:
     wanted = names or [each.group for each in await admin.list_groups()]
     return [
-        {
-            "group": name,
-            "topic": each.topic,
-            "partition": each.partition,
-            "committed": each.committed,
-            "log_end_offset": each.end,
-            "lag": each.lag,
-            "member_id": each.member_id,
-        }
-        for name in wanted
-        for each in await admin.group_lag(name)
+        {"group": name, **_lag_row(each)} for name in wanted for each in await admin.group_lag(name)
     ]
+
+
+def _lag_row(lag: GroupLag) -> dict[str, Any]:
+    return {
+        "topic": lag.topic,
+        "partition": lag.partition,
+        "committed": lag.committed,
+        "log_end_offset": lag.end,
+        "lag": lag.lag,
+        "member_id": lag.member_id,
+    }
 
 
 @groups.command(
@@ -189,7 +190,7 @@ def seek(
         ways = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
         raise click.UsageError(f"give one of {ways}")
     places = [_place(text) for text in topics]
-    rows = run(_with_admin, bootstrap, timeout_s, _seek, group, places, chosen[0], how)
+    rows = ask(bootstrap, timeout_s, _seek, group, places, chosen[0], how)
     show(rows, output, columns=["topic", "partition", "committed", "new"], key="new")
     if not how["yes"]:
         say("nothing was changed: add --yes to do it")
@@ -249,8 +250,8 @@ async def _partitions(
     found: list[Where] = []
     for topic, partition in places:
         count = len((await admin.describe_topic(topic)).partitions)
-        if partition is not None and partition >= count:
-            raise click.UsageError(f"{topic} has {count} partitions, not {partition}")
+        if partition is not None:
+            check_partition(topic, partition, count)
         found += [(topic, n) for n in range(count) if partition in (None, n)]
     return found
 
@@ -312,7 +313,7 @@ def delete(
     """Forget groups that have no members, with their offsets."""
     if not yes:
         raise click.UsageError(f"add --yes to delete {', '.join(names)}")
-    run(_with_admin, bootstrap, timeout_s, _delete, names)
+    ask(bootstrap, timeout_s, _delete, names)
     rows = [{"group": name, "deleted": True} for name in names]
     show(rows, output, columns=["group", "deleted"], key="group")
 
@@ -320,10 +321,3 @@ def delete(
 async def _delete(admin: Admin, names: tuple[str, ...]) -> None:
     for name in names:
         await admin.delete_group(name)
-
-
-async def _with_admin(bootstrap: str, timeout_s: float, work: Any, *args: Any) -> Any:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=timeout_s * 1000) as admin:
-        return await work(admin, *args)

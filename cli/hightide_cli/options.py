@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from hightide import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,6 +65,23 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
         found = found.exceptions[0]
     return found
+
+
+def admin(bootstrap: str, timeout_s: float) -> Admin:
+    """An admin client for a command."""
+    from hightide import Admin
+
+    return Admin(bootstrap, timeout_ms=timeout_s * 1000)
+
+
+def ask(bootstrap: str, timeout_s: float, work: Callable[..., Any], *args: Any) -> Any:
+    """What `work(admin, *args)` returns, run to its end with an admin client."""
+
+    async def ask_admin() -> Any:
+        async with admin(bootstrap, timeout_s) as opened:
+            return await work(opened, *args)
+
+    return run(ask_admin)
 
 
 def say(message: str) -> None:
@@ -135,3 +155,9 @@ def parse_partition(text: str) -> tuple[str, int]:
     if not (colon and topic and number.isdecimal()):
         raise click.UsageError(f"{text!r}, expected TOPIC:PARTITION")
     return topic, int(number)
+
+
+def check_partition(topic: str, partition: int, count: int) -> None:
+    """Raise `UsageError` unless a topic with `count` partitions has this one."""
+    if not 0 <= partition < count:
+        raise click.UsageError(f"{topic} has {count} partitions, not {partition}")

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hightide_cli.diff import diff
 from hightide_cli.failures import exit_code
-from hightide_cli.options import client_options, parse_partition, run, say, show, yes_option
+from hightide_cli.options import (
+    ask,
+    check_partition,
+    client_options,
+    parse_partition,
+    say,
+    show,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from hightide import Admin
 
 
 @click.group()
@@ -22,26 +33,20 @@ def partitions() -> None:
 def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
     """Every replica of a partition: its offsets, and whether it is in sync."""
     topic, number = parse_partition(part)
-    rows = run(_describe, bootstrap, timeout_s, topic, number)
+    rows = ask(bootstrap, timeout_s, _describe, topic, number)
     show(rows, output, columns=[*rows[0]], key="broker")
 
 
-async def _describe(
-    bootstrap: str, timeout_s: float, topic: str, number: int
-) -> list[dict[str, Any]]:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        known = await admin.describe_topic(topic)
-        if not 0 <= number < len(known.partitions):
-            raise click.UsageError(f"{topic} has {len(known.partitions)} partitions, not {number}")
-        partition = known.partitions[number]
-        found = {
-            directory.broker: info
-            for directory in await admin.describe_log_dirs([topic])
-            for info in directory.replicas
-            if info.partition == number
-        }
+async def _describe(admin: Admin, topic: str, number: int) -> list[dict[str, Any]]:
+    known = await admin.describe_topic(topic)
+    check_partition(topic, number, len(known.partitions))
+    partition = known.partitions[number]
+    found = {
+        directory.broker: info
+        for directory in await admin.describe_log_dirs([topic])
+        for info in directory.replicas
+        if info.partition == number
+    }
     return [
         {
             "broker": broker,
@@ -83,7 +88,7 @@ def elect(
     if unclean and not yes:
         raise click.UsageError("--unclean may lose acknowledged records: add --yes to do it")
     wanted = None if everywhere else [parse_partition(part) for part in parts]
-    results = run(_elect, bootstrap, timeout_s, wanted, unclean)
+    results = ask(bootstrap, timeout_s, _elect, wanted, unclean)
     rows = [
         {
             "topic": each.topic,
@@ -102,13 +107,8 @@ def elect(
         raise click.exceptions.Exit(exit_code(refused[0].error))
 
 
-async def _elect(
-    bootstrap: str, timeout_s: float, wanted: list[tuple[str, int]] | None, unclean: bool
-) -> Any:
-    from hightide import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.elect_leaders(wanted, unclean=unclean)
+async def _elect(admin: Admin, wanted: list[tuple[str, int]] | None, unclean: bool) -> Any:
+    return await admin.elect_leaders(wanted, unclean=unclean)
 
 
 partitions.add_command(diff)

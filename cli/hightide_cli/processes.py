@@ -23,7 +23,6 @@ from typing import Any
 
 import click
 
-from hightide.tcp import free_ports
 from hightide_cli.failures import REFUSED, UNREACHABLE
 from hightide_cli.options import say
 
@@ -211,6 +210,8 @@ def _ports(first: int | None, count: int) -> list[int]:
                 f"--port {first} for {count} nodes, expected 0 or {count} ports from 1 to 65535"
             )
         return ports
+    from hightide.tcp import free_ports
+
     return [0] if count == 1 else free_ports(count)
 
 

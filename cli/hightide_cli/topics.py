@@ -9,6 +9,7 @@ import click
 
 from hightide_cli.failures import USAGE
 from hightide_cli.options import (
+    admin,
     bootstrap_option,
     client_options,
     run,
@@ -19,7 +20,6 @@ from hightide_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hightide import Admin
     from hightide.messages import ConfigEntry, ReplicaInfo, TopicMetadata
 
 
@@ -32,13 +32,6 @@ def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
             raise click.UsageError(f"{flag} {pair!r}, expected key=value")
         parsed[name] = value
     return parsed
-
-
-def admin(bootstrap: str, timeout_s: float) -> Admin:
-    """An admin client for a command."""
-    from hightide import Admin
-
-    return Admin(bootstrap, timeout_ms=timeout_s * 1000)
 
 
 @click.group()
