@@ -23,6 +23,7 @@ from logkit import (
     sync,
 )
 
+from hightide.records import HEADER_BYTES
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged, damage_in
@@ -197,6 +198,27 @@ def test_a_damaged_header_that_was_not_scanned_is_never_passed_over(byte):
         damaged = check_reads(log, stored)
         assert 3 in damaged
         assert damaged <= set(range(PER_SEGMENT))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_a_log_is_cut_where_it_is_told_to_be_or_not_at_all(batch, count):
+    # Seed 3586 of the replicated world: a follower in sync was cut 34 offsets too low.
+    disk = SimDisk()
+    log = create(disk, config=ONE_SEGMENT)
+    fill(log, 4, count=count)
+    size = len(make_batch(count))
+    right = {target: log.end_after_cut(target) for target in range(4 * count)}
+    refusals = 0
+    for place in range(8 * HEADER_BYTES):
+        disk.corrupt(path_of(0), batch * size + place // 8, place % 8)
+        for target, end in right.items():
+            try:
+                assert log.end_after_cut(target) == end, f"bit {place}"
+            except SegmentDamage:
+                refusals += 1
+        disk.corrupt(path_of(0), batch * size + place // 8, place % 8)
+    assert refusals
 
 
 @pytest.mark.parametrize("byte", [0, 3, 4, 7, 23, 26])

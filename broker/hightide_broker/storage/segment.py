@@ -203,28 +203,32 @@ class Segment:
             return 0
         return entry[1] if header.last_offset == self.base_offset + entry[0] else 0
 
-    def _check_walk(self, start: int, end: int) -> None:
-        """Batches that were passed over claim not to hold an offset: is that what was stored?"""
+    def _check_walk(self, start: int, end: int) -> int:
+        """Batches claim to hold these offsets and no others: is that what was stored? The offset
+        after the last one, 0 if there is none."""
+        next_offset = 0
         for header, at in self.headers(start):
             if at >= end:
-                return
+                break
             try:
                 check_crc(self.file.read(at, header.size), header)
             except CorruptBatch as error:
                 raise SegmentDamage(self.path, at, str(error)) from error
+            next_offset = header.next_offset
+        return next_offset
 
     def _confirm_gap(self, header: BatchHeader, position: int, expected: int) -> None:
         """Raise `SegmentDamage` if a batch above `expected` is not confirmed by what follows it."""
-        if header.base_offset <= expected:
-            return
-        following = position + header.size
-        if following < self.size:
-            agrees = self.header_at(following).base_offset >= header.next_offset
-        else:
-            agrees = header.next_offset == self.end_offset
-        if not agrees:
+        if header.base_offset > expected and not self._is_followed(header, position):
             why = f"offset {header.base_offset} where {expected} is expected"
             raise SegmentDamage(self.path, position, why, is_whole=True)
+
+    def _is_followed(self, header: BatchHeader, position: int) -> bool:
+        """Whether what comes behind a batch agrees with where it ends."""
+        following = position + header.size
+        if following < self.size:
+            return self.header_at(following).base_offset >= header.next_offset
+        return header.next_offset == self.end_offset
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that begins at `position`; raises `SegmentDamage`."""
@@ -380,12 +384,12 @@ class Segment:
     # -- cutting ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Cut at the start of the batch that contains `offset`."""
+        """Cut at the start of the batch that contains `offset`; raises `SegmentDamage`."""
         found = self.locate(offset)
+        self.end_offset = self.end_before_cut(offset)
         if found is None:
             return
         position = found[1]
-        self.end_offset = self._end_before(position)
         self.file.truncate(position)
         self.size = position
         self._hints.clear()
@@ -394,18 +398,22 @@ class Segment:
         self._rebuild_times(found[0].base_offset)
 
     def end_before_cut(self, offset: int) -> int:
-        """Where the log would end after `truncate_to(offset)`."""
-        found = self.locate(offset)
-        return self.end_offset if found is None else self._end_before(found[1])
+        """Where the log would end after `truncate_to(offset)`; raises `SegmentDamage`.
 
-    def _end_before(self, position: int) -> int:
-        """The offset after the batch that ends at `position`."""
-        end = self.base_offset
-        for header, at in self.headers():
-            if at >= position:
-                break
-            end = header.next_offset
-        return end
+        A batch that lies about its offsets would have the log cut elsewhere, and nobody would ever
+        read it and notice: those around the cut are checked.
+        """
+        found = self.locate(offset)
+        if found is None:
+            self._check_walk(self._indexed_position(offset), self.size)
+            return self.end_offset
+        header, position = found
+        if not self._is_followed(header, position):
+            why = f"offsets {header.base_offset} to {header.last_offset} reach too far"
+            raise SegmentDamage(self.path, position, why, is_whole=True)
+        before = self._indexed_position(header.base_offset - 1)
+        self._check_walk(position, position + header.size)
+        return self._check_walk(before, position) or self.base_offset
 
     def _rebuild_times(self, end_offset: int) -> None:
         """Forget timestamps of records at or above `end_offset`."""
