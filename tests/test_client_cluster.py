@@ -205,6 +205,22 @@ async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clo
             assert (known and known.leader_epoch) == believed
 
 
+@pytest.mark.parametrize("hint", [None, m.LeaderHint(leader=1, leader_epoch=6)])
+async def test_nor_is_it_believed_of_a_partition_whose_leader_was_lost(autojump_clock, hint):
+    # Seed 3158 of the replicated world: a broker that was cut off was asked once more.
+    broker = FakeBroker({"t": 1})
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+        broker.will(m.MetadataRequest, Trick(body=metadata("id-1", epoch=5)))
+        await cluster.refresh(["t"])
+        cluster.lost_leader("t", 0, hint)
+        cluster.lost_leader("t", 0)
+        for epoch, believed in [(4, None), (5, None if hint else 5), (6, 6)]:
+            broker.will(m.MetadataRequest, Trick(body=metadata("id-1", epoch=epoch)))
+            await cluster.refresh(["t"])
+            known = cluster.leader("t", 0)
+            assert (known and known.leader_epoch) == believed
+
+
 async def test_a_topic_that_was_made_anew_starts_over_with_its_epochs(autojump_clock):
     broker = FakeBroker({"t": 1})
     async with in_memory(broker) as network, cluster_of(broker, network) as cluster:

@@ -91,6 +91,9 @@ class Cluster:
         self._unhelpful: tuple[str, int] | None = None
         """The last one that could not do what it was asked for."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
+        self._newest: dict[tuple[str, int], tuple[str, int]] = {}
+        """The id of the topic, and the newest epoch of its leaders that anybody has told: a broker
+        that is cut off tells of older ones, and takes itself for a leader (KIP-320)."""
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -131,6 +134,8 @@ class Cluster:
         if known is None:
             return
         if hint is not None and hint.leader_epoch > known.leader_epoch:
+            topic_id, _ = self._newest[(topic, partition)]
+            self._newest[(topic, partition)] = (topic_id, hint.leader_epoch)
             self._leaders[(topic, partition)] = m.PartitionMetadata(
                 partition=partition,
                 leader=hint.leader,
@@ -164,13 +169,12 @@ class Cluster:
             if topic.error is not None:
                 self._forget_topic(topic.topic)
                 continue
-            before = self.topics.get(topic.topic)
-            anew = before is not None and before.topic_id != topic.topic_id
             self.topics[topic.topic] = topic
             for partition in topic.partitions:
                 key = (topic.topic, partition.partition)
-                known = self._leaders.get(key)
-                if anew or known is None or partition.leader_epoch >= known.leader_epoch:
+                topic_id, epoch = self._newest.get(key, ("", -1))
+                if topic_id != topic.topic_id or partition.leader_epoch >= epoch:
+                    self._newest[key] = (topic.topic_id, partition.leader_epoch)
                     self._leaders[key] = partition
 
     def _forget_topic(self, name: str) -> None:
