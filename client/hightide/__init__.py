@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         DeliveryTimeout,
         ErrorCode,
         HightideError,
+        LogTruncated,
         RequestTimedOut,
     )
     from hightide.producer import Producer
+    from hightide.subscription import OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "Producer",
@@ -37,6 +39,8 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Delivery",
+    "OffsetAndMetadata",
+    "TopicPartition",
     "blocking",
     "HightideError",
     "ApiError",
@@ -45,6 +49,7 @@ __all__ = [
     "RequestTimedOut",
     "DeliveryTimeout",
     "CorruptBatch",
+    "LogTruncated",
 ]
 
 _HOME = {
@@ -61,6 +66,9 @@ _HOME = {
     "RequestTimedOut": "errors",
     "DeliveryTimeout": "errors",
     "CorruptBatch": "errors",
+    "LogTruncated": "errors",
+    "OffsetAndMetadata": "subscription",
+    "TopicPartition": "subscription",
 }
 
 

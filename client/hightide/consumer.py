@@ -26,10 +26,11 @@ from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
 from hightide.membership import Membership, named
 from hightide.ports import Network, Random
-from hightide.rebalance import Listener, Listeners, Rebalancer
+from hightide.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
 from hightide.subscription import (
     Assignment,
     FetchedBatch,
+    OffsetAndMetadata,
     Subscription,
     TopicPartition,
     checked_reset,
@@ -53,6 +54,7 @@ class Consumer:
 
     _ready_of: TopicPartition | None = None
     _ready_end = -1
+    _ready_epoch = -1
     _in_work: Record | None = None
     """The first record that was handed out by the last call."""
     _cluster: Cluster | None = None
@@ -321,16 +323,27 @@ class Consumer:
 
     # -- commits ---------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Keep for the group where it goes on: (topic, partition) → the next offset to read; None:
-        behind everything that was handed out. Raises `ApiError` when somebody else owns it now."""
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Keep for the group where it goes on: (topic, partition) → the next offset to read, or an
+        `OffsetAndMetadata`; None: behind everything that was handed out. Raises `ApiError` when
+        somebody else owns it now."""
         rebalancer = self._of_group("commit")
-        wanted = (
-            rebalancer.positions()
-            if offsets is None
-            else {TopicPartition(*where): offset for where, offset in offsets.items()}
-        )
-        await rebalancer.commit(wanted)
+        await rebalancer.commit(rebalancer.wanted(offsets))
+
+    def commit_async(self, offsets: Offsets | None = None, then: Committed | None = None) -> None:
+        """As `commit`, in the background and in the order of the calls; `then` is told of the
+        outcome: None, or the error. Leaving the consumer's block waits for it."""
+        rebalancer = self._of_group("commit_async")
+        rebalancer.commit_async(rebalancer.wanted(offsets), then)
+
+    async def committed(
+        self, partitions: Partitions | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions, or of those that are read; None where
+        it has committed nothing."""
+        rebalancer = self._of_group("committed")
+        wanted = self.assignment() if partitions is None else partitions
+        return await rebalancer.committed([TopicPartition(*where) for where in wanted])
 
     @property
     def generation(self) -> int:
@@ -381,7 +394,8 @@ class Consumer:
         data = [(batch.header, batch.data) for batch in batches if not batch.header.is_control]
         table = rows_from(data, *found.where, start=found.position)
         self._in_work = Record(*found.where, found.position, 0, None, None)
-        found.position = max(found.position, batches[-1].header.next_offset)
+        last = batches[-1].header
+        found.advance(max(found.position, last.next_offset), last.leader_epoch)
         return table
 
     def _return_ready(self) -> None:
@@ -389,7 +403,7 @@ class Consumer:
         if self._ready and self._ready_of is not None:
             found = self._subscription.get(self._ready_of)
             assert found.position is not None, f"{found.where} has records and no position"
-            found.seek(found.position)
+            found.seek(found.position, found.position_epoch)
             self._drop_ready()
 
     def _tend(self) -> None:
@@ -402,7 +416,8 @@ class Consumer:
         if taken and self._ready_of is not None:
             self._in_work = taken[0]
             found = self._subscription.get(self._ready_of)
-            found.position = taken[-1].offset + 1 if self._ready else self._ready_end
+            end = taken[-1].offset + 1 if self._ready else self._ready_end
+            found.advance(end, self._ready_epoch)
 
     async def _wait_for_batch(self) -> None:
         """Until decoded records are ready; raises what stands in the way."""
@@ -433,16 +448,16 @@ class Consumer:
                 records = to_records(data, header, where.topic, where.partition)
             except CorruptBatch:
                 # Never skip what could not be read: the caller may seek past it.
-                found.seek(found.position)
+                found.seek(found.position, found.position_epoch)
                 raise
         if header.base_offset < found.position:
             records = [record for record in records if record.offset >= found.position]
         if not records:
-            found.position = max(found.position, header.next_offset)
+            found.advance(max(found.position, header.next_offset), header.leader_epoch)
             return
         self._ready.extend(records)
         self._ready_of = where
-        self._ready_end = header.next_offset
+        self._ready_end, self._ready_epoch = header.next_offset, header.leader_epoch
 
     def __aiter__(self) -> Self:
         return self
@@ -456,5 +471,6 @@ class Consumer:
         if self._ready_of is not None:
             found = self._subscription.find(self._ready_of)
             if found is not None:
-                found.position = record.offset + 1 if self._ready else self._ready_end
+                end = record.offset + 1 if self._ready else self._ready_end
+                found.advance(end, self._ready_epoch)
         return record

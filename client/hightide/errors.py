@@ -233,6 +233,18 @@ class CorruptBatch(HightideError):
     """Record bytes failed a check: size, CRC, counts, or columns that do not add up."""
 
 
+class LogTruncated(HightideError):
+    """Records that were read are not in the partition any more: an unclean election took them, or
+    the topic was deleted and made again (KIP-320).
+
+    `divergent_offset` is where what is there now begins to differ, -1 if nothing of it is the same.
+    """
+
+    def __init__(self, message: str, *, divergent_offset: int = -1) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
+
+
 class _Attempted(HightideError):
     """An error that knows how hard it was tried."""
 

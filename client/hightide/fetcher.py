@@ -21,6 +21,7 @@ from hightide.errors import (
     CorruptBatch,
     ErrorCode,
     HightideError,
+    LogTruncated,
     RemoteProtocolError,
     RequestTimedOut,
     error_code,
@@ -142,7 +143,7 @@ class Fetcher:
         """One round; False if something is missing and has to be tried again."""
         assignments = self._subscription.all()
         self._start_tasks(assignments)
-        leaderless = [a for a in assignments if self._leader_of(a.where) is None]
+        leaderless = [a for a in assignments if self._leader_of(a) is None]
         if leaderless or (self._cluster.is_stale and assignments):
             topics = list(dict.fromkeys(a.where.topic for a in assignments))
             try:
@@ -162,10 +163,11 @@ class Fetcher:
         """See that somebody works for each partition; False if one has no leader."""
         complete = True
         for assignment in assignments:
-            leader = self._leader_of(assignment.where)
+            leader = self._leader_of(assignment)
             if leader is None:
                 complete = False
                 continue
+            self._check_topic(assignment)
             if assignment.position is None and not assignment.finding:
                 assignment.finding = True
                 self._nursery.start_soon(self._find_start, assignment)
@@ -184,8 +186,28 @@ class Fetcher:
                     return True
         return False
 
-    def _leader_of(self, where: TopicPartition) -> m.PartitionMetadata | None:
-        return self._cluster.leader(where.topic, where.partition)
+    def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:
+        """The leader, but not one from before what was read (KIP-320)."""
+        leader = self._cluster.leader(*assignment.where)
+        is_older = leader is not None and leader.leader_epoch < assignment.fetch_epoch
+        return None if is_older and not self._is_anew(assignment) else leader
+
+    def _is_anew(self, assignment: Assignment) -> bool:
+        """Whether the topic is not the one that was read so far."""
+        known = self._cluster.topics.get(assignment.where.topic)
+        return known is not None and assignment.topic_id not in ("", known.topic_id)
+
+    def _check_topic(self, assignment: Assignment) -> None:
+        if not self._is_anew(assignment) or assignment.position is None:
+            return
+        topic = assignment.where.topic
+        self._take_truncation(
+            assignment,
+            LogTruncated(
+                f"{topic!r} was deleted and made again: what was read of {assignment.where} up to "
+                f"offset {assignment.position} is not there any more"
+            ),
+        )
 
     async def _find_start(self, assignment: Assignment) -> None:
         """Set the position of a partition by the reset policy; tried again until it is set."""
@@ -280,11 +302,12 @@ class Fetcher:
         if self._subscription.fetched_bytes() >= self._prefetch_bytes:
             return due, next_at
         for assignment in self._subscription.all():
-            leader = self._leader_of(assignment.where)
+            leader = self._leader_of(assignment)
             if (
                 leader is None
                 or _source(assignment, leader) != source
                 or assignment.position is None
+                or self._is_anew(assignment)
                 or assignment.paused
                 or assignment.fetching
                 or assignment.fetched_bytes >= self._partition_bytes
@@ -302,29 +325,14 @@ class Fetcher:
     async def _fetch(
         self, source: _Source, due: list[Assignment], nearby: set[TopicPartition]
     ) -> None:
-        asked = {a.where: a.fetch_offset for a in due}
-        partitions = []
-        for where, offset in asked.items():
-            leader = self._leader_of(where)
-            partitions.append(
-                m.FetchPartition(
-                    topic=where.topic,
-                    partition=where.partition,
-                    fetch_offset=offset,
-                    topic_id=self._cluster.topics[where.topic].topic_id
-                    if where.topic in self._cluster.topics
-                    else "",
-                    current_leader_epoch=leader.leader_epoch if leader else -1,
-                    max_bytes=self._partition_bytes,
-                )
-            )
+        asked = {a.where: self._partition_request(a) for a in due}
         room = max(self._prefetch_bytes - self._subscription.fetched_bytes(), self._partition_bytes)
         request = m.FetchRequest(
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=min(self._max_bytes, room),
             rack=self._rack if source.names_rack else "",
-            partitions=partitions,
+            partitions=[*asked.values()],
         )
         connection = await self._cluster.connection_to(source.broker)
         response, attachments = await connection.call(
@@ -333,15 +341,35 @@ class Fetcher:
         for result in response.partitions:
             where = TopicPartition(result.topic, result.partition)
             assignment = self._subscription.find(where)
-            if assignment is None or asked.get(where) != assignment.fetch_offset:
+            part = asked.get(where)
+            if assignment is None or part is None:
                 continue
-            if where in nearby and result.error is not None:
+            if part.fetch_offset != assignment.fetch_offset:
+                continue
+            is_refused = result.error is not None or result.diverging_epoch is not None
+            if where in nearby and is_refused:
                 # Never a reason to go elsewhere in the partition: its leader decides.
-                self._tell(ApiError(error_code(result.error), result.message))
+                if result.error is not None:
+                    self._tell(ApiError(error_code(result.error), result.message))
                 assignment.leave_nearby()
                 self._wake.set()
             else:
+                if result.error is None:
+                    assignment.topic_id = part.topic_id
                 self._take(assignment, result, attachments, connection.address)
+
+    def _partition_request(self, assignment: Assignment) -> m.FetchPartition:
+        where, leader = assignment.where, self._leader_of(assignment)
+        known = self._cluster.topics.get(where.topic)
+        return m.FetchPartition(
+            topic=where.topic,
+            partition=where.partition,
+            fetch_offset=assignment.fetch_offset,
+            topic_id=known.topic_id if known is not None else "",
+            current_leader_epoch=leader.leader_epoch if leader else -1,
+            last_fetched_epoch=assignment.fetch_epoch,
+            max_bytes=self._partition_bytes,
+        )
 
     def _take(
         self,
@@ -354,6 +382,9 @@ class Fetcher:
             self._take_error(assignment, result, address)
             return
         assignment.failing_since = None
+        if result.diverging_epoch is not None:
+            self._take_divergence(assignment, result.diverging_epoch, address)
+            return
         assignment.high_watermark = result.high_watermark
         assignment.log_start = result.log_start_offset
         if result.preferred_read_replica >= 0:
@@ -381,6 +412,37 @@ class Fetcher:
             self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"), assignment)
         self._data.set()
 
+    def _take_divergence(self, assignment: Assignment, common: m.EpochEnd, address: str) -> None:
+        """The log there parts at `common` from the one that was read (KIP-320)."""
+        if common.end_offset >= assignment.fetch_offset:
+            assignment.fetch_epoch = common.epoch  # that epoch is gone, and no record of it
+        elif assignment.position != assignment.fetch_offset:
+            self._back_off(assignment)  # what was fetched is handed out first
+        else:
+            error = LogTruncated(
+                f"{assignment.where} was read up to offset {assignment.position} of epoch "
+                f"{assignment.fetch_epoch}, {address} has only {common.end_offset} of it: the rest "
+                "was lost in an unclean election",
+                divergent_offset=common.end_offset,
+            )
+            self._take_truncation(assignment, error, common)
+        self._wake.set()
+
+    def _take_truncation(
+        self, assignment: Assignment, error: LogTruncated, common: m.EpochEnd | None = None
+    ) -> None:
+        """Go on behind what both logs have, or by the reset policy; without one the caller has to
+        say where."""
+        if self._reset == "none":
+            self._back_off(assignment)
+            self._fail(error, assignment)
+            return
+        self._tell(error)
+        if common is None:
+            assignment.forget_position()
+        else:
+            assignment.seek(common.end_offset, common.epoch)
+
     def _fails_too_long(self, assignment: Assignment) -> bool:
         """Whether errors last longer than request_timeout_ms: then the caller is told, and
         again."""
@@ -406,9 +468,7 @@ class Fetcher:
                 self._back_off(assignment)
                 self._fail(error, assignment)
             else:
-                assignment.position = None
-                assignment.fetched.clear()
-                assignment.fetched_bytes = 0
+                assignment.forget_position()
         elif error.retriable and not self._fails_too_long(assignment):
             if error.refresh:
                 self._cluster.lost_leader(where.topic, where.partition, result.current_leader)

@@ -27,7 +27,7 @@ from hightide.errors import (
     error_code,
 )
 from hightide.group_channel import UNREACHABLE, GroupChannel
-from hightide.subscription import TopicPartition
+from hightide.subscription import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
 _LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
@@ -260,22 +260,33 @@ class Membership:
 
     # -- offsets ---------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep offsets (each the next one to read); raises `ApiError`."""
-        request = g.OffsetCommitRequest(
+    def commit_request(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> g.OffsetCommitRequest:
+        """Keep offsets, for who this member is now: in a later generation it is refused."""
+        return g.OffsetCommitRequest(
             group=self.group,
             member_id=self.member_id,
             generation=self.generation,
             instance_id=self._instance_id,
             partitions=[
-                g.CommitPartition(topic=where.topic, partition=where.partition, offset=offset)
-                for where, offset in offsets.items()
+                g.CommitPartition(
+                    topic=where.topic,
+                    partition=where.partition,
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                )
+                for where, each in offsets.items()
             ],
         )
+
+    async def commit(self, request: g.OffsetCommitRequest) -> None:
+        """Have offsets kept; raises `ApiError`."""
         try:
             answer: g.OffsetCommitResponse = await self._channel.call(request)
         except ApiError as error:
-            if not self._is_joining:
+            if not self._is_joining and request.generation == self.generation:
                 self._take_refusal(error)
             raise
         for result in answer.partitions:
@@ -284,7 +295,7 @@ class Membership:
 
     async def committed(
         self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, int | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offset of each partition, None where there is none."""
         request = g.OffsetFetchRequest(
             group=self.group,
@@ -292,7 +303,11 @@ class Membership:
         )
         answer: g.OffsetFetchResponse = await self._channel.call(request)
         return {
-            TopicPartition(each.topic, each.partition): each.offset if each.offset >= 0 else None
+            TopicPartition(each.topic, each.partition): OffsetAndMetadata(
+                each.offset, each.leader_epoch, each.metadata
+            )
+            if each.offset >= 0
+            else None
             for each in answer.partitions
         }
 

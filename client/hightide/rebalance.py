@@ -8,19 +8,27 @@ rebalance then runs in the background, and nothing is handed out of partitions t
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import trio
 
+from hightide import group_messages as g
 from hightide.columns import Record
 from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.fetcher import Fetcher
 from hightide.membership import Membership
-from hightide.subscription import Subscription, TopicPartition
+from hightide.subscription import OffsetAndMetadata, Subscription, TopicPartition
 
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
+Offsets = Mapping[tuple[str, int], int | OffsetAndMetadata]
+Positions = dict[TopicPartition, OffsetAndMetadata]
+Committed = Callable[[HightideError | None], None]
+
+
+_Leaving = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,13 @@ class Rebalancer:
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
-        self._kept: dict[TopicPartition, int] = {}
+        self._kept: Positions = {}
         """What was committed last."""
+        self._in_turn = trio.Lock()
+        """Commits go one after the other: an older one must not come last."""
+        self._queued: deque[tuple[g.OffsetCommitRequest, Positions, Committed | None]] = deque()
+        self._idle = trio.Event()
+        self._idle.set()
 
     @property
     def generation(self) -> int:
@@ -97,7 +110,7 @@ class Rebalancer:
 
     # -- rebalances ------------------------------------------------------------------------------
 
-    async def _rebalance(self, leaving: dict[TopicPartition, int | None]) -> None:
+    async def _rebalance(self, leaving: _Leaving) -> None:
         membership = self._membership
         try:
             await self._say_goodbye(leaving)
@@ -114,14 +127,14 @@ class Rebalancer:
     def _owned(self) -> list[TopicPartition]:
         return [assignment.where for assignment in self._subscription.all()]
 
-    def _release(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+    def _release(self, partitions: Sequence[TopicPartition]) -> _Leaving:
         """Read no more of these, in this stretch; how far each was worked on."""
         positions = self.done()
         self._drop(partitions)
         self._subscription.assign([where for where in self._owned() if where not in partitions])
         return {where: positions.get(where) for where in partitions}
 
-    async def _say_goodbye(self, leaving: Mapping[TopicPartition, int | None]) -> None:
+    async def _say_goodbye(self, leaving: _Leaving) -> None:
         """Commit what was read of these, unless they are somebody else's already."""
         if not leaving:
             return
@@ -161,31 +174,49 @@ class Rebalancer:
         committed = await self._membership.committed(fresh) if fresh else {}
         self._subscription.assign([*kept, *fresh])
         for where in fresh:
-            offset = committed.get(where)
-            if offset is not None:
-                self._subscription.get(where).seek(offset)
-                self._kept[where] = offset
+            found = committed.get(where)
+            if found is not None:
+                self._subscription.get(where).seek(found.offset, found.leader_epoch)
+                self._kept[where] = found
         if self._auto_commit_s is not None:
             self._commit_at = trio.current_time() + self._auto_commit_s
         self._fetcher.wake()
 
     # -- commits ---------------------------------------------------------------------------------
 
-    def positions(self) -> dict[TopicPartition, int]:
+    def positions(self) -> Positions:
         """The next record of each partition, where that is known."""
-        return {a.where: a.position for a in self._subscription.all() if a.position is not None}
+        return {
+            a.where: OffsetAndMetadata(a.position, a.position_epoch)
+            for a in self._subscription.all()
+            if a.position is not None
+        }
 
-    def done(self) -> dict[TopicPartition, int]:
+    def wanted(self, offsets: Offsets | None) -> Positions:
+        """What a caller wants to be committed; None: the positions."""
+        if offsets is None:
+            return self.positions()
+        return {
+            TopicPartition(*where): each
+            if isinstance(each, OffsetAndMetadata)
+            else OffsetAndMetadata(each)
+            for where, each in offsets.items()
+        }
+
+    def done(self) -> Positions:
         """The positions, but not behind what is being worked on right now."""
         positions, in_work = self.positions(), self._in_work()
         if in_work is not None:
             where = TopicPartition(in_work.topic, in_work.partition)
-            if where in positions:
-                positions[where] = min(positions[where], in_work.offset)
+            if where in positions and in_work.offset < positions[where].offset:
+                positions[where] = positions[where]._replace(offset=in_work.offset)
         return positions
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep offsets; raises `ApiError`."""
+    async def commit(self, offsets: Positions) -> None:
+        """Keep offsets, after those of earlier calls; raises `ApiError`."""
+        await self._commit(self._request(offsets), offsets)
+
+    def _request(self, offsets: Positions) -> g.OffsetCommitRequest:
         membership = self._membership
         if membership.topics and membership.generation < 0:
             raise ApiError(
@@ -194,11 +225,50 @@ class Rebalancer:
                 f"{membership.last_reason or 'it has not joined yet'}",
                 knob="max_poll_interval_ms",
             )
-        if offsets:
-            await membership.commit(offsets)
-            self._kept.update(offsets)
+        return membership.commit_request(offsets)
 
-    async def _commit_quietly(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _commit(self, request: g.OffsetCommitRequest, offsets: Positions) -> None:
+        async with self._in_turn:
+            if offsets:
+                await self._membership.commit(request)
+                self._kept.update(offsets)
+
+    def commit_async(self, offsets: Positions, then: Committed | None) -> None:
+        """Keep offsets in the background; raises `ApiError` at once if this is no member."""
+        self._queued.append((self._request(offsets), offsets, then))
+        if self._idle.is_set():
+            self._idle = trio.Event()
+            self._nursery.start_soon(self._commit_queued)
+
+    async def _commit_queued(self) -> None:
+        while self._queued:
+            request, offsets, then = self._queued.popleft()
+            error = None
+            try:
+                await self._commit(request, offsets)
+            except HightideError as failure:
+                error = failure
+            self._tell_outcome(error, then)
+        self._idle.set()
+
+    def _tell_outcome(self, error: HightideError | None, then: Committed | None) -> None:
+        """What `then` raises, the caller gets with its next poll."""
+        if then is None:
+            if error is not None and self._on_retry is not None:
+                self._on_retry(error)
+            return
+        try:
+            then(error)
+        except Exception as failure:
+            self._fetcher.fail(failure)
+
+    async def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed."""
+        return await self._membership.committed(partitions)
+
+    async def _commit_quietly(self, positions: Positions) -> None:
         """What was not kept yet; a refusal is told, and the records may be read again."""
         news = {w: p for w, p in positions.items() if self._kept.get(w) != p}
         try:
@@ -210,6 +280,7 @@ class Rebalancer:
     async def close(self, *, failed: bool) -> None:
         """Commit what was handed out, but not what was being worked on when it `failed`; leave."""
         positions = self.done() if failed else self.positions()
+        await self._idle.wait()
         if self._auto_commit_s is not None and not self._membership.is_lost:
             await self._commit_quietly(positions)
         await self._membership.leave("the consumer was closed")

@@ -34,6 +34,18 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """Where a group goes on in a partition."""
+
+    offset: int
+    """The next record to read."""
+    leader_epoch: int = -1
+    """Of the record before it; -1: not known. By it a log that was cut is told from the one that
+    was read (KIP-320)."""
+    metadata: str = ""
+    """Whatever the committer wants to keep beside it."""
+
+
 class FetchedBatch(NamedTuple):
     """A batch that waits to be handed out: its bytes, checked, not decoded."""
 
@@ -48,7 +60,13 @@ class Assignment:
     where: TopicPartition
     position: int | None = None
     """None: to be found by the reset policy."""
+    position_epoch: int = -1
+    """The leader epoch of the record before the position; -1: not known."""
     fetch_offset: int = -1
+    fetch_epoch: int = -1
+    """The same for the fetch offset: the log that is fetched from must have it (KIP-320)."""
+    topic_id: str = ""
+    """What is read; empty before the first answer. A topic may be deleted and made again."""
     high_watermark: int = -1
     log_start: int = -1
     paused: bool = False
@@ -77,19 +95,31 @@ class Assignment:
         """The follower cannot serve this: ask the leader, without a rack."""
         self.nearby, self.nearby_failed = None, True
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on at `offset`; what was fetched from elsewhere is dropped."""
         if offset < 0:
             raise UsageError(f"offset {offset} of {self.where}, expected 0 or more")
+        self.forget_position()
         self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = epoch
+
+    def forget_position(self) -> None:
+        """Where to go on is to be found by the reset policy."""
+        self.position, self.topic_id = None, ""
+        self.position_epoch = self.fetch_epoch = -1
         self.fetched.clear()
         self.fetched_bytes = 0
+
+    def advance(self, offset: int, epoch: int) -> None:
+        """Everything below `offset` was handed out; the last record of it is of `epoch`."""
+        self.position, self.position_epoch = offset, epoch
 
     def add(self, batch: FetchedBatch) -> None:
         """A batch arrived at the fetch offset."""
         self.fetched.append(batch)
         self.fetched_bytes += len(batch.data)
         self.fetch_offset = batch.header.next_offset
+        self.fetch_epoch = batch.header.leader_epoch
 
     def take(self) -> FetchedBatch:
         """The next batch to hand out; the position moves behind it when it is `consumed`."""
