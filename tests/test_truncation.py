@@ -212,7 +212,7 @@ async def test_a_leader_from_before_what_was_read_is_not_asked(autojump_clock):
             fetches = [r for r in broker.requests if type(r).__name__ == "FetchRequest"]
             assert not fetches
             consumer.seek("t", 0, 1)
-            assert [record.value for record in await consumer.poll(timeout_ms=1000)] == [b"b"]
+            assert [record.value for record in await consumer.poll(timeout_ms=5000)] == [b"b"]
 
 
 # --- commits ------------------------------------------------------------------------------------

@@ -26,9 +26,11 @@ from hightide.bulk import RecordRange
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata
-from hightide.errors import ClosedError, RequestTimedOut
+from hightide.errors import ClosedError, HightideError, RequestTimedOut
 from hightide.group_admin import GroupLag
-from hightide.subscription import TopicPartition
+from hightide.health import Health
+from hightide.rebalance import Offsets
+from hightide.subscription import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -338,9 +340,27 @@ class Consumer(_Blocking):
         """Read exactly these partitions from here on."""
         self._run(self._async.assign, list(partitions))
 
-    def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+    def commit(self, offsets: Offsets | None = None) -> None:
         """Keep for the group where it goes on; None: behind everything that was handed out."""
         self._run(self._async.commit, offsets)
+
+    def commit_async(
+        self,
+        offsets: Offsets | None = None,
+        then: Callable[[HightideError | None], None] | None = None,
+    ) -> None:
+        """As `commit`, in the background; `then` is told of the outcome, in trio's thread."""
+        self._run_sync(self._async.commit_async, offsets, then)
+
+    def committed(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions, or of those that are read."""
+        return self._run(self._async.committed, partitions)
+
+    def health(self) -> Health:
+        """What this consumer waits for, and since when."""
+        return self._run_sync(self._async.health)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""

@@ -24,6 +24,7 @@ from hightide.columns import Record, to_records
 from hightide.errors import CorruptBatch, HightideError, UsageError
 from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
+from hightide.health import Health, health_of
 from hightide.membership import Membership, named
 from hightide.ports import Network, Random
 from hightide.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
@@ -55,6 +56,7 @@ class Consumer:
     _ready_of: TopicPartition | None = None
     _ready_end = -1
     _ready_epoch = -1
+    _polled_at = 0.0
     _in_work: Record | None = None
     """The first record that was handed out by the last call."""
     _cluster: Cluster | None = None
@@ -164,7 +166,7 @@ class Consumer:
             ) as cluster,
             open_background() as nursery,
         ):
-            self._cluster = cluster
+            self._cluster, self._polled_at = cluster, trio.current_time()
             self._fetcher = Fetcher(
                 self._subscription,
                 cluster,
@@ -274,6 +276,14 @@ class Consumer:
         """How many committed records lie before this consumer; None while that is not known."""
         return self._subscription.get(TopicPartition(topic, partition)).lag
 
+    def health(self) -> Health:
+        """What this consumer waits for, since when, and whether that is as it should be."""
+        _, fetcher = self._open()
+        view = fetcher.view(self._polled_at)
+        if self._rebalancer is not None:
+            view = view._replace(group=self._group, joins_since=self._rebalancer.joins_since)
+        return health_of(view, trio.current_time())
+
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on reading a partition at `offset`."""
         _, fetcher = self._open()
@@ -371,6 +381,7 @@ class Consumer:
                 await self._wait_for_batch()
         # Before anything is taken: a cancelled poll has taken nothing.
         await trio.lowlevel.checkpoint()
+        self._polled_at = trio.current_time()
         taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
         self._note_position(taken)
         return taken
@@ -386,6 +397,7 @@ class Consumer:
             found = await self._next_with_data()
         # Before anything is taken: a cancelled poll has taken nothing.
         await trio.lowlevel.checkpoint()
+        self._polled_at = trio.current_time()
         if found is None or self._subscription.find(found.where) is not found or not found.fetched:
             return None
         assert found.position is not None, f"{found.where} has data and no position"
@@ -408,7 +420,7 @@ class Consumer:
 
     def _tend(self) -> None:
         """What was handed out before is done with."""
-        self._in_work = None
+        self._in_work, self._polled_at = None, trio.current_time()
         if self._rebalancer is not None:
             self._rebalancer.tend()
 
@@ -463,8 +475,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        if self._rebalancer is not None:
-            self._tend()
+        self._tend()
         if not self._ready:
             await self._wait_for_batch()
         self._in_work = record = self._ready.popleft()

@@ -14,7 +14,7 @@ import trio
 
 from hightide import messages as m
 from hightide.background import Nudge
-from hightide.cluster import Cluster, only
+from hightide.cluster import Cluster
 from hightide.errors import (
     ApiError,
     BrokerUnreachable,
@@ -26,7 +26,9 @@ from hightide.errors import (
     RequestTimedOut,
     error_code,
 )
+from hightide.health import View
 from hightide.records import check_crc, iter_batches
+from hightide.starting import StartFinder
 from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
 
 _NEVER = float("inf")
@@ -72,6 +74,14 @@ class Fetcher:
         self._check_crcs = check_crcs
         self._request_timeout_s = request_timeout_s
         self._reset = reset
+        self._starts = StartFinder(
+            cluster,
+            reset,
+            request_timeout_s=request_timeout_s,
+            tell=self._tell,
+            fail=self._fail,
+            found=self.wake,
+        )
         self._rack = rack
         self._on_retry = on_retry
         self._tasks: dict[_Source, None] = {}
@@ -79,6 +89,8 @@ class Fetcher:
         self._data = trio.Event()
         self._failure: Exception | None = None
         self._failing: Assignment | None = None
+        self._last_error: HightideError | None = None
+        self._arrived_at = trio.current_time()
 
     def wake(self) -> None:
         """There is news: room, a seek, another assignment."""
@@ -91,6 +103,21 @@ class Fetcher:
     def fail(self, error: Exception) -> None:
         """The next `raise_failure` raises this."""
         self._fail(error)
+
+    def view(self, polled_at: float) -> View:
+        """What there is to say about its health."""
+        assignments = self._subscription.all()
+        return View(
+            assignments=assignments,
+            leaderless=[a for a in assignments if self._leader_of(a) is None],
+            polled_at=polled_at,
+            arrived_at=self._arrived_at,
+            last_error=self._last_error,
+        )
+
+    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
+        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
+        return await self._starts.look_up(where, timestamp, timeout_s=timeout_s)
 
     async def wait_for_data(self) -> None:
         """Until something arrived or failed."""
@@ -121,7 +148,12 @@ class Fetcher:
         self._failure, self._failing = error, assignment
         self._data.set()
 
+    def _fails(self, assignment: Assignment) -> None:
+        if assignment.failing_since is None:
+            assignment.failing_since = trio.current_time()
+
     def _tell(self, error: HightideError) -> None:
+        self._last_error = error
         if self._on_retry is not None:
             self._on_retry(error)
 
@@ -165,12 +197,13 @@ class Fetcher:
         for assignment in assignments:
             leader = self._leader_of(assignment)
             if leader is None:
+                self._fails(assignment)
                 complete = False
                 continue
             self._check_topic(assignment)
             if assignment.position is None and not assignment.finding:
                 assignment.finding = True
-                self._nursery.start_soon(self._find_start, assignment)
+                self._nursery.start_soon(self._starts.find, assignment)
             source = _source(assignment, leader)
             if source not in self._tasks:
                 self._tasks[source] = None
@@ -209,60 +242,6 @@ class Fetcher:
             ),
         )
 
-    async def _find_start(self, assignment: Assignment) -> None:
-        """Set the position of a partition by the reset policy; tried again until it is set."""
-        try:
-            while assignment.position is None:
-                if self._reset == "none":
-                    self._fail(
-                        ApiError(
-                            ErrorCode.OFFSET_OUT_OF_RANGE,
-                            f"{assignment.where} has no position and auto_offset_reset is 'none'",
-                            knob="auto_offset_reset, seek()",
-                        )
-                    )
-                    return
-                await self._reset_once(assignment)
-        finally:
-            assignment.finding = False
-        self._wake.set()
-
-    async def _reset_once(self, assignment: Assignment) -> None:
-        timestamp = m.EARLIEST if self._reset == "earliest" else m.LATEST
-        try:
-            offset = await self.look_up(
-                assignment.where, timestamp, timeout_s=self._request_timeout_s
-            )
-        except HightideError as error:
-            self._tell(error)
-            if isinstance(error, ApiError):
-                # It was tried for request_timeout_ms already: the caller is told, and it goes on.
-                self._fail(error, assignment)
-            await trio.sleep(self._cluster.backoff_s(1))
-            return
-        if assignment.position is None:
-            assignment.seek(offset)
-
-    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
-        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
-        request = m.ListOffsetsRequest(
-            partitions=[
-                m.ListOffsetsPartition(
-                    topic=where.topic, partition=where.partition, timestamp=timestamp
-                )
-            ]
-        )
-
-        def check(response: m.ListOffsetsResponse) -> ApiError | None:
-            result = only(response.partitions)
-            return ApiError(error_code(result.error), result.message) if result.error else None
-
-        response = await self._cluster.call_leader(
-            where.topic, where.partition, request, timeout_s=timeout_s, check=check
-        )
-        offset: int = only(response.partitions).offset
-        return offset
-
     # -- fetching --------------------------------------------------------------------------------
 
     async def _fetch_from(self, source: _Source) -> None:
@@ -288,6 +267,7 @@ class Fetcher:
                     else:
                         where = assignment.where
                         self._cluster.lost_leader(where.topic, where.partition)
+                        self._fails(assignment)
                         self._back_off(assignment)
                 self._wake.set()
             finally:
@@ -381,7 +361,7 @@ class Fetcher:
         if result.error is not None:
             self._take_error(assignment, result, address)
             return
-        assignment.failing_since = None
+        assignment.failing_since = assignment.told_at = self._last_error = None
         if result.diverging_epoch is not None:
             self._take_divergence(assignment, result.diverging_epoch, address)
             return
@@ -402,6 +382,7 @@ class Fetcher:
                 if self._check_crcs:
                     check_crc(data, header)
                 assignment.add(FetchedBatch(header, data))
+                self._arrived_at = trio.current_time()
         except CorruptBatch as error:
             if assignment.nearby is not None:
                 self._tell(error)
@@ -447,11 +428,10 @@ class Fetcher:
         """Whether errors last longer than request_timeout_ms: then the caller is told, and
         again."""
         now = trio.current_time()
-        if assignment.failing_since is None:
-            assignment.failing_since = now
-        if now - assignment.failing_since < self._request_timeout_s:
+        since = assignment.failing_since if assignment.told_at is None else assignment.told_at
+        if since is None or now - since < self._request_timeout_s:
             return False
-        assignment.failing_since = now
+        assignment.told_at = now
         return True
 
     def _take_error(self, assignment: Assignment, result: m.FetchResult, address: str) -> None:
@@ -459,6 +439,7 @@ class Fetcher:
         code = error_code(result.error or "")
         error = ApiError(code, result.message, broker=address)
         self._tell(error)
+        self._fails(assignment)
         where = assignment.where
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
             self._back_off(assignment)  # what was fetched is handed out first

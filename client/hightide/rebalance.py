@@ -68,6 +68,8 @@ class Rebalancer:
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
+        self.joins_since: float | None = None
+        """When it began to join, if it has not yet."""
         self._kept: Positions = {}
         """What was committed last."""
         self._in_turn = trio.Lock()
@@ -91,6 +93,8 @@ class Rebalancer:
         if membership.must_join:
             if not self._is_joining:
                 self._is_joining = True
+                if self.joins_since is None:
+                    self.joins_since = now
                 gives_up_all = membership.is_lost or not membership.is_cooperative
                 leaving = self._release(self._owned() if gives_up_all else [])
                 self._nursery.start_soon(self._rebalance, leaving)
@@ -116,6 +120,7 @@ class Rebalancer:
             await self._say_goodbye(leaving)
             given = await membership.join(self._owned())
             await self._take(given)
+            self.joins_since = None
         except HightideError as error:
             if not membership.is_lost:
                 self._fetcher.fail(error)

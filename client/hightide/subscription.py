@@ -80,7 +80,9 @@ class Assignment:
     nearby_failed: bool = False
     """It could not: until the next metadata only the leader is asked."""
     failing_since: float | None = None
-    """When the errors began that no fetch has ended yet."""
+    """When the trouble began that no fetch has ended yet."""
+    told_at: float | None = None
+    """When the caller was told of it last."""
     fetched: deque[FetchedBatch] = field(default_factory=deque)
     fetched_bytes: int = 0
 
