@@ -99,6 +99,8 @@ async def test_a_member_comes_works_and_goes_over_a_real_socket():
         assert joined.member_id.startswith("me-")
         assert await client.sync(joined, **{joined.member_id: b"all"}) == b"all"
         await client.beat(joined)
+        (member,) = (await client.describe()).members
+        assert (member.client_id, member.host) == ("me", "127.0.0.1")
         assert await client.commit(7, joined) is None
         assert await client.committed() == {("t", 0): 7}
         assert await client.groups() == {"g": "Stable"}

@@ -325,6 +325,33 @@ async def test_a_consumer_that_is_closed_while_it_joins_leaves_no_member_behind(
         nursery.cancel_scope.cancel()
 
 
+@virtual
+@pytest.mark.parametrize("at_work", [True, False], ids=["reading", "in a rebalance"])
+async def test_a_consumer_that_is_cancelled_leaves_its_group_at_once(at_work):
+    delay = "0" if at_work else "3s"
+    async with site(group_initial_rebalance_delay_ms=delay) as at, at.client() as client:
+        await client.find()
+        with trio.move_on_after(1) as scope:
+            async with at.consumer() as consumer:
+                await consumer.poll(timeout_ms=60_000)
+        assert scope.cancelled_caught
+        await trio.sleep(5)
+        assert (await client.describe()).members == []
+
+
+@virtual
+async def test_a_consumer_that_is_cancelled_does_not_wait_for_a_broker_that_is_gone():
+    async with site() as at, at.client() as client:
+        await client.find()
+        with trio.move_on_after(5):
+            async with at.consumer() as consumer:
+                await joined(consumer)
+                await at.machines[0].crash(power=True)
+                await consumer.poll(timeout_ms=60_000)
+        began = trio.current_time()
+        assert 5 <= began <= 5.6
+
+
 # --- static members -----------------------------------------------------------------------------
 
 

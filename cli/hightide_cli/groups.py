@@ -114,7 +114,7 @@ def _print_group(fields: Mapping[str, Any]) -> None:
     names = ("group", "state", "generation", "protocol", "coordinator")
     click.echo("\n".join(f"{name}: {fields[name]}" for name in names))
     for title, columns in (
-        ("members", ["member_id", "client_id", "reads"]),
+        ("members", ["member_id", "client_id", "host", "reads"]),
         ("offsets", ["topic", "partition", "committed", "log_end_offset", "lag", "member_id"]),
         ("rebalances", ["at", "generation", "cause"]),
     ):

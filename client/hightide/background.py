@@ -18,15 +18,29 @@ _SLEEP_MAX_S = 3600.0
 
 @asynccontextmanager
 async def open_background() -> AsyncIterator[trio.Nursery]:
-    """A nursery that is cancelled when the block ends; the block's exception leaves unwrapped."""
+    """A nursery that is cancelled when the block ends, and not before: a block that is cancelled
+    can still say goodbye. The block's exception leaves unwrapped."""
     failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    opened: list[trio.Nursery] = []
+    is_open = trio.Event()
+
+    async def keep_open() -> None:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                opened.append(nursery)
+                is_open.set()
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as around:
+        around.start_soon(keep_open)
+        with trio.CancelScope(shield=True):
+            await is_open.wait()
         try:
-            yield nursery
+            yield opened[0]
         except (Exception, KeyboardInterrupt) as error:
             failure = error
         finally:
-            nursery.cancel_scope.cancel()
+            opened[0].cancel_scope.cancel()
     if failure is not None:
         raise failure
 

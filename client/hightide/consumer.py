@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 Partitions = Iterable[tuple[str, int]]
 
 
+GOODBYE_S = 0.5
+"""How long a consumer that is cancelled may take to leave its group."""
+
+
 class Consumer:
     """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
 
@@ -148,6 +152,12 @@ class Consumer:
         try:
             if self._rebalancer is not None:
                 await self._rebalancer.close(failed=kind is not None)
+        except trio.Cancelled:
+            if self._rebalancer is not None:
+                # The others need not wait for the end of its session.
+                with trio.move_on_after(GOODBYE_S, shield=True):
+                    await self._rebalancer.leave()
+            raise
         finally:
             await self._stack.aclose()
             self._cluster = self._fetcher = self._rebalancer = None

@@ -288,4 +288,8 @@ class Rebalancer:
         await self._idle.wait()
         if self._auto_commit_s is not None and not self._membership.is_lost:
             await self._commit_quietly(positions)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Tell the group at once."""
         await self._membership.leave("the consumer was closed")

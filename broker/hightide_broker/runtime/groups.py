@@ -17,7 +17,7 @@ from hightide_broker.core.group_parts import State
 from hightide_broker.runtime.controller import random_id
 from hightide_broker.runtime.coordinator import Coordinator, Parked
 from hightide_broker.runtime.coordinators import Coordinators
-from hightide_broker.runtime.server import Later, Reply
+from hightide_broker.runtime.server import Later, Reply, asking_host
 
 
 class GroupHandlers:
@@ -56,7 +56,7 @@ class GroupHandlers:
             group, parked = coordinator.group(request.group), Parked()
             new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
             now = trio.current_time()
-            answer = group.join(request, parked, now, new_id=new_id, host="")
+            answer = group.join(request, parked, now, new_id=new_id, host=asking_host.get())
             return await _answer(coordinator, group, answer, parked)
 
         return later

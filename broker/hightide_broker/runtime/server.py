@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 import trio
@@ -70,6 +71,10 @@ class Handlers(Protocol):
     def serves(self, api: Api) -> bool:
         """Whether clients may use this API here."""
         ...
+
+
+asking_host: ContextVar[str] = ContextVar("asking_host", default="")
+"""Where the request that is being answered came from."""
 
 
 class _OpenSlice(NamedTuple):
@@ -187,6 +192,7 @@ class _Connection:
         self._reading.cancel()
 
     async def run(self) -> None:
+        asking_host.set(self._stream.peer.rpartition(":")[0] or self._stream.peer)
         try:
             async with trio.open_nursery() as nursery:
                 await self._read_requests(nursery)

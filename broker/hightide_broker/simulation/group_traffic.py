@@ -100,6 +100,7 @@ class GroupMember:
                     with trio.move_on_after(self._rng.choice([4.0, 10.0, 30.0])):
                         await self._work(self._consumer)
                     if not orderly:
+                        self._world.network.drop(self._host, silently=True)
                         life.cancel()
                         await trio.lowlevel.checkpoint()
             await trio.sleep(self._rng.random())
@@ -121,12 +122,16 @@ class GroupMember:
             request_timeout_ms=2000,
             default_api_timeout_ms=120_000,
             client_id=f"{self.name}-{self._life}",
-            network=self._world.network.host(self.name),
+            network=self._world.network.host(self._host),
             random=self._rng,
             on_assigned=self._assigned,
             on_revoked=self._let_go,
             on_lost=self._let_go,
         )
+
+    @property
+    def _host(self) -> str:
+        return f"{self.name}-{self._life}"
 
     def _let_go(self, _: list[TopicPartition]) -> None:
         self._floor = dict(self._group.committed)

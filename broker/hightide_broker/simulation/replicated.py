@@ -233,10 +233,17 @@ async def _until_read(
             behind = group.behind({w: r.high_watermark for w, r in ends.items() if r is not None})
         if not behind and (unwell := _unwell(world, topics)):
             behind = [unwell]
+        # Leaders hear what the controller decided before anybody applies it.
+        behind += [f"{replica!r} leads fewer" for replica in ends.values() if _is_short(replica)]
         if not behind:
             return
         world.require(trio.current_time() < deadline, f"the end is not reached: {behind}")
         await trio.sleep(0.1)
+
+
+def _is_short(replica: Replica | None) -> bool:
+    leader = None if replica is None else replica.leader
+    return leader is not None and {*leader.isr} != {*leader.replicas}
 
 
 def _leading(world: World, where: Where) -> Replica | None:
