@@ -6,9 +6,11 @@ promises; no process and no broker.
 
 import importlib
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import click
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from hightide.columns import Record
 from hightide.errors import UsageError
 from hightide.records import TIMESTAMP_MAX
 from hightide_cli.envelope import decode_line, encode_record
+from hightide_cli.format import Formatter
 from hightide_cli.times import parse_time
 
 consume = importlib.import_module("hightide_cli.consume")
@@ -122,6 +125,10 @@ def test_any_other_line_gives_a_record_or_a_usage_error(line):
 RECORD = Record("t", 2, 7, 1234, b"key", b"val\xff", (("a", b"1"), ("b", None)), 0, 5)
 
 
+def formatted(text, record=RECORD):
+    return Formatter(text, lambda *_: (-1, -1))(record)
+
+
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
@@ -139,17 +146,82 @@ RECORD = Record("t", 2, 7, 1234, b"key", b"val\xff", (("a", b"1"), ("b", None)),
     ],
 )
 def test_a_format_prints_the_fields_its_tokens_name(text, printed):
-    assert consume._formatter(text)(RECORD) == printed
+    assert formatted(text) == printed
 
 
 def test_a_format_shows_a_null_as_nothing_of_length_minus_one():
     null = Record("t", 0, 0, 0, None, None)
-    assert consume._formatter("[%k|%v|%K|%S|%h]")(null) == b"[||-1|-1|]"
+    assert formatted("[%k|%v|%K|%S|%h]", null) == b"[||-1|-1|]"
+    assert (
+        formatted("%v{json} %v{msgpack} %v{hex}|%k{big8}|%R", null) == b"null null ||" + b"\xff" * 4
+    )
+
+
+def test_a_format_counts_and_knows_the_bounds_of_a_log():
+    show = Formatter("%i %[ %| %]\\n", lambda topic, partition: (3, partition))
+    assert show(RECORD) + show(RECORD) == b"1 3 2 2\n2 3 2 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("%v{hex} %v{base64}", b"000000000000012c AAAAAAAAASw="),
+        ("%v{big64} %v{little64}", b"300 3170815612645539840"),
+        ("%v{big32}", b"<8 bytes, not 4>"),
+        ("%k{json}", b'"key"'),
+        ("%v{json}", b'"\\u0000\\u0000\\u0000\\u0000\\u0000\\u0000\\u0001,"'),
+        ("%k{msgpack}", b"<no msgpack: "),
+        ("%o{hex} %o{big16}", b"7 \0\x07"),
+        ("%p{little32}", b"\x02\0\0\0"),
+        ("%R%k", b"\0\0\0\x08key"),
+        ("%d", b"1970-01-01T00:00:01.234+00:00"),
+        ("%d{strftime[%H:%M:%S {%Y}]}", b"00:00:01 {1970}"),
+        ("%h{ %k=%v}", b" a=1 b="),
+        ("%h{<%k:%v{hex}>}", b"<a:31><b:>"),
+        ("%x/%y", b"1000/3"),
+        ("%", b"%"),
+        ("\\x%%{v}", b"\\x%{v}"),
+        ("%t{", None),
+        ("%v{nibble}", None),
+        ("%o{json}", None),
+        ("%t{hex}", None),
+        ("%d{%Y}", None),
+        ("%h{%z}", None),
+        ("%z", None),
+    ],
+)
+def test_a_format_with_modifiers(text, printed):
+    record = Record(
+        "t", 2, 7, 1234, b"key", (300).to_bytes(8, "big"), RECORD.headers, 0, 5, 1000, 3
+    )
+    if printed is None:
+        with pytest.raises(click.UsageError, match="format"):
+            formatted(text, record)
+    elif printed.startswith(b"<no"):
+        assert formatted(text, record).startswith(printed)
+    else:
+        assert formatted(text, record) == printed
+
+
+def test_what_a_record_says_in_msgpack_is_shown_as_json():
+    data = msgspec.msgpack.encode({"a": [1, None, "x"]})
+    assert formatted("%v{msgpack}", Record("t", 0, 0, 0, None, data)) == b'{"a":[1,null,"x"]}'
+
+
+@given(st.binary(max_size=12), st.sampled_from(["", "{hex}", "{base64}", "{json}", "{msgpack}"]))
+def test_whatever_the_bytes_are_a_format_shows_them(data, modifier):
+    assert isinstance(formatted(f"%v{modifier}", Record("t", 0, 0, 0, None, data)), bytes)
+
+
+@given(st.text(alphabet="%vkhdoTti[]|{}\\nx ", max_size=12))
+def test_any_format_is_understood_or_a_usage_error(text):
+    with suppress(click.UsageError):
+        formatted(text)
 
 
 @given(st.text().filter(lambda text: not set(text) & {"%", "\\"}))
 def test_a_format_without_tokens_prints_itself(text):
-    assert consume._formatter(text)(RECORD) == text.encode("utf-8", "strict")
+    assert formatted(text) == text.encode("utf-8", "strict")
 
 
 # -- times and places ------------------------------------------------------------------------------

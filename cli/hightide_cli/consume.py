@@ -14,9 +14,14 @@ from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
     from hightide import Consumer, Record
+    from hightide_cli.format import Bounds
 
-_TOKEN = re.compile(r"%(.)|\\([nrt0\\])")
-_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+FORMAT_HELP = (
+    "%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %d{strftime[…]} the same "
+    "in words, %h{…} each header by its own %k and %v, %S and %K lengths, %R length as 4 bytes, %e "
+    "leader epoch, %x %y producer id and epoch, %i count, %[ %| %] log start, last stable offset, "
+    "high watermark, %% percent; \\n \\t \\0. %v{hex|base64|json|msgpack|big32|…}."
+)
 
 
 @click.command(
@@ -45,8 +50,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
     "--format",
     "format_",
     metavar="FORMAT",
-    help="%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, %S and %K "
-    "lengths, %e leader epoch, %% percent; \\n \\t \\0.",
+    help=FORMAT_HELP,
 )
 @click.option("-J", "--json-lines", is_flag=True, help="One JSON object a line, without loss.")
 @bootstrap_option
@@ -95,7 +99,6 @@ def parse_partitions(text: str | None) -> list[int] | None:
 async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
     from hightide import Consumer
 
-    write = _writer(flags)
     timeout_ms = flags["timeout_s"] * 1000
     async with Consumer(
         flags["bootstrap"],
@@ -106,7 +109,7 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
         request_timeout_ms=timeout_ms,
         on_retry=TellOnce(),
     ) as consumer:
-        ends = None
+        write, ends = _writer(flags, consumer.watermarks), None
         if not flags["group"]:
             await _choose_partitions(consumer, flags["partitions"])
             ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
@@ -161,7 +164,11 @@ def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int] | None) -> bool
     )
 
 
-def _writer(flags: dict[str, Any]) -> Callable[[Record], bytes]:
+def _unknown(topic: str, partition: int) -> tuple[int, int]:
+    return -1, -1
+
+
+def _writer(flags: dict[str, Any], bounds: Bounds = _unknown) -> Callable[[Record], bytes]:
     """How a record is printed."""
     if flags["json_lines"]:
         from hightide_cli.envelope import encode_record
@@ -169,51 +176,6 @@ def _writer(flags: dict[str, Any]) -> Callable[[Record], bytes]:
         return lambda record: f"{encode_record(record)}\n".encode()
     if flags["format_"] is None:
         return lambda record: (record.value or b"") + b"\n"
-    return _formatter(flags["format_"])
+    from hightide_cli.format import Formatter
 
-
-def _formatter(text: str) -> Callable[[Record], bytes]:
-    """A printer for a format with kcat's tokens; raises a usage error for an unknown one."""
-    pieces: list[bytes | str] = []
-    position = 0
-    for match in _TOKEN.finditer(text):
-        pieces.append(text[position : match.start()].encode())
-        token, escape = match.groups()
-        if escape is not None:
-            pieces.append(_ESCAPES[escape])
-        elif token == "%":
-            pieces.append(b"%")
-        elif token in _FIELDS:
-            pieces.append(token)
-        else:
-            raise click.UsageError(
-                f"format token %{token}, expected one of %{' %'.join(_FIELDS)} %%"
-            )
-        position = match.end()
-    pieces.append(text[position:].encode())
-    return lambda record: b"".join(
-        piece if isinstance(piece, bytes) else _FIELDS[piece](record) for piece in pieces
-    )
-
-
-def _text(value: object) -> bytes:
-    return str(value).encode()
-
-
-def _headers(record: Record) -> bytes:
-    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
-
-
-_FIELDS: dict[str, Callable[[Any], bytes]] = {
-    "v": lambda record: record.value or b"",
-    "s": lambda record: record.value or b"",
-    "k": lambda record: record.key or b"",
-    "S": lambda record: _text(-1 if record.value is None else len(record.value)),
-    "K": lambda record: _text(-1 if record.key is None else len(record.key)),
-    "t": lambda record: _text(record.topic),
-    "p": lambda record: _text(record.partition),
-    "o": lambda record: _text(record.offset),
-    "T": lambda record: _text(record.timestamp),
-    "e": lambda record: _text(record.leader_epoch),
-    "h": _headers,
-}
+    return Formatter(flags["format_"], bounds)

@@ -386,6 +386,10 @@ class Consumer(_Blocking):
         """How many committed records lie before this consumer."""
         return self._async.lag(topic, partition)
 
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """The log start and the high watermark of a partition as the last fetch told them."""
+        return self._async.watermarks(topic, partition)
+
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no records of these partitions until `resume`."""
         self._run_sync(self._async.pause, *partitions)

@@ -57,6 +57,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     timestamp_type: int = 0
     """0 = the producer set the timestamp (CreateTime), 1 = the broker did (LogAppendTime)."""
     leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 class SparseHeaders(NamedTuple):
@@ -284,6 +286,8 @@ def to_records(batch: Buffer, header: BatchHeader, topic: str, partition: int) -
             every,
             repeat(1 if header.is_log_append_time else 0),
             repeat(header.leader_epoch),
+            repeat(header.producer_id),
+            repeat(header.producer_epoch),
         )
     )
 

@@ -7,7 +7,6 @@ background.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
@@ -20,17 +19,17 @@ from hightide.arrow import rows_from
 from hightide.assignors import Assignor
 from hightide.background import open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
-from hightide.columns import Record, to_records
-from hightide.errors import CorruptBatch, HightideError, UsageError
+from hightide.columns import Record
+from hightide.errors import HightideError, UsageError
 from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
 from hightide.health import Health, health_of
 from hightide.membership import Membership, named
 from hightide.ports import Network, Random
+from hightide.ready import Ready
 from hightide.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
 from hightide.subscription import (
     Assignment,
-    FetchedBatch,
     OffsetAndMetadata,
     Subscription,
     TopicPartition,
@@ -57,12 +56,7 @@ class Consumer:
     Raises `UsageError` for options that cannot work together.
     """
 
-    _ready_of: TopicPartition | None = None
-    _ready_end = -1
-    _ready_epoch = -1
     _polled_at = 0.0
-    _in_work: Record | None = None
-    """The first record that was handed out by the last call."""
     _cluster: Cluster | None = None
     _fetcher: Fetcher | None = None
     _rebalancer: Rebalancer | None = None
@@ -125,7 +119,7 @@ class Consumer:
         self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._network, self._random, self._on_retry = network, random, on_retry
         self._subscription = Subscription()
-        self._ready: deque[Record] = deque()
+        self._ready = Ready(self._subscription)
         self._stack = AsyncExitStack()
 
     # -- life ------------------------------------------------------------------------------------
@@ -161,7 +155,7 @@ class Consumer:
         finally:
             await self._stack.aclose()
             self._cluster = self._fetcher = self._rebalancer = None
-            self._drop_ready()
+            self._ready.drop()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -226,8 +220,8 @@ class Consumer:
             nursery,
             listeners=self._listeners,
             auto_commit_s=self._auto_commit_s,
-            drop=self._drop_ready_of,
-            in_work=lambda: self._in_work,
+            drop=self._ready.drop_of,
+            in_work=lambda: self._ready.in_work,
             on_retry=self._on_retry,
         )
 
@@ -259,8 +253,8 @@ class Consumer:
             await self._rebalancer.begin(kept, [where for where in wanted if where not in kept])
         else:
             self._subscription.assign(wanted)
-        if self._ready_of not in wanted:
-            self._drop_ready()
+        if self._ready.where not in wanted:
+            self._ready.drop()
         fetcher.wake()
 
     async def _check_partitions(self, wanted: Sequence[TopicPartition]) -> None:
@@ -286,6 +280,12 @@ class Consumer:
         """How many committed records lie before this consumer; None while that is not known."""
         return self._subscription.get(TopicPartition(topic, partition)).lag
 
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """The log start and the high watermark of a partition as the last fetch told them, -1
+        before the first."""
+        found = self._subscription.get(TopicPartition(topic, partition))
+        return found.log_start, found.high_watermark
+
     def health(self) -> Health:
         """What this consumer waits for, since when, and whether that is as it should be."""
         _, fetcher = self._open()
@@ -299,8 +299,7 @@ class Consumer:
         _, fetcher = self._open()
         where = TopicPartition(topic, partition)
         self._subscription.get(where).seek(offset)
-        if self._ready_of == where:
-            self._drop_ready()
+        self._ready.drop_of([where])
         fetcher.forgive(where)
 
     async def seek_to_time(self, timestamp: int) -> None:
@@ -323,8 +322,8 @@ class Consumer:
         for topic, number in partitions:
             found = self._subscription.get(TopicPartition(topic, number))
             found.paused = True
-            if self._ready_of == found.where:
-                self._return_ready()
+            if self._ready.where == found.where:
+                self._ready.give_back()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""
@@ -332,14 +331,6 @@ class Consumer:
         for topic, number in partitions:
             self._subscription.get(TopicPartition(topic, number)).paused = False
         fetcher.wake()
-
-    def _drop_ready_of(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._ready_of in partitions:
-            self._drop_ready()
-
-    def _drop_ready(self) -> None:
-        self._ready.clear()
-        self._ready_of = None
 
     # -- commits ---------------------------------------------------------------------------------
 
@@ -392,16 +383,14 @@ class Consumer:
         # Before anything is taken: a cancelled poll has taken nothing.
         await trio.lowlevel.checkpoint()
         self._polled_at = trio.current_time()
-        taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
-        self._note_position(taken)
-        return taken
+        return self._ready.take(limit)
 
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """All records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
         columns of Spark's Kafka source (`arrow.schema`); None if none came in time. No Python per
         record. Needs pyarrow; raises as `poll`."""
         self._tend()
-        self._return_ready()
+        self._ready.give_back()
         found = None
         with trio.move_on_after(timeout_ms / 1000):
             found = await self._next_with_data()
@@ -415,37 +404,22 @@ class Consumer:
         self._open()[1].wake()
         data = [(batch.header, batch.data) for batch in batches if not batch.header.is_control]
         table = rows_from(data, *found.where, start=found.position)
-        self._in_work = Record(*found.where, found.position, 0, None, None)
+        self._ready.in_work = Record(*found.where, found.position, 0, None, None)
         last = batches[-1].header
         found.advance(max(found.position, last.next_offset), last.leader_epoch)
         return table
 
-    def _return_ready(self) -> None:
-        """What was decoded and not handed out is fetched again."""
-        if self._ready and self._ready_of is not None:
-            found = self._subscription.get(self._ready_of)
-            assert found.position is not None, f"{found.where} has records and no position"
-            found.seek(found.position, found.position_epoch)
-            self._drop_ready()
-
     def _tend(self) -> None:
         """What was handed out before is done with."""
-        self._in_work, self._polled_at = None, trio.current_time()
+        self._ready.in_work, self._polled_at = None, trio.current_time()
         if self._rebalancer is not None:
             self._rebalancer.tend()
-
-    def _note_position(self, taken: list[Record]) -> None:
-        if taken and self._ready_of is not None:
-            self._in_work = taken[0]
-            found = self._subscription.get(self._ready_of)
-            end = taken[-1].offset + 1 if self._ready else self._ready_end
-            found.advance(end, self._ready_epoch)
 
     async def _wait_for_batch(self) -> None:
         """Until decoded records are ready; raises what stands in the way."""
         while not self._ready:
             found = await self._next_with_data()
-            self._decode(found.where, found.take())
+            self._ready.decode(found.where, found.take())
             self._open()[1].wake()
 
     async def _next_with_data(self) -> Assignment:
@@ -460,27 +434,6 @@ class Consumer:
             with self._rebalancer.awaited() if self._rebalancer else nullcontext():
                 await fetcher.wait_for_data()
 
-    def _decode(self, where: TopicPartition, batch: FetchedBatch) -> None:
-        found = self._subscription.get(where)
-        header, data = batch
-        assert found.position is not None, f"{where} has data and no position"
-        records: list[Record] = []
-        if not header.is_control:
-            try:
-                records = to_records(data, header, where.topic, where.partition)
-            except CorruptBatch:
-                # Never skip what could not be read: the caller may seek past it.
-                found.seek(found.position, found.position_epoch)
-                raise
-        if header.base_offset < found.position:
-            records = [record for record in records if record.offset >= found.position]
-        if not records:
-            found.advance(max(found.position, header.next_offset), header.leader_epoch)
-            return
-        self._ready.extend(records)
-        self._ready_of = where
-        self._ready_end, self._ready_epoch = header.next_offset, header.leader_epoch
-
     def __aiter__(self) -> Self:
         return self
 
@@ -488,10 +441,4 @@ class Consumer:
         self._tend()
         if not self._ready:
             await self._wait_for_batch()
-        self._in_work = record = self._ready.popleft()
-        if self._ready_of is not None:
-            found = self._subscription.find(self._ready_of)
-            if found is not None:
-                end = record.offset + 1 if self._ready else self._ready_end
-                found.advance(end, self._ready_epoch)
-        return record
+        return self._ready.pop()
