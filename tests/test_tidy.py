@@ -79,7 +79,8 @@ PURE = {
 }
 CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}
 
-HEAVY = {"pyarrow", "numpy", "pyspark", "lz4", "zstandard"}
+MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow_rows")
+HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", *MAY_BE_HEAVY)
 LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_module_names}}
 
 # {path: reason}; only the edge of a nursery or of a process is a reason.
@@ -152,10 +153,6 @@ def imports(module, nodes=None):
                     yield node.lineno, target, ""
 
 
-def tops(imported):
-    return [(line, target.partition(".")[0]) for line, target, _ in imported]
-
-
 def last_name(node):
     return getattr(node, "attr", None) or getattr(node, "id", None)
 
@@ -206,9 +203,10 @@ def purity(module):
     room = nearest(module.name, PURE)
     if room is None:
         return []
+    tops = [(line, target.partition(".")[0]) for line, target, _ in imports(module)]
     return [
         module.violation(line, f"{room} is free of `{top}`: {REPLACEMENTS[top]}")
-        for line, top in [*tops(imports(module)), *((line, "time") for line in clock_reads(module))]
+        for line, top in [*tops, *((line, "time") for line in clock_reads(module))]
         if top in PURE[room]
     ]
 
@@ -224,12 +222,13 @@ def clock_reads(module):
 
 def lazy_imports(module):
     """Heavy libraries wait until they are needed, and the command line's first file stays light."""
-    client = within(module.name, "hightide") and not within(module.name, "hightide.spark")
+    client = within(module.name, "hightide") and not nearest(module.name, MAY_BE_HEAVY)
     light = LIGHT_MAIN.get(module.path)
     return [
-        module.violation(line, f"import `{top}` inside the function that needs it")
-        for line, top in tops(imports(module, at_load(module.tree)))
-        if (client and top in HEAVY) or (light is not None and top not in light)
+        module.violation(line, f"import `{what}` inside the function that needs it")
+        for line, target, _ in imports(module, at_load(module.tree))
+        if (client and (what := nearest(target, HEAVY)))
+        or (light is not None and (what := target.partition(".")[0]) not in light)
     ]
 
 
@@ -418,6 +417,7 @@ PLANTED = (
     (purity, STORAGE, "import os", "Disk port"),
     (lazy_imports, WIRE, "try:\n    import lz4.frame\nfinally:\n    pass", "`lz4`"),
     (lazy_imports, WIRE, "if TYPE_CHECKING:\n    pass\nelse:\n    import numpy", "`numpy`"),
+    (lazy_imports, WIRE, "from hightide.arrow_rows import Rows", "`hightide.arrow_rows`"),
     (lazy_imports, MAIN, "from hightide import Admin", "`hightide`"),
     (lazy_imports, MAIN, "import rich.table", "`rich`"),
     (sizes, TEST, "x = 1\n" * 501, "501 lines"),

@@ -18,7 +18,7 @@ Order and idempotence (KIP-98, KIP-360):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -88,23 +88,41 @@ class Batch:
     def encode(self, codec: str, producer_id: int, producer_epoch: int) -> bytearray:
         """The batch's bytes; the same ones again for a retry."""
         if self.encoded is None:
-            base = self.timestamps[0]
-            keys = self.keys if any(key is not None for key in self.keys) else None
-            payload = encode_columns(
-                self.timestamps, keys, self.values, self.headers, base_timestamp=base
-            )
+            payload, base, latest = self.payload()
             idempotent = producer_id != NO_PRODUCER_ID
             self.encoded = encode_batch(
                 payload,
                 record_count=len(self),
                 base_timestamp=base,
-                max_timestamp=max(self.timestamps),
+                max_timestamp=latest,
                 codec=codec,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch if idempotent else NO_PRODUCER_EPOCH,
                 base_sequence=self.sequence if idempotent else NO_SEQUENCE,
             )
         return self.encoded
+
+    def timestamp(self, index: int) -> int:
+        """The time of a record."""
+        return self.timestamps[index]
+
+    def payload(self) -> tuple[bytes, int, int]:
+        """The columns, the time they count from, and the largest one."""
+        base = self.timestamps[0]
+        keys = self.keys if any(key is not None for key in self.keys) else None
+        columns = encode_columns(
+            self.timestamps, keys, self.values, self.headers, base_timestamp=base
+        )
+        return columns, base, max(self.timestamps)
+
+    def part(self, number: int, start: int, end: int) -> Batch:
+        """A new batch of the records [start, end)."""
+        part = Batch(self.topic, self.partition, self.created_at, (*self.order, number))
+        part.keys = self.keys[start:end]
+        part.values = self.values[start:end]
+        part.timestamps = self.timestamps[start:end]
+        part.headers = {i - start: h for i, h in self.headers.items() if start <= i < end}
+        return part
 
 
 @dataclass(slots=True, eq=False)
@@ -213,11 +231,29 @@ class Accumulator:
         self.free_bytes -= size
         return batch, news
 
-    def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
-        """The batch that takes the next `size` bytes of a partition, and whether it is new."""
+    def add(
+        self, topic: str, partition: int, make: Callable[[tuple[int, ...]], Batch], size: int
+    ) -> Batch:
+        """Put a whole batch of `size` bytes behind whatever its partition holds; `make` gets its
+        place."""
+        queue = self._queue(topic, partition)
+        queue.batch_count += 1
+        batch = make((queue.batch_count,))
+        batch.size = size
+        queue.pending.append(batch)
+        self._active[queue] = None
+        self.free_bytes -= size
+        return batch
+
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
+        return queue
+
+    def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
+        """The batch that takes the next `size` bytes of a partition, and whether it is new."""
+        queue = self._queue(topic, partition)
         batch = queue.filling
         if batch is not None and batch.size + size <= self._batch_size:
             return batch, False
@@ -429,12 +465,7 @@ class Accumulator:
 
 
 def _part(batch: Batch, number: int, start: int, end: int) -> Batch:
-    """A new batch of the records [start, end)."""
-    part = Batch(batch.topic, batch.partition, batch.created_at, (*batch.order, number))
-    part.keys = batch.keys[start:end]
-    part.values = batch.values[start:end]
-    part.timestamps = batch.timestamps[start:end]
-    part.headers = {i - start: h for i, h in batch.headers.items() if start <= i < end}
+    part = batch.part(number, start, end)
     part.size = batch.size * (end - start) // len(batch)
     if end == len(batch):
         part.size = batch.size - batch.size * start // len(batch)

@@ -257,9 +257,23 @@ class Producer(_Blocking):
     async def _send_many(
         self, topic: str, values: Sequence[bytes | None], options: Mapping[str, Any]
     ) -> AsyncDeliveries:
+        await self._queue_empty()
+        return await self._async.send_many(topic, values, **options)
+
+    def send_arrow(self, table: Any, topic: str | None = None, **options: Any) -> ManyDeliveries:
+        """Buffer the rows of an Arrow table, behind the records that were sent before; the options
+        of `hightide.Producer.send_arrow`. Returns when all are buffered."""
+        return ManyDeliveries(self, self._run(partial(self._send_arrow, table, topic, options)))
+
+    async def _send_arrow(
+        self, table: Any, topic: str | None, options: Mapping[str, Any]
+    ) -> AsyncDeliveries:
+        await self._queue_empty()
+        return await self._async.send_arrow(table, topic, **options)
+
+    async def _queue_empty(self) -> None:
         while self._queue or self._pumping:
             await self._pump_done.wait()
-        return await self._async.send_many(topic, values, **options)
 
     def _claim_pump(self) -> bool:
         """Whether the caller is the one to pump now: two pumps at once would mix up the order."""
@@ -297,8 +311,7 @@ class Producer(_Blocking):
         self._run(self._flush)
 
     async def _flush(self) -> None:
-        while self._queue or self._pumping:
-            await self._pump_done.wait()
+        await self._queue_empty()
         await self._async.flush()
 
     def __exit__(

@@ -39,7 +39,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers: names and values in order; a name may come twice."""
 
 _COLUMNS = b"\x97"
-_HEADER_COLUMNS = b"\x96"
+HEADER_COLUMNS = b"\x96"
 _NIL = b"\xc0"
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 
@@ -161,7 +161,7 @@ def encode_headers(headers: Mapping[int, Headers]) -> bytes:
     name_lengths, names = _blob([name.encode() for name, _ in pairs])
     value_lengths, values = _blob([value for _, value in pairs])
     columns = (indexes.tobytes(), counts.tobytes(), name_lengths, names, value_lengths, values)
-    return _HEADER_COLUMNS + b"".join(chain.from_iterable((bin_header(len(c)), c) for c in columns))
+    return HEADER_COLUMNS + b"".join(chain.from_iterable((bin_header(len(c)), c) for c in columns))
 
 
 def decode_columns(payload: Buffer, count: int, *, check_sums: bool = True) -> Columns:
@@ -343,7 +343,7 @@ def _read_headers(view: memoryview, position: int, count: int) -> tuple[SparseHe
     marker = view[position : position + 1]
     if marker == _NIL:
         return None, position + 1
-    if marker != _HEADER_COLUMNS:
+    if marker != HEADER_COLUMNS:
         raise ValueError("headers are neither nil nor an array of 6 columns")
     columns = []
     position += 1

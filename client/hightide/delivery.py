@@ -45,7 +45,7 @@ class Delivery:
             raise batch.error
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         stamped = batch.log_append_time
-        timestamp = stamped if stamped >= 0 else batch.timestamps[index]
+        timestamp = stamped if stamped >= 0 else batch.timestamp(index)
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp)
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
