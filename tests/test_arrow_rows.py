@@ -224,6 +224,51 @@ def test_a_table_is_cut_into_pieces_of_bounded_size():
     assert [len(each) for each in chunks(table)] == [65_536, 65_536, 18_928]
 
 
+# --- a partitioner of one's own -----------------------------------------------------------------
+
+
+def by_length(topic, key, value, count):
+    assert topic == "t"
+    return len(value or key) % count
+
+
+async def test_a_partitioner_of_one_s_own_decides_however_records_are_sent(autojump_clock):
+    broker = FakeBroker({"t": 3})
+    values = [b"x" * n for n in (1, 2, 3, 4, 5)]
+    async with (
+        in_memory(broker) as network,
+        producer_of(broker, network, partitioner=by_length) as producer,
+    ):
+        for value in values:
+            await producer.send("t", value)
+        await producer.send_many("t", values)
+        await producer.send_many("t", values, keys=[b"k"] * 5)
+        await producer.send_arrow(pa.table({"value": values}), "t")
+        await producer.send("t", b"here", partition=2)
+    for place, own in ((0, [b"xxx"]), (1, [b"x", b"xxxx"]), (2, [b"xx", b"xxxxx"])):
+        assert broker.values("t", place) == own * 4 + ([b"here"] if place == 2 else [])
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+async def test_a_partition_that_does_not_exist_is_refused(place, autojump_clock):
+    broker = FakeBroker({"t": 3})
+    async with (
+        in_memory(broker) as network,
+        producer_of(broker, network, partitioner=lambda *_: place) as producer,
+    ):
+        for send in (
+            producer.send("t", b"v"),
+            producer.send_many("t", [b"v"]),
+            producer.send_arrow(pa.table({"value": [b"v"]}), "t"),
+        ):
+            with pytest.raises(UsageError, match="0 to 2"):
+                await send
+    assert broker.count(m.ProduceRequest) == 0
+
+
+# --- a real broker ------------------------------------------------------------------------------
+
+
 @pytest.mark.live
 def test_a_table_makes_the_round_trip_through_a_real_broker():
     table = pa.table({"value": [b"a", None, b"c"], "key": ["x", None, ""]})

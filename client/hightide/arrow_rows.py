@@ -7,9 +7,9 @@ numpy come with the `spark` extra. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -105,18 +105,30 @@ def topics_of(chunk: pa.RecordBatch) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(codes == number) for number, name in enumerate(names)}
 
 
-def places_of(chunk: pa.RecordBatch, rows: Rows, count: int) -> np.ndarray:
-    """The partition of each row: what it names, or what its key says; -1: any (int64)."""
+def places_of(
+    chunk: pa.RecordBatch,
+    rows: Rows,
+    count: int,
+    choose: Callable[[bytes | None, bytes | None, int], int] | None = None,
+) -> np.ndarray:
+    """The partition of each row: what it names, or what its key says, or what `choose` says of key,
+    value and `count`; -1: any (int64). Raises `UsageError`."""
     places = np.full(len(chunk), -1, np.int64)
-    if rows.keys is not None:
+    if choose is not None:
+        keys = repeat(None, len(rows)) if rows.keys is None else rows.keys.to_pylist()
+        pairs = zip(keys, rows.values.to_pylist(), strict=True)
+        places[:] = [choose(key, value, count) for key, value in pairs]
+    elif rows.keys is not None:
         has_key = ~_nulls(rows.keys)
         places[has_key] = partitions_of(rows.keys, count)[has_key]
     if "partition" in chunk.schema.names:
         named = _cast(chunk, "partition", pa.int64())
         is_named = ~_nulls(named)
         places[is_named] = named.fill_null(0).to_numpy(zero_copy_only=False)[is_named]
-        if is_named.any() and not 0 <= places[is_named].min() <= places[is_named].max() < count:
+        if is_named.any() and places[is_named].min() < 0:
             raise UsageError(f"a row names a partition that is none of 0 to {count - 1}")
+    if places.max(initial=-1) >= count or (choose is not None and places.min(initial=0) < 0):
+        raise UsageError(f"a row names a partition that is none of 0 to {count - 1}")
     return places
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 from hightide.accumulator import RECORD_OVERHEAD, Batch
 from hightide.delivery import wait_done
 from hightide.errors import UsageError
-from hightide.partitioner import partition_for_key
 
 _BYTES = {bytes, type(None)}
 
@@ -73,12 +72,14 @@ def check_types(name: str, items: Sequence[bytes | None]) -> None:
 
 
 def by_partition(
-    keys: Sequence[bytes | None], values: Sequence[bytes | None], count: int
+    places: Sequence[int | None],
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
 ) -> dict[int | None, tuple[list[bytes | None], list[bytes | None]]]:
-    """Keys and values of each partition, in order; None for those without a key."""
+    """Keys and values of each partition, in order; None is any partition."""
     found: dict[int | None, tuple[list[bytes | None], list[bytes | None]]] = {}
-    for key, value in zip(keys, values, strict=True):
-        number = None if key is None else partition_for_key(key, count)
+    all_keys = repeat(None, len(values)) if keys is None else keys
+    for number, key, value in zip(places, all_keys, values, strict=True):
         own = found.get(number)
         if own is None:
             own = found[number] = [], []

@@ -5,11 +5,13 @@ Source: Kafka's DefaultPartitioner and KIP-794; murmur2 is Kafka's, with its see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from hightide.ports import Random
 
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+"""One of one's own: (topic, key, value, how many partitions) → partition."""
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
 _SEED = 0x9747B28C

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -22,7 +23,7 @@ from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers
 from hightide.delivery import Delivery, wait_done
 from hightide.errors import HightideError, RecordTooLarge, RequestTimedOut, UsageError
-from hightide.partitioner import StickyPartitioner, partition_for_key
+from hightide.partitioner import Partitioner, StickyPartitioner, partition_for_key
 from hightide.ports import Network, Random, SystemClock, WallClock
 from hightide.records import CODECS, TIMESTAMP_MAX
 from hightide.sender import Sender
@@ -60,6 +61,7 @@ class Producer:
         request_timeout_ms: float = 30_000,
         retry_backoff_ms: float = 100,
         max_in_flight: int = 5,
+        partitioner: Partitioner | None = None,
         compression: str = "none",
         metadata_max_age_ms: float = 300_000,
         client_id: str = "hightide-producer",
@@ -95,9 +97,8 @@ class Producer:
         self._request_timeout_s = request_timeout_ms / 1000
         self._backoff_s = retry_backoff_ms / 1000
         self._metadata_max_age_s = metadata_max_age_ms / 1000
-        self._client_id = client_id
-        self._network = network
-        self._random = random
+        self._client_id, self._partitioner = client_id, partitioner
+        self._network, self._random = network, random
         self._clock = clock or SystemClock()
         self._on_retry = on_retry
         self._sticky: dict[str, StickyPartitioner] = {}
@@ -201,6 +202,8 @@ class Producer:
             raise self._too_large(size)
         if size > self._accumulator.free_bytes:
             await self._wait_for_room(sender, size)
+        if partition is None and self._partitioner is not None:
+            partition = self._partitioner(topic, key, value, count)
         if partition is None:
             partition = (
                 self._sticky_partition(topic, size, count)
@@ -249,12 +252,32 @@ class Producer:
             timestamp = self._clock.now_ms()
         elif not 0 <= timestamp <= TIMESTAMP_MAX:
             raise _no_timestamp(timestamp)
-        if keys is None or partition is not None:
+        if partition is not None or (keys is None and self._partitioner is None):
             return Deliveries(await self._fill(topic, partition, keys, values, timestamp))
         parts: list[tuple[Batch, int, int]] = []
-        for number, (own_keys, own_values) in by_partition(keys, values, count).items():
+        places = self._places(topic, keys, values, count)
+        for number, (own_keys, own_values) in by_partition(places, keys, values).items():
             parts += await self._fill(topic, number, own_keys, own_values, timestamp)
         return Deliveries(parts)
+
+    def _places(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        count: int,
+    ) -> list[int | None]:
+        """The partition of each record; None: any."""
+        own = self._partitioner
+        if own is None:
+            return [None if k is None else partition_for_key(k, count) for k in keys or ()]
+        places: list[int | None] = []
+        for key, value in zip(keys or repeat(None, len(values)), values, strict=True):
+            place = own(topic, key, value, count)
+            if not 0 <= place < count:
+                raise _no_partition(topic, place, count)
+            places.append(place)
+        return places
 
     async def _fill(
         self,
@@ -333,8 +356,9 @@ class Producer:
         rows = a.rows_of(chunk, self._clock.now_ms())
         if partition is not None:
             return await self._add_rows(topic, partition, rows)
+        choose = None if self._partitioner is None else partial(self._partitioner, topic)
         parts = []
-        for place, indexes in a.by_place(a.places_of(chunk, rows, count)):
+        for place, indexes in a.by_place(a.places_of(chunk, rows, count, choose)):
             own = rows if indexes is None else rows.take(indexes)
             parts += await self._add_rows(topic, place, own)
         return parts
