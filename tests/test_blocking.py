@@ -16,7 +16,7 @@ import pytest
 import trio
 from brokers import FakeClock, client_of, new_node
 
-from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut, blocking
+from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut, portal
 from hightide import messages as m
 from hightide.blocking import Admin, Consumer, Delivery, Producer
 from hightide.errors import ClosedError, HightideError, RecordTooLarge, UsageError
@@ -256,7 +256,7 @@ def test_the_blocks_own_error_is_the_one_that_leaves(node):
 )
 def test_a_record_of_the_wrong_type_is_an_error_and_harms_no_other_client(node, wrong, monkeypatch):
     # A thread of its own: if it dies after all, the other tests shall not.
-    monkeypatch.setattr(blocking, "_portal", None)
+    monkeypatch.setattr(portal, "_portal", None)
 
     def send():
         with producer_of(node) as producer:

@@ -90,6 +90,7 @@ ALLOWED_BROAD_EXCEPT = {
     "cli/hightide_cli/main.py": "the process's edge",
     "client/hightide/background.py": "carries the block's exception around its nursery",
     "client/hightide/blocking.py": "carries an exception to the caller's thread",
+    "client/hightide/portal.py": "carries an exception to the caller's thread",
     "client/hightide/consumer.py": "closes what it opened, and raises on",
     "client/hightide/rebalance.py": "carries what a listener raises to the caller",
 }
@@ -194,9 +195,7 @@ def may_import(room, target):
     top = target.partition(".")[0]
     if top not in FIRST_PARTY:
         return not room.stdlib_only or top in sys.stdlib_module_names
-    return any(within(target, allowed) for allowed in room.allowed) and not any(
-        within(target, refused) for refused in room.refused
-    )
+    return bool(nearest(target, room.allowed)) and not nearest(target, room.refused)
 
 
 def purity(module):

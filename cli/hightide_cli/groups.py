@@ -215,38 +215,45 @@ async def _seek(
     way: str,
     how: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    committed = {
-        (where.topic, where.partition): known.offset
-        for where, known in (await admin.group_offsets(group)).items()
-    }
     if way == "from_file":
-        wanted = _read_offsets(how[way])
-    else:
-        wanted = await _targets(
-            admin, await _partitions(admin, places, committed), way, how, committed
-        )
-    rows = [
+        return await _seek_saved(admin, group, _read_offsets(how[way]), yes=how["yes"])
+    options: dict[str, Any] = {
+        "to_start": {"to": "start"},
+        "to_end": {"to": "end"},
+        "to_offset": {"to_offset": how["to_offset"]},
+        "to_time": {"to_time_ms": how["to_time"] and parse_time(how["to_time"])},
+        "shift": {"shift": how["shift"]},
+    }[way]
+    wanted = await _partitions(admin, group, places)
+    moves = await admin.move_group(group, wanted, dry_run=not how["yes"], **options)
+    return [move._asdict() for move in moves]
+
+
+async def _seek_saved(
+    admin: Admin, group: str, wanted: Mapping[Where, int], *, yes: bool
+) -> list[dict[str, Any]]:
+    committed = {(w.topic, w.partition): o for w, o in (await admin.group_offsets(group)).items()}
+    if yes and wanted:
+        await admin.set_group_offsets(group, wanted)
+    return [
         {
             "topic": topic,
             "partition": partition,
-            "committed": committed.get((topic, partition)),
+            "committed": known.offset if (known := committed.get((topic, partition))) else None,
             "new": offset,
         }
         for (topic, partition), offset in sorted(wanted.items())
     ]
-    if how["yes"] and wanted:
-        await admin.set_group_offsets(group, wanted)
-    return rows
 
 
 async def _partitions(
-    admin: Admin, places: list[tuple[str, int | None]], committed: Mapping[Where, int]
-) -> list[Where]:
-    """What is named; or else whatever the group has committed."""
+    admin: Admin, group: str, places: list[tuple[str, int | None]]
+) -> list[Where] | None:
+    """What is named; None for whatever the group has committed."""
     if not places:
-        if not committed:
+        if not await admin.group_offsets(group):
             raise click.UsageError("the group has committed nothing: name a --topic")
-        return sorted(committed)
+        return None
     found: list[Where] = []
     for topic, partition in places:
         count = len((await admin.describe_topic(topic)).partitions)
@@ -254,36 +261,6 @@ async def _partitions(
             check_partition(topic, partition, count)
         found += [(topic, n) for n in range(count) if partition in (None, n)]
     return found
-
-
-async def _targets(
-    admin: Admin,
-    partitions: list[Where],
-    way: str,
-    how: Mapping[str, Any],
-    committed: Mapping[Where, int],
-) -> dict[Where, int]:
-    from hightide.messages import EARLIEST, LATEST
-
-    starts = {w: o.offset for w, o in (await admin.offsets(partitions, EARLIEST)).items()}
-    ends = {w: o.offset for w, o in (await admin.offsets(partitions, LATEST)).items()}
-    if way == "to_start":
-        return starts
-    if way == "to_end":
-        return ends
-    if way == "to_time":
-        at = await admin.offsets(partitions, parse_time(how["to_time"]))
-        return {w: found.offset if found.offset >= 0 else ends[w] for w, found in at.items()}
-    wanted = {}
-    for where in partitions:
-        if way == "to_offset":
-            target = how["to_offset"]
-        elif where in committed:
-            target = committed[where] + how["shift"]
-        else:
-            continue  # there is nothing to shift
-        wanted[where] = min(max(target, starts[where]), ends[where])
-    return wanted
 
 
 def _read_offsets(path: Path) -> dict[Where, int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -26,9 +26,10 @@ from hightide.bulk import RecordRange
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata
-from hightide.errors import ClosedError, HightideError, RequestTimedOut
-from hightide.group_admin import GroupLag
+from hightide.errors import HightideError, RequestTimedOut
+from hightide.group_admin import GroupLag, GroupMove
 from hightide.health import Health
+from hightide.portal import Blocking
 from hightide.rebalance import Offsets
 from hightide.subscription import OffsetAndMetadata, TopicPartition
 
@@ -39,124 +40,6 @@ __all__ = ["Admin", "Consumer", "Delivery", "Producer"]
 _FAILED_KEPT = 100
 _QUEUED_RECORDS_MAX = 10_000
 """Records on their way from the caller's thread to trio's."""
-
-
-class _Portal:
-    """The thread that runs trio, and the way into it."""
-
-    def __init__(self) -> None:
-        self._started = threading.Event()
-        self.token: trio.lowlevel.TrioToken
-        self.nursery: trio.Nursery
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), daemon=True)
-        self._thread.start()
-        self._started.wait()
-
-    async def _main(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self.token = trio.lowlevel.current_trio_token()
-            self.nursery = nursery
-            self._started.set()
-            await trio.sleep_forever()
-
-    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in trio's thread and wait for its result."""
-        return trio.from_thread.run(function, *args, trio_token=self.token)
-
-
-_portal: _Portal | None = None
-_portal_lock = threading.Lock()
-
-
-def _get_portal() -> _Portal:
-    global _portal
-    with _portal_lock:
-        if _portal is None:
-            _portal = _Portal()
-        return _portal
-
-
-class _Open:
-    """An async client that lives in the portal's thread between enter and exit."""
-
-    def __init__(self, client: Any) -> None:
-        self.portal = _get_portal()
-        self._client = client
-        self._leave = trio.Event()
-        self._left = threading.Event()
-        self._entered = threading.Event()
-        self._failure: BaseException | None = None
-        self._leave_kind: type[BaseException] | None = None
-        self.portal.token.run_sync_soon(partial(self.portal.nursery.start_soon, self._live))
-        self._entered.wait()
-        self._raise_failure()
-
-    async def _live(self) -> None:
-        # Enter and exit in one task: the client's nurseries belong to it.
-        try:
-            await self._client.__aenter__()
-        except BaseException as error:
-            self._failure = error
-            self._entered.set()
-            self._left.set()
-            return
-        self._entered.set()
-        await self._leave.wait()
-        try:
-            await self._client.__aexit__(self._leave_kind, None, None)
-        except Exception as error:
-            self._failure = error
-        finally:
-            self._left.set()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def close(self, kind: type[BaseException] | None) -> None:
-        """Leave the async client's block."""
-        self._leave_kind = kind
-        self.portal.token.run_sync_soon(self._leave.set)
-        self._left.wait()
-        self._raise_failure()
-
-
-class _Blocking:
-    """What the three classes share: `with`, and calls into trio's thread."""
-
-    _name = "client"
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._open: _Open | None = None
-
-    def __enter__(self) -> Self:
-        self._open = _Open(self._client)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.close(kind)
-
-    def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return self._portal().run(function, *args)
-
-    def _run_sync(self, function: Callable[..., T], *args: Any) -> T:
-        return trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
-
-    def _portal(self) -> _Portal:
-        if self._open is None:
-            raise ClosedError(
-                f"the {self._name} is closed, or not open yet: use it in a `with` block"
-            )
-        return self._open.portal
 
 
 class Delivery:
@@ -207,7 +90,7 @@ class ManyDeliveries:
         return self._producer._run(wait)
 
 
-class Producer(_Blocking):
+class Producer(Blocking):
     """`hightide.Producer` without an event loop; the same options."""
 
     _name = "producer"
@@ -328,7 +211,7 @@ class Producer(_Blocking):
                 raise delivery._error
 
 
-class Consumer(_Blocking):
+class Consumer(Blocking):
     """`hightide.Consumer` without an event loop; the same options."""
 
     _name = "consumer"
@@ -412,7 +295,7 @@ class Consumer(_Blocking):
         self._run_sync(self._async.resume, *partitions)
 
 
-class Admin(_Blocking):
+class Admin(Blocking):
     """`hightide.Admin` without an event loop; the same methods."""
 
     _name = "admin client"
@@ -471,6 +354,16 @@ class Admin(_Blocking):
         """Each broker's replicas with offsets and sizes."""
         return self._run(self._async.describe_log_dirs, topics)
 
+    def describe_quorum(self) -> m.DescribeQuorumResponse:
+        """Who leads the metadata quorum, and how far everybody has followed."""
+        return self._run(self._async.describe_quorum)
+
+    def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[m.ElectLeadersResult]:
+        """Elect the preferred leaders; or, `unclean`, whoever lives."""
+        return self._run(partial(self._async.elect_leaders, partitions, unclean=unclean))
+
     def list_groups(self) -> list[g.ListedGroup]:
         """All groups, by name."""
         return self._run(self._async.list_groups)
@@ -490,6 +383,13 @@ class Admin(_Blocking):
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Have a group without members go on elsewhere."""
         self._run(self._async.set_group_offsets, group, offsets)
+
+    def move_group(
+        self, group: str, partitions: Iterable[tuple[str, int]] | None = None, **how: Any
+    ) -> list[GroupMove]:
+        """Have a group without members go on elsewhere; the options of
+        `hightide.Admin.move_group`."""
+        return self._run(partial(self._async.move_group, group, partitions, **how))
 
     def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Forget committed offsets of topics that no member reads."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hightide import group_messages as g
 from hightide import messages as m
 from hightide.cluster import Cluster, only
-from hightide.errors import ApiError, error_code
+from hightide.errors import ApiError, UsageError, error_code
 from hightide.group_channel import GroupChannel
 from hightide.membership import unpacked
 from hightide.messages import Message
@@ -28,6 +28,15 @@ class GroupLag(NamedTuple):
     lag: int | None
     member_id: str
     """Who reads it; empty if nobody does."""
+
+
+class GroupMove(NamedTuple):
+    """Where a group goes on in a partition, before and after."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    new: int
 
 
 class GroupAdmin(ABC):
@@ -100,6 +109,49 @@ class GroupAdmin(ABC):
         ]
         request = g.OffsetCommitRequest(group=group, partitions=partitions)
         await self._ask(group, request)
+
+    async def move_group(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        to: Literal["start", "end"] | None = None,
+        to_offset: int | None = None,
+        to_time_ms: int | None = None,
+        shift: int | None = None,
+        dry_run: bool = False,
+    ) -> list[GroupMove]:
+        """Have a group without members go on elsewhere in these partitions, or in all that it has
+        committed: at the `start` or `end`, at an offset, at the first record of a time or later, or
+        so many records on. Never outside the log. `dry_run` only tells what would change."""
+        if sum(way is not None for way in (to, to_offset, to_time_ms, shift)) != 1:
+            raise UsageError("give one of to, to_offset, to_time_ms and shift")
+        committed = {
+            (w.topic, w.partition): o for w, o in (await self.group_offsets(group)).items()
+        }
+        wanted = sorted(committed) if partitions is None else [*partitions]
+        starts, ends = await self.offsets(wanted, m.EARLIEST), await self.offsets(wanted, m.LATEST)
+        found = {} if to_time_ms is None else await self.offsets(wanted, to_time_ms)
+        moves = []
+        for where in wanted:
+            known = committed.get(where)
+            start, end = starts[where].offset, ends[where].offset
+            if to is not None:
+                target = start if to == "start" else end
+            elif to_offset is not None:
+                target = to_offset
+            elif to_time_ms is not None:
+                target = found[where].offset if found[where].offset >= 0 else end
+            elif known is not None:
+                target = known.offset + (shift or 0)
+            else:
+                continue  # there is nothing to shift
+            before = None if known is None else known.offset
+            moves.append(GroupMove(*where, before, min(max(target, start), end)))
+        if moves and not dry_run:
+            places = {(move.topic, move.partition): move.new for move in moves}
+            await self.set_group_offsets(group, places)
+        return moves
 
     async def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Forget committed offsets of topics that no member reads."""

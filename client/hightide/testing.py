@@ -21,8 +21,8 @@ from typing import Any, Self
 import trio
 
 from hightide.background import open_background
-from hightide.blocking import _Blocking
 from hightide.errors import UsageError
+from hightide.portal import Blocking
 from hightide.ports import SystemClock, system_random
 from hightide.tcp import TcpNetwork, TcpStream, free_ports, listen
 from hightide_broker.config import BrokerConfig, make_config
@@ -212,7 +212,7 @@ def _directory(given: Path | None) -> Iterator[Path]:
         yield Path(path)
 
 
-class BlockingCluster(_Blocking):
+class BlockingCluster(Blocking):
     """`cluster` for code without an event loop; the same options."""
 
     _name = "cluster"
@@ -257,7 +257,7 @@ class BlockingCluster(_Blocking):
 
 
 class _Entering:
-    """An async context manager as `_Blocking` wants it: entered, it is still there."""
+    """An async context manager as `Blocking` wants it: entered, it is still there."""
 
     def __init__(self, make: Any) -> None:
         self._block = make()
