@@ -113,10 +113,50 @@ def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
     assert told["lost"] == 0
 
 
+CLIENT_RATES = ["send", "send_many_buffered", "send_many", "consume", "poll_arrow"]
+CLIENT_FLOORS = {
+    "send": "append",
+    "send_many": "join",
+    "consume": "objects",
+    "poll_arrow": "join",
+}
+
+
+def test_client_measures_every_way_in_and_out_beside_the_barest_python(bench):
+    told = bench("client", "-n", "3000", "--record-size", "40")
+    assert list(told) == [
+        *("bench", "records", "record_size"),
+        *(f"{name}_per_s" for name in CLIENT_RATES),
+        *(f"floor_{name}_per_s" for name in ("append", "join", "objects")),
+        *(f"ratio_{name}_to_{floor}" for name, floor in CLIENT_FLOORS.items()),
+    ]
+    for name, floor in CLIENT_FLOORS.items():
+        rate = told["send_many_buffered_per_s" if name == "send_many" else f"{name}_per_s"]
+        ratio = rate / told[f"floor_{floor}_per_s"]
+        assert told[f"ratio_{name}_to_{floor}"] == pytest.approx(ratio, rel=0.01, abs=0.0001)
+
+
+def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
+    told = bench("groups", "--groups", "20", "--partitions", "3", "--seconds", "2")
+    assert list(told) == [
+        *("bench", "cluster_ready_ms", "first_group_record_ms"),
+        *("rebalance_ms", "rebalance_beyond_heartbeat_ms", "groups", "partitions"),
+        *("commits_per_s", "offsets_per_s", "late_commits", "commit_p50_ms", "commit_p99_ms"),
+        *("broker_cores", "broker_memory_mb"),
+    ]
+    assert [told[name] for name in ("groups", "partitions")] == [20, 3]
+    assert told["offsets_per_s"] == pytest.approx(told["commits_per_s"] * 3, rel=0.02)
+    assert 0 < told["commit_p50_ms"] <= told["commit_p99_ms"]
+    assert min(told["cluster_ready_ms"], told["first_group_record_ms"], told["rebalance_ms"]) > 0
+    assert 0 <= told["broker_cores"] < 2
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["failover", "--rounds", "0"],
+        ["client", "--brokers", "0"],
+        ["groups", "--groups", "0"],
         ["failover", "--flush", "never"],
         ["produce", "--brokers", "0"],
         ["e2e", "--acks", "2"],

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from hightide_cli.bench_client import client, groups
 from hightide_cli.failover import failover
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -322,3 +323,5 @@ def _disk_floor(directory: Path) -> float:
 
 
 bench.add_command(failover)
+bench.add_command(client)
+bench.add_command(groups)

@@ -30,7 +30,11 @@ COMMANDS = {
     "consume": ("consume", "consume", "read records from topics"),
     "groups": ("groups", "groups", "consumer groups: who reads what, how far; move, delete"),
     "log": ("log", "log", "look into segment files: dump, verify"),
-    "bench": ("bench", "bench", "measure this machine: produce, consume, e2e, failover"),
+    "bench": (
+        "bench",
+        "bench",
+        "measure this machine: produce, consume, e2e, client, groups, …",
+    ),
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),

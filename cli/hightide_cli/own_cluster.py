@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -83,10 +84,24 @@ class OwnCluster:
         stop_nodes([process], kill=kill)
         self._processes[process].wait()
 
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the nodes have used."""
+        return sum(_cpu_s(process.pid) for process in self._processes.values())
+
     def memory_mb(self) -> float | None:
         """The resident memory of the largest node, where the system tells."""
         sizes = [size for process in self._processes.values() if (size := _resident(process.pid))]
         return max(sizes, default=None)
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used, 0 where the system does not tell."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0.0
+    # The name of the command is in parentheses and may hold anything.
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(pid: int) -> float | None:
