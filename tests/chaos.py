@@ -42,6 +42,9 @@ SHORT_TIMEOUTS = (
     "leader.imbalance.check.interval.seconds=2",
     "replica.high.watermark.checkpoint.interval.ms=500",
     "shutdown.timeout.ms=1s",
+    "group.initial.rebalance.delay.ms=300",
+    "offsets.topic.num.partitions=3",
+    "offsets.commit.timeout.ms=2s",
 )
 """Each one of them runs out within the longest fault; and leaders go home soon, to be hit again."""
 

@@ -1,9 +1,10 @@
 """Goal: promises 1, 2, 5 and 7 hold for three real brokers whom everything happens to, for a while.
 
-Method: a producer and two consumers work without a pause while brokers are killed, put to sleep,
-cut off and reset, as a seed decides; `CHAOS_SEED=7` repeats one as far as real time allows. Then
-all is healed, and what clients were told is compared with what they read and with the files. The
-story of a run that failed is in its output; its data and logs stay where that says.
+Method: a producer, two consumers and a group of three whose members come and go work without a
+pause while brokers, coordinators among them, are killed, put to sleep, cut off and reset, as a seed
+decides; `CHAOS_SEED=7` repeats one as far as real time allows. Then all is healed, and what clients
+were told is compared with what they read and with the files. The story of a run that failed is in
+its output; its data and logs stay where that says.
 """
 
 import os
@@ -26,6 +27,7 @@ from chaos import (
     until,
     until_in_sync,
 )
+from chaos_groups import Group
 from commands import hightide
 
 from hightide import Admin, Producer
@@ -40,7 +42,8 @@ async def test_whatever_happens_to_brokers_nothing_is_lost_doubled_or_out_of_ord
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"CHAOS_SEED={seed}, data and logs in {tmp_path}")
     async with open_brokers(tmp_path) as brokers:
-        writer, readers, ends = await clients_under(Faults(brokers, seed), brokers.address)
+        faults, group = Faults(brokers, seed), Group(brokers.address, seed)
+        writer, readers, ends = await clients_under(faults, group, brokers.address)
         for number in range(PARTITIONS):
             words = ["partitions", "diff", f"{TOPIC}:{number}"]
             command = partial(hightide, *words, address=brokers.address)
@@ -57,8 +60,9 @@ async def test_whatever_happens_to_brokers_nothing_is_lost_doubled_or_out_of_ord
     shutil.rmtree(tmp_path)
 
 
-async def clients_under(faults, address):
-    """A producer and two consumers at work; them, and where the partitions end afterwards."""
+async def clients_under(faults, group, address):
+    """A producer, two consumers and a group at work; them, and where the partitions end
+    afterwards."""
     readers = [Reader("the first consumer"), Reader("the second consumer")]
     retried = []
     async with Admin(address) as admin, trio.open_nursery() as reading:
@@ -70,6 +74,7 @@ async def clients_under(faults, address):
         )
         for reader in readers:
             reading.start_soon(reader.run, address)
+        reading.start_soon(group.run)
         # Small batches, so that several are on their way; little memory, so that the producer waits
         # for brokers instead of running ahead; and answers that it does not wait long for.
         async with Producer(
@@ -92,7 +97,11 @@ async def clients_under(faults, address):
         ends = {number: found[(TOPIC, number)].offset for number in range(PARTITIONS)}
         for reader in readers:
             await until(partial(reader.has_read, ends), what=f"all of {ends} is read")
+        await until(partial(group.has_read, ends), what=f"the group has read all of {ends}")
         reading.cancel_scope.cancel()
+    notes = group.notes
+    print(f"{notes.rebalances} rebalances and {notes.commits} commits of the group")
+    assert min(notes.rebalances, notes.commits) > 0
     print(f"{len(retried)} retries; what consumers were told: {[r.told for r in readers]}")
     return writer, readers, ends
 

@@ -169,5 +169,5 @@ class GroupMember:
             for where in consumer.assignment()
             if (position := consumer.position(*where)) is not None
         }
-        await consumer.commit(offsets)
+        await consumer.commit()
         self._group.commit(offsets)
