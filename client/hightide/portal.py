@@ -122,6 +122,14 @@ class Blocking:
         if opened is not None:
             opened.close(kind)
 
+    def open(self) -> Self:
+        """Open it without a block, as in a notebook; `close` it in the end."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """What the end of a block does."""
+        self.__exit__(None, None, None)
+
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         return self._portal().run(function, *args)
 
