@@ -97,7 +97,7 @@ def test_an_unknown_option_that_is_near_to_none_is_refused_without_a_hint():
 
 @pytest.mark.parametrize("missing", ["", " ", ","])
 def test_a_topic_must_be_named(missing):
-    with pytest.raises(UsageError, match="option subscribe is missing"):
+    with pytest.raises(UsageError, match="option subscribe is empty"):
         options_of(subscribe=missing)
 
 

@@ -35,6 +35,7 @@ APIS: tuple[Api, ...] = (
     Api("alter_configs", m.AlterConfigsRequest, m.AlterConfigsResponse),
     Api("describe_cluster", m.DescribeClusterRequest, m.DescribeClusterResponse),
     Api("describe_log_dirs", m.DescribeLogDirsRequest, m.DescribeLogDirsResponse),
+    Api("describe_producers", m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("register_broker", c.RegisterBrokerRequest, c.RegisterBrokerResponse),
     Api("broker_heartbeat", c.BrokerHeartbeatRequest, c.BrokerHeartbeatResponse),
     Api("allocate_producer_ids", c.AllocateProducerIdsRequest, c.AllocateProducerIdsResponse),

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 @cache
-def schema(*, include_headers: bool = False) -> pa.Schema:
-    """key, value, topic, partition, offset, timestamp, timestampType [, headers]."""
+def schema(*, include_headers: bool = False, include_leader_epoch: bool = False) -> pa.Schema:
+    """key, value, topic, partition, offset, timestamp, timestampType [, headers] [,
+    leader_epoch]."""
     import pyarrow as pa
 
     fields = [
@@ -38,6 +39,8 @@ def schema(*, include_headers: bool = False) -> pa.Schema:
     if include_headers:
         pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
         fields.append(pa.field("headers", pa.list_(pair)))
+    if include_leader_epoch:
+        fields.append(pa.field("leader_epoch", pa.int32()))
     return pa.schema(fields)
 
 
@@ -74,6 +77,7 @@ def join_arrow(
     partition: int,
     *,
     include_headers: bool = False,
+    include_leader_epoch: bool = False,
 ) -> pa.RecordBatch:
     """Every record of several batches of a partition, in order, as one `pyarrow.RecordBatch`.
 
@@ -94,7 +98,11 @@ def join_arrow(
     ]
     if include_headers:
         arrays.append(pa.concat_arrays([_headers(columns) for _, columns in parts]))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(include_headers=include_headers))
+    if include_leader_epoch:
+        epochs = [_constant(h.leader_epoch, "int32", c.record_count) for h, c in parts]
+        arrays.append(pa.concat_arrays(epochs))
+    wanted = schema(include_headers=include_headers, include_leader_epoch=include_leader_epoch)
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:

@@ -139,7 +139,9 @@ def rows_at(chunk: pa.RecordBatch, indexes: np.ndarray) -> pa.RecordBatch:
 
 def by_place(places: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
     """Each partition with the indexes of its rows, None for all of them."""
-    if len(places) and (places == places[0]).all():
+    if not len(places):
+        return
+    if (places == places[0]).all():
         yield int(places[0]), None
         return
     order = np.argsort(places, kind="stable")

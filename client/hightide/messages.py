@@ -429,6 +429,31 @@ class TopicPartition(Message, frozen=True, kw_only=True):
     partition: int
 
 
+class ProducerQuestion(TopicPartition, frozen=True, kw_only=True):
+    producer_id: int
+
+
+class DescribeProducersRequest(Message, frozen=True, kw_only=True):
+    partitions: list[ProducerQuestion]
+
+
+class ProducerState(Message, frozen=True, kw_only=True):
+    """What a partition's leader has of a producer; -1: nothing (KIP-664)."""
+
+    topic: str
+    partition: int
+    error: str | None = None
+    message: str = ""
+    producer_epoch: int = -1
+    last_sequence: int = -1
+    last_offset: int = -1
+    high_watermark: int = -1
+
+
+class DescribeProducersResponse(Message, frozen=True, kw_only=True):
+    partitions: list[ProducerState]
+
+
 class ElectLeadersRequest(Message, frozen=True, kw_only=True):
     """An election by hand (KIP-460)."""
 

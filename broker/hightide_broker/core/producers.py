@@ -63,6 +63,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def get(self, producer_id: int) -> Producer | None:
+        """What is known of a producer."""
+        return self._by_id.get(producer_id)
+
     def check(self, header: BatchHeader) -> KnownBatch | None:
         """None if the batch is to be appended, else the stored batch it repeats.
 

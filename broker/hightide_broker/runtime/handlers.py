@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
 
 
 class RecordHandlers:
-    """produce, fetch, list_offsets, offset_for_leader_epoch, delete_records."""
+    """produce, fetch, list_offsets, offset_for_leader_epoch, describe_producers, delete_records."""
 
     def __init__(self, replicas: Replicas, *, config: BrokerConfig, clock: WallClock) -> None:
         self._replicas = replicas
@@ -156,6 +156,26 @@ class RecordHandlers:
         epoch, end = replica.log.epochs.end_offset_for(part.leader_epoch, replica.log.log_end)
         return m.EpochResult(
             topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
+        )
+
+    def describe_producers(self, request: m.DescribeProducersRequest, _: list[memoryview]) -> Reply:
+        """How far producers have got here."""
+        results = _each(request.partitions, self._producer, m.ProducerState)
+        return Reply(m.DescribeProducersResponse(partitions=results))
+
+    def _producer(self, part: m.ProducerQuestion) -> m.ProducerState:
+        replica = self._replicas.get(part.topic, part.partition)
+        leader = replica.require_leader(-1)
+        require_watermark(replica, leader)
+        known = replica.producers.get(part.producer_id)
+        last = known.batches[-1] if known is not None and known.batches else None
+        return m.ProducerState(
+            topic=part.topic,
+            partition=part.partition,
+            producer_epoch=-1 if known is None else known.epoch,
+            last_sequence=-1 if last is None else last.last_sequence,
+            last_offset=-1 if last is None else last.last_offset,
+            high_watermark=replica.committed.value,
         )
 
     def delete_records(

@@ -12,7 +12,12 @@ from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 __all__ = ["HightideDataSource", "session"]
@@ -22,10 +27,11 @@ _SCHEMA = (
     "timestamp timestamp, timestampType int"
 )
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
+_LEADER_EPOCH = ", leader_epoch int"
 
 
 class HightideDataSource(DataSource):
-    """Reads committed records of topics, in batches and as a stream."""
+    """Reads committed records of topics and writes rows to them, in batches and as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,8 +41,9 @@ class HightideDataSource(DataSource):
         from hightide.spark.options import read_options
 
         # Options are checked here, so that a wrong one fails at `load()` and not in a task.
-        include = read_options(self.options).include_headers
-        return _SCHEMA + (_HEADERS if include else "")
+        options = read_options(self.options)
+        epoch = _LEADER_EPOCH if options.include_leader_epoch else ""
+        return _SCHEMA + (_HEADERS if options.include_headers else "") + epoch
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from hightide.spark.options import read_options
@@ -49,6 +56,22 @@ class HightideDataSource(DataSource):
         from hightide.spark.source import HightideStreamReader
 
         return HightideStreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from hightide.spark.options import read_sink_options
+        from hightide.spark.sink import HightideWriter, check_schema
+
+        options = read_sink_options(self.options)
+        check_schema(schema, options)
+        return HightideWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from hightide.spark.options import read_sink_options
+        from hightide.spark.sink import HightideStreamWriter, check_schema
+
+        options = read_sink_options(self.options)
+        check_schema(schema, options)
+        return HightideStreamWriter(options)
 
 
 def session(app_name: str = "hightide", master: str = "local[*]", **conf: Any) -> SparkSession:

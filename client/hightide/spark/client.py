@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from hightide import group_messages as g
 from hightide import messages as m
 from hightide import wire
 from hightide.apis import API_BY_REQUEST
@@ -26,7 +27,9 @@ from hightide.errors import (
     RequestTimedOut,
     error_code,
 )
+from hightide.records import Buffer
 
+T = TypeVar("T")
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
@@ -47,11 +50,17 @@ class BlockingConnection:
         self._next_id = 0
 
     def call(
-        self, request: m.Message, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        request: m.Message,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        attachments: Sequence[Buffer] = (),
     ) -> tuple[Any, list[memoryview]]:
         """The response and its attachments; raises as the async connection does."""
         self._next_id += 1
-        buffers = wire.encode_request(request, request_id=self._next_id, client=CLIENT_ID)
+        buffers = wire.encode_request(
+            request, request_id=self._next_id, client=CLIENT_ID, attachments=attachments
+        )
         try:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(b"".join(buffers))
@@ -104,8 +113,8 @@ class BlockingClient:
             connection.close()
         self._connections.clear()
 
-    def refresh(self, topics: Sequence[str], *, timeout_s: float) -> None:
-        """Look at the cluster again, tried again while no broker answers.
+    def refresh(self, topics: Sequence[str] | None, *, timeout_s: float) -> None:
+        """Look at the cluster again, tried again while no broker answers; None: at all topics.
 
         Raises `ApiError` if a topic does not exist, `BrokerUnreachable` or `RequestTimedOut`.
         """
@@ -123,17 +132,20 @@ class BlockingClient:
                     raise
             time.sleep(delay)
 
-    def _refresh_once(self, topics: Sequence[str]) -> None:
+    def _refresh_once(self, topics: Sequence[str] | None) -> None:
         addresses = [(b.host, b.port) for b in self.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
         failure: HightideError | None = None
+        names = None if topics is None else list(topics)
         for host, port in addresses:
             try:
-                answer, _ = self._call((host, port), m.MetadataRequest(topics=list(topics)))
+                answer, _ = self._call((host, port), m.MetadataRequest(topics=names))
             except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
                 failure = error
                 continue
             self.brokers = {broker.id: broker for broker in answer.brokers}
+            if names is None:
+                self.topics = {}
             for topic in answer.topics:
                 if topic.error is not None:
                     raise ApiError(error_code(topic.error), topic.message)
@@ -143,14 +155,19 @@ class BlockingClient:
         raise failure
 
     def _call(
-        self, address: tuple[str, int], request: m.Message, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        address: tuple[str, int],
+        request: m.Message,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        attachments: Sequence[Buffer] = (),
     ) -> tuple[Any, list[memoryview]]:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = BlockingConnection(*address)
         whole = False
         try:
-            result = connection.call(request, timeout_s=timeout_s)
+            result = connection.call(request, timeout_s=timeout_s, attachments=attachments)
             whole = True
             return result
         except ApiError:
@@ -175,7 +192,13 @@ class BlockingClient:
         return known[partition]
 
     def call_leader(
-        self, topic: str, partition: int, request: m.Message, *, timeout_s: float
+        self,
+        topic: str,
+        partition: int,
+        request: m.Message,
+        *,
+        timeout_s: float,
+        attachments: Sequence[Buffer] = (),
     ) -> tuple[Any, list[memoryview]]:
         """A response from a partition's leader, tried again while that may help.
 
@@ -190,12 +213,15 @@ class BlockingClient:
                 if topic not in self.topics:
                     self._refresh_once([topic])
                 broker = self.brokers[self.leader(topic, partition).leader]
-                response, attachments = self._call(
-                    (broker.host, broker.port), request, timeout_s=min(left, REQUEST_TIMEOUT_S)
+                response, received = self._call(
+                    (broker.host, broker.port),
+                    request,
+                    timeout_s=min(left, REQUEST_TIMEOUT_S),
+                    attachments=attachments,
                 )
                 result = response.partitions[0]
                 if result.error is None:
-                    return response, attachments
+                    return response, received
                 raise ApiError(
                     error_code(result.error), result.message, broker=f"{broker.host}:{broker.port}"
                 )
@@ -231,6 +257,54 @@ class BlockingClient:
         result: m.EpochResult = response.partitions[0]
         return result
 
+    def commit_offsets(self, group: str, offsets: Sequence[g.CommitPartition]) -> None:
+        """Commit for a group without members; once, no retry.
+
+        Raises `ApiError` with the first refusal, `BrokerUnreachable` or `RequestTimedOut`.
+        """
+        request = g.OffsetCommitRequest(group=group, partitions=list(offsets))
+        for result in self._ask_coordinator(group, request).partitions:
+            _raise(result)
+
+    def committed(self, group: str) -> list[g.FetchedOffset]:
+        """What a group has committed; once, no retry; raises as `commit_offsets`."""
+        answer = self._ask_coordinator(group, g.OffsetFetchRequest(group=group))
+        _raise(answer)
+        found: list[g.FetchedOffset] = answer.partitions
+        return found
+
+    def _ask_coordinator(self, group: str, request: m.Message) -> Any:
+        found = self._any(g.FindCoordinatorRequest(group=group))
+        _raise(found)
+        return self._call((found.host, found.port), request)[0]
+
+    def retrying(self, attempt: Callable[[], T], *, timeout_s: float) -> T:
+        """What `attempt` returns, tried again while that may help."""
+        started = time.monotonic()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return attempt()
+            except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
+                error.attempts, error.elapsed_s = attempts, time.monotonic() - started
+                delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
+                final = isinstance(error, ApiError) and not error.retriable
+                if final or error.elapsed_s + delay > timeout_s:
+                    raise
+            time.sleep(delay)
+
+    def _any(self, request: m.Message) -> Any:
+        """An answer of whichever broker gives one."""
+        failure: HightideError | None = None
+        for address in [(b.host, b.port) for b in self.brokers.values()] + self._bootstrap:
+            try:
+                return self._call(address, request)[0]
+            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
+                failure = error
+        assert failure is not None, "no address to try"
+        raise failure
+
     def wait_for_more(self, ends: dict[tuple[str, int], int], wait_s: float) -> None:
         """Until some partition has records behind its end, or the time is over."""
         leaders: dict[int, list[m.FetchPartition]] = {}
@@ -250,6 +324,11 @@ class BlockingClient:
                 return  # whoever waits looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
                 return
+
+
+def _raise(answer: Any) -> None:
+    if answer.error is not None:
+        raise ApiError(error_code(answer.error), answer.message)
 
 
 def _is_final(error: ApiError, elapsed_s: float) -> bool:

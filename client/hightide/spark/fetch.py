@@ -48,6 +48,7 @@ def read_range(
     wanted: OffsetRange,
     *,
     include_headers: bool,
+    include_leader_epoch: bool = False,
     fail_on_data_loss: bool,
     timeout_s: float,
 ) -> Iterator[pa.RecordBatch]:
@@ -57,7 +58,13 @@ def read_range(
     parts: list[tuple[BatchHeader, Columns]] = []
 
     def joined() -> pa.RecordBatch:
-        batch = join_arrow(parts, wanted.topic, wanted.partition, include_headers=include_headers)
+        batch = join_arrow(
+            parts,
+            wanted.topic,
+            wanted.partition,
+            include_headers=include_headers,
+            include_leader_epoch=include_leader_epoch,
+        )
         return _cut(batch, begin, wanted.end)
 
     while position < wanted.end:

@@ -80,6 +80,15 @@ def advanced(start: Position, end: Position) -> bool:
     return False
 
 
+def backlog(start: Position, end: Position) -> int:
+    """How many records lie between two positions, as far as `start` knows the partitions."""
+    return sum(
+        max(place.offset - start.places[where].offset, 0)
+        for where, place in end.places.items()
+        if where in start.places
+    )
+
+
 def no_further_back(start: Position, end: Position) -> Position:
     """`end`, but nowhere before `start`: an end that fell is not a reason to go back."""
     places = dict(end.places)

@@ -9,7 +9,9 @@ committed records are ever planned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from hightide.errors import UsageError
+from hightide import group_messages as g
+from hightide.errors import HightideError, UsageError
 from hightide.messages import EARLIEST, LATEST
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import OffsetRange, read_range
@@ -31,10 +34,12 @@ from hightide.spark.offsets import (
     Place,
     Position,
     advanced,
+    backlog,
     no_further_back,
     prorate,
 )
-from hightide.spark.options import Offsets, SourceOptions
+from hightide.spark.options import ByTime, Offsets, SourceOptions, Where
+from hightide.spark.ranges import split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,16 +69,32 @@ class _Planner:
 
     def refresh(self) -> dict[str, str]:
         """Look at the topics again; their ids."""
-        self.client.refresh(self.options.topics, timeout_s=self.options.look_up_timeout_s)
-        return {topic: self.client.topics[topic].topic_id for topic in self.options.topics}
+        options, timeout_s = self.options, self.options.look_up_timeout_s
+        self.client.refresh(None if options.pattern else options.topics, timeout_s=timeout_s)
+        return {topic: self.client.topics[topic].topic_id for topic in self.topics()}
+
+    def topics(self) -> list[str]:
+        """What is subscribed to, as of the last refresh; a pattern matches no internal topic."""
+        options = self.options
+        if not options.pattern:
+            return sorted(options.topics)
+        pattern = re.compile(options.pattern)
+        names = sorted(self.client.topics)
+        return [name for name in names if pattern.fullmatch(name) and not name.startswith("__")]
 
     def partitions(self) -> list[tuple[str, int]]:
-        """Every partition of the topics, as of the last refresh."""
-        return [
+        """Every partition that is wanted, as of the last refresh."""
+        found = [
             (topic, p.partition)
-            for topic in sorted(self.options.topics)
+            for topic in self.topics()
             for p in self.client.topics[topic].partitions
+            if self.options.reads(topic, p.partition)
         ]
+        for topic, numbers in (self.options.assigned or {}).items():
+            missing = sorted({*numbers} - {number for name, number in found if name == topic})
+            if missing:
+                raise UsageError(f"assign names {topic}-{missing[0]}, which does not exist")
+        return found
 
     def place(self, where: tuple[str, int], timestamp: int) -> Place:
         """Where a partition begins (EARLIEST) or ends (LATEST), and its leader epoch."""
@@ -85,25 +106,32 @@ class _Planner:
         ids = self.refresh()
         return Position({where: self.place(where, LATEST) for where in self.partitions()}, ids)
 
-    def resolve(self, wanted: int | Offsets, name: str) -> Position:
-        """Offsets an option asked for, as places."""
+    def resolve(self, wanted: Where, side: str) -> Position:
+        """Where an option wants to begin (`starting`) or end (`ending`), as places."""
         ids = self.refresh()
-        places = {}
-        for where in self.partitions():
-            topic, partition = where
-            offset = wanted if isinstance(wanted, int) else wanted[topic].get(partition)
-            if offset is None:
+        places = {where: self._resolved(where, wanted, side) for where in self.partitions()}
+        named = wanted.times if isinstance(wanted, ByTime) else wanted
+        if isinstance(named, dict):
+            every = {(topic, number) for topic, numbers in named.items() for number in numbers}
+            if unknown := sorted(every - set(places)):
                 raise UsageError(
-                    f"{name} says nothing about {topic}-{partition}: name every partition"
-                )
-            places[where] = self.place(where, offset) if offset < 0 else Place(offset, -1)
-        if not isinstance(wanted, int):
-            named = {(topic, number) for topic, numbers in wanted.items() for number in numbers}
-            if unknown := sorted(named - set(places)):
-                raise UsageError(
-                    f"{name} names {unknown[0][0]}-{unknown[0][1]}, which does not exist"
+                    f"{side}Offsets names {unknown[0][0]}-{unknown[0][1]}, which does not exist"
                 )
         return Position(places, ids)
+
+    def _resolved(self, where: tuple[str, int], wanted: Where, side: str) -> Place:
+        if isinstance(wanted, ByTime):
+            time = wanted.time if wanted.times is None else _named(wanted.times, where, side)
+            assert time is not None, "one of the two is given"
+            found = self.place(where, time)
+            if found.offset < 0 and not wanted.or_latest:
+                raise UsageError(
+                    f"{where[0]}-{where[1]} has no record of {time} ms or later; "
+                    "startingOffsetsByTimestampStrategy=latest would begin at its end"
+                )
+            return found if found.offset >= 0 else self.place(where, LATEST)
+        offset = wanted if isinstance(wanted, int) else _named(wanted, where, side)
+        return self.place(where, offset) if offset < 0 else Place(offset, -1)
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
         """What lies between two positions; partitions that `start` does not know begin at their
@@ -117,7 +145,12 @@ class _Planner:
                 ranges.append(
                     OffsetRange(topic, end.topic_ids[topic], partition, begin, place.offset)
                 )
-        return ranges
+        options = self.options
+        return split(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """An executor's part."""
@@ -125,9 +158,18 @@ class _Planner:
             self.options.bootstrap,
             partition.wanted,
             include_headers=self.options.include_headers,
+            include_leader_epoch=self.options.include_leader_epoch,
             fail_on_data_loss=self.options.fail_on_data_loss,
             timeout_s=self.options.fetch_timeout_s,
         )
+
+
+def _named(offsets: Offsets, where: tuple[str, int], side: str) -> int:
+    found = offsets.get(where[0], {}).get(where[1])
+    if found is None:
+        name = f"{where[0]}-{where[1]}"
+        raise UsageError(f"{side}Offsets says nothing about {name}: name every partition")
+    return found
 
 
 class HightideReader(DataSourceReader):
@@ -139,19 +181,19 @@ class HightideReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One task for each partition that has anything to read."""
         planner = self._planner
-        start = planner.resolve(planner.options.starting, "startingOffsets")
-        end = planner.resolve(planner.options.ending, "endingOffsets")
+        start = planner.resolve(planner.options.starting, "starting")
+        end = planner.resolve(planner.options.ending, "ending")
         self._check_range(start, end)
         ranges: list[InputPartition] = [RangePartition(r) for r in planner.ranges(start, end)]
         # Spark wants at least one task, also for nothing.
-        nothing = OffsetRange(planner.options.topics[0], "", 0, 0, 0)
+        nothing = OffsetRange("", "", 0, 0, 0)
         return ranges or [RangePartition(nothing)]
 
     def _check_range(self, start: Position, end: Position) -> None:
         """Refuse offsets that the log does not hold, when they were given as numbers."""
         planner = self._planner
         for where, place in end.places.items():
-            if place.leader_epoch < 0:
+            if isinstance(planner.options.ending, dict) and place.leader_epoch < 0:
                 head = planner.place(where, LATEST)
                 if place.offset > head.offset:
                     raise UsageError(
@@ -175,6 +217,8 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = False
         self._target: Position | None = None
         self._latest: Json | None = None
+        self._triggered_at = float("-inf")
+        self._told: Mapping[tuple[str, int], Place] = {}
 
     # -- driver ----------------------------------------------------------------------------------
 
@@ -187,7 +231,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts; the same answer however often Spark asks."""
         if self._initial is None:
             options = self._planner.options
-            self._initial = self._planner.resolve(options.starting, "startingOffsets").to_json()
+            self._initial = self._planner.resolve(options.starting, "starting").to_json()
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -202,12 +246,13 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pinned = True
             return start
         begin = Position.from_json(start)
+        self._tell_group(begin)
         self._check_start(begin)
         begin = self._check_topics(begin)
         end = self._target if self._target is not None else self._heads_or_wait(begin)
         self._latest = end.to_json()
         end = no_further_back(begin, end)
-        if not advanced(begin, end):
+        if not advanced(begin, end) or self._waits_for_more(begin, end):
             return start
         if isinstance(limit, ReadMaxRows):
             fresh = [where for where in end.places if where not in begin.places]
@@ -217,7 +262,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _must_pin(self, start: Json) -> bool:
         starting = self._planner.options.starting
-        fixed = starting == EARLIEST
+        fixed = starting == EARLIEST or (isinstance(starting, ByTime) and not starting.or_latest)
         return (
             not self._pinned and not fixed and self._initial is not None and start == self._initial
         )
@@ -231,9 +276,44 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads = self._planner.heads()
         return heads
 
+    def _waits_for_more(self, begin: Position, end: Position) -> bool:
+        """Whether a batch would be too small yet; not for longer than maxTriggerDelay, and never
+        when the query ends at what is there now."""
+        options = self._planner.options
+        if options.min_offsets_per_trigger is None or self._target is not None:
+            return False
+        now = time.monotonic()
+        is_due = now - self._triggered_at >= options.max_trigger_delay_s
+        if not is_due and backlog(begin, end) < options.min_offsets_per_trigger:
+            time.sleep(IDLE_WAIT_S)
+            return True
+        self._triggered_at = now
+        return False
+
+    def _tell_group(self, done: Position) -> None:
+        """Commit what finished batches have read, for those who look at the group; the checkpoint
+        is the truth, so that a refusal is only told."""
+        options = self._planner.options
+        if not options.group or done.places == self._told:
+            return
+        offsets = [
+            g.CommitPartition(
+                topic=topic, partition=number, offset=place.offset, leader_epoch=place.leader_epoch
+            )
+            for (topic, number), place in done.places.items()
+        ]
+        try:
+            self._planner.client.commit_offsets(options.group, offsets)
+        except HightideError as error:
+            log.warning("group %r was not told how far the query is: %s", options.group, error)
+        self._told = done.places
+
     def _check_topics(self, begin: Position) -> Position:
         """Topics that were made again since are a loss; without them if that is allowed."""
         ids = self._planner.refresh()
+        for topic in (gone := [name for name in begin.topic_ids if name not in ids]):
+            self._lost(f"{topic}: the topic is gone")
+        begin = begin.without(gone)
         again = begin.made_again(ids)
         for topic in again:
             self._lost(

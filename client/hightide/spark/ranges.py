@@ -1,0 +1,42 @@
+"""How offset ranges are shared out over tasks. Pure. Source: Spark's KafkaOffsetRangeCalculator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hightide.spark.fetch import OffsetRange
+
+
+def split(
+    ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records: int | None
+) -> list[OffsetRange]:
+    """Ranges of at most `max_records` records each, and about `min_partitions` of them in all, if
+    that is more: large ranges are cut into more parts than small ones. Nothing is joined."""
+    found = [part for each in ranges for part in _cut(each, _needed(each, max_records))]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(_size(each) for each in found)
+    return [
+        part
+        for each in found
+        for part in _cut(each, max(round(_size(each) / total * min_partitions), 1))
+    ]
+
+
+def _size(wanted: OffsetRange) -> int:
+    return wanted.end - wanted.start
+
+
+def _needed(wanted: OffsetRange, max_records: int | None) -> int:
+    return 1 if max_records is None else max(-(-_size(wanted) // max_records), 1)
+
+
+def _cut(wanted: OffsetRange, count: int) -> list[OffsetRange]:
+    """So many parts of nearly the same size, none of them empty."""
+    count = max(min(count, _size(wanted)), 1)
+    edges = [wanted.start + _size(wanted) * number // count for number in range(count + 1)]
+    return [
+        OffsetRange(wanted.topic, wanted.topic_id, wanted.partition, start, end)
+        for start, end in pairwise(edges)
+    ]

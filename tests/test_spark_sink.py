@@ -1,0 +1,272 @@
+"""The Spark sink stores each row of a batch once, whoever writes the batch again and however.
+
+Goal: a task that is repeated, from the start, from another place or beside its first attempt,
+leaves what one attempt would have left. Method: `TaskWriter`, which is what a task is, against a
+real cluster of three in this process. Whole queries are in `test_spark_sink_queries.py`.
+"""
+
+import re
+import threading
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from hightide.blocking import Admin, Consumer
+from hightide.errors import UsageError
+from hightide.messages import LATEST
+from hightide.partitioner import partition_for_key
+from hightide.spark.client import BlockingClient
+from hightide.spark.options import SinkOptions, read_sink_options
+from hightide.spark.produce import DERIVED_IDS, Attempt, Mark, Superseded, TaskWriter, gathered
+from hightide.spark.sink import check_schema
+from hightide.testing import BlockingCluster
+
+pytestmark = pytest.mark.live
+
+BOOTSTRAP = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with BlockingCluster(3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def admin(cluster):
+    with Admin(cluster.bootstrap) as opened:
+        yield opened
+
+
+class Target:
+    """A topic, and tasks that write to it."""
+
+    def __init__(self, cluster, admin, name):
+        self.cluster, self.admin, self.name = cluster, admin, name
+        self.clients = []
+        admin.create_topic(name, partitions=3, replication_factor=3)
+
+    def task(self, *, batch=0, task=0, sink="", topic=None):
+        client = self.client()
+        attempt = Attempt(sink or f"sink-of-{self.name}", task, batch)
+        return TaskWriter(client, attempt, topic=topic or self.name, timeout_s=60)
+
+    def client(self):
+        self.clients.append(BlockingClient(self.cluster.bootstrap))
+        return self.clients[-1]
+
+    def keep(self, mark):
+        mark.write(self.client(), f"sink-of-{self.name}", timeout_s=60)
+
+    def stored(self):
+        """The values of each partition, in order."""
+        count = len(self.admin.describe_topic(self.name).partitions)
+        places = [(self.name, number) for number in range(count)]
+        ends = {where: each.offset for where, each in self.admin.offsets(places, LATEST).items()}
+        found = {number: [] for number in range(count)}
+        with Consumer(
+            self.cluster.bootstrap, topics=[self.name], auto_offset_reset="earliest"
+        ) as consumer:
+            while sum(map(len, found.values())) < sum(ends.values()):
+                for record in consumer.poll(timeout_ms=5_000):
+                    found[record.partition].append(int(record.value))
+        return found
+
+
+@pytest.fixture
+def target(cluster, admin, request):
+    made = Target(cluster, admin, re.sub(r"\W", "-", request.node.name))
+    yield made
+    for client in made.clients:
+        client.close()
+
+
+def rows(start, end, *, keyed=True):
+    """Numbered rows, some without a key."""
+    keys = [b"%d" % (n % 13) if keyed and n % 3 else None for n in range(start, end)]
+    return pa.record_batch({"key": keys, "value": [b"%d" % n for n in range(start, end)]})
+
+
+def test_a_row_goes_where_its_key_says_or_in_runs(target):
+    target.task().write(rows(0, 2_500))
+    stored = target.stored()
+    assert sorted(n for values in stored.values() for n in values) == [*range(2_500)]
+    for place, values in stored.items():
+        keyed = [n for n in values if n % 3]
+        assert {partition_for_key(b"%d" % (n % 13), 3) for n in keyed} <= {place}
+        for kind in (keyed, [n for n in values if not n % 3]):
+            assert kind == sorted(kind)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 700, 1_999, 2_000])
+def test_who_writes_a_batch_again_goes_on_behind_what_is_there(target, cut):
+    target.task().write(rows(0, cut))
+    again = target.task()
+    for start in range(0, 2_000, 250):  # in other pieces
+        again.write(rows(start, start + 250))
+    assert (again.rows, again.stored_before) == (2_000, cut)
+    once = target.stored()
+    third = target.task()
+    third.write(rows(0, 2_000))
+    assert third.stored_before == 2_000
+    assert target.stored() == once
+    assert sorted(n for values in once.values() for n in values) == [*range(2_000)]
+
+
+def test_the_next_batch_begins_anew_and_fences_the_one_before(target):
+    late = target.task(batch=4)
+    late.write(rows(0, 10))
+    target.task(batch=5).write(rows(10, 20))
+    for attempt in (late, target.task(batch=4)):
+        with pytest.raises(Superseded, match="batch 4 of sink"):
+            attempt.write(rows(0, 40))
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(20)]
+
+
+def test_a_batch_below_the_mark_is_there_as_a_whole(target):
+    target.keep(Mark(3, {target.name: 3}))
+    done = target.task(batch=2)
+    done.write(rows(0, 10))
+    assert (done.rows, done.stored_before) == (10, 10)
+    assert target.stored() == {0: [], 1: [], 2: []}
+    target.task(batch=3).write(rows(0, 10))
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(10)]
+
+
+def test_partitions_that_were_added_are_used_from_the_next_batch_on(target):
+    target.task().write(rows(0, 500))
+    target.admin.create_partitions(target.name, 6)
+    target.task().write(rows(0, 1_000))
+    stored = target.stored()
+    assert [len(stored[n]) for n in (3, 4, 5)] == [0, 0, 0]
+    assert sorted(n for values in stored.values() for n in values) == [*range(1_000)]
+    target.keep(Mark(1, {target.name: 6}))
+    target.task(batch=1).write(rows(1_000, 2_000))
+    stored = target.stored()
+    assert all(stored[n] for n in (3, 4, 5))
+    assert sorted(n for values in stored.values() for n in values) == [*range(2_000)]
+
+
+def test_tasks_do_not_mind_each_other(target):
+    for task in range(3):
+        target.task(task=task).write(rows(task * 100, task * 100 + 100))
+    target.task(task=1).write(rows(100, 200))
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(300)]
+
+
+def test_two_attempts_at_a_time_store_what_one_would(target):
+    failures = []
+
+    def work(piece):
+        try:
+            task = target.task()
+            for start in range(0, 3_000, piece):
+                task.write(rows(start, min(start + piece, 3_000)))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(piece,)) for piece in (70, 110)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert failures == []
+    stored = target.stored()
+    assert sorted(n for values in stored.values() for n in values) == [*range(3_000)]
+    for values in stored.values():
+        for kind in (0, 1):
+            own = [n for n in values if bool(n % 3) == bool(kind)]
+            assert own == sorted(own)
+
+
+def test_a_leader_that_dies_between_two_attempts_takes_nothing_along(target):
+    target.task().write(rows(0, 800))
+    leader = target.admin.describe_topic(target.name).partitions[0].leader
+    target.cluster.kill(leader)
+    try:
+        target.task().write(rows(0, 1_600))
+    finally:
+        target.cluster.start(leader)
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(1_600)]
+
+
+def test_a_producer_id_follows_from_the_names_and_is_nobody_else_s():
+    ids = {Attempt(sink, task, 0).producer[0] for sink in "abc" for task in range(100)}
+    assert len(ids) == 300
+    assert min(ids) >= DERIVED_IDS
+    assert max(ids) < 1 << 63
+    same = Attempt("a", 1, 7)
+    assert (same.producer, Attempt("a", 1, 7).producer[1]) == (Attempt("a", 1, 7).producer, 7)
+    before, after = Attempt("a", 1, 32_767).producer, Attempt("a", 1, 32_768).producer
+    assert (before[1], after[1]) == (32_767, 0)
+    assert before[0] != after[0]
+
+
+def test_small_pieces_are_gathered_and_large_ones_go_at_once():
+    pieces = [len(each) for each in gathered(rows(0, 10_000) for _ in range(8))]
+    assert pieces == [70_000, 10_000]
+    assert list(gathered([])) == []
+    big = pa.record_batch({"value": [b"x" * (17 << 20)]})
+    assert [len(each) for each in gathered([big, big])] == [1, 1]
+
+
+# --- what can be written ------------------------------------------------------------------------
+
+
+TEXT, BYTES, NUMBER = StringType(), BinaryType(), IntegerType()
+HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BYTES)]))
+
+
+def schema_of(**columns):
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "words"),
+    [
+        ({"key": TEXT}, {"topic": "t"}, "expected value"),
+        ({"value": TEXT}, {}, "no topic"),
+        ({"value": NUMBER}, {"topic": "t"}, "column value is int"),
+        ({"value": TEXT, "colour": TEXT}, {"topic": "t"}, "colour"),
+        ({"value": TEXT, "headers": TEXT}, {"topic": "t"}, "column headers is string"),
+        ({"value": TEXT, "partition": TEXT}, {"topic": "t"}, "column partition is string"),
+    ],
+)
+def test_a_schema_that_cannot_be_written_is_refused(schema, options, words):
+    with pytest.raises(UsageError, match=words):
+        check_schema(schema_of(**schema), SinkOptions(bootstrap="h:1", **options))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"value": BYTES},
+        {"key": TEXT, "value": TEXT, "topic": TEXT, "partition": NUMBER},
+        {"value": TEXT, "headers": HEADERS, "timestamp": TimestampType()},
+    ],
+)
+def test_spark_s_own_columns_can_be_written(schema):
+    check_schema(schema_of(**schema), SinkOptions(bootstrap="h:1", topic="t"))
+
+
+def test_options_of_the_sink_are_read_and_others_refused():
+    options = read_sink_options(
+        {**BOOTSTRAP, "topic": "t", "sinkId": "mine", "deliveryTimeoutMs": "500"}
+    )
+    assert (options.topic, options.sink_id, options.timeout_s) == ("t", "mine", 0.5)
+    with pytest.raises(UsageError, match="did you mean topic"):
+        read_sink_options({**BOOTSTRAP, "topics": "t"})
+    with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
+        read_sink_options({"topic": "t"})

@@ -1,0 +1,224 @@
+"""Whole Spark queries that write to topics: batches, streams, and what is run again.
+
+Goal: what a sink topic holds is what the query's rows are, once each, whoever died in between.
+Method: one broker in its own process and Spark on this machine; drivers that are to be killed, and
+tasks that are to fail, run in a process of their own.
+"""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparkling import DEADLINE_S, broker, logged, numbered, spark, until  # noqa: F401
+
+from hightide.blocking import Admin, Consumer
+from hightide.messages import LATEST
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+COPY = """
+import sys
+from hightide.spark import session
+
+address, source, target, checkpoint, master, rows, mark = sys.argv[1:]
+
+
+def fails_once(value):
+    import os
+    if value == b"100000" and not os.path.exists(mark):
+        open(mark, "w").close()
+        raise RuntimeError("as the test says")
+    return value
+
+
+spark = session("copy", master)
+frame = (
+    spark.readStream.format("hightide")
+    .option("bootstrap.servers", address)
+    .option("subscribe", source)
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", rows)
+    .load()
+    .select("key", "value")
+)
+if mark:
+    from pyspark.sql.functions import udf
+    frame = frame.select("key", udf(fails_once, "binary")("value").alias("value"))
+query = (
+    frame.writeStream.format("hightide")
+    .option("bootstrap.servers", address)
+    .option("topic", target)
+    .option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+spark.stop()
+"""
+
+
+def copy(broker, source, target, checkpoint, *, rows=500, master="local[2]", mark=""):
+    """A process that copies a topic until it is copied."""
+    words = [broker.address, source, target, checkpoint, master, rows, mark]
+    return subprocess.Popen(
+        [sys.executable, "-c", COPY, *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def records_of(broker, topic):
+    """Everything that a topic holds."""
+    with Admin(broker.address) as admin:
+        count = len(admin.describe_topic(topic).partitions)
+        found = admin.offsets([(topic, number) for number in range(count)], LATEST)
+    ends = sum(each.offset for each in found.values())
+    records = []
+    with Consumer(broker.address, topics=[topic], auto_offset_reset="earliest") as consumer:
+        while len(records) < ends:
+            records += consumer.poll(timeout_ms=5_000)
+    return records
+
+
+def values_of(broker, topic):
+    return [record.value for record in records_of(broker, topic)]
+
+
+def stream(spark, broker, source, target, checkpoint, **sink):
+    reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+    frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+    writer = frame.select("key", "value").writeStream.format("hightide")
+    writer = writer.option("bootstrap.servers", broker.address).option("topic", target)
+    query = (
+        writer.options(**sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+
+
+def test_a_batch_is_stored_as_it_is(spark, broker):
+    target = broker.topic(2)
+    rows = [
+        ("k1", b"a", 0, [("h", b"1"), ("i", None)]),
+        (None, b"", 1, None),
+        ("k3", None, 1, []),
+    ]
+    kinds = (
+        "key string, value binary, partition int, headers array<struct<key:string,value:binary>>"
+    )
+    frame = spark.createDataFrame(rows, kinds)
+    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer.option("topic", target).mode("append").save()
+    found = sorted(
+        (r.partition, r.key or b"", r.value, r.headers) for r in records_of(broker, target)
+    )
+    assert found == [
+        (0, b"k1", b"a", (("h", b"1"), ("i", None))),
+        (1, b"", b"", ()),
+        (1, b"k3", None, ()),
+    ]
+
+
+def test_rows_name_their_topics(spark, broker):
+    one, other = broker.topic(), broker.topic()
+    frame = spark.createDataFrame(
+        [(one, "a"), (other, "b"), (one, "c")], "topic string, value string"
+    )
+    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer.mode("append").save()
+    assert sorted(values_of(broker, one)) == [b"a", b"c"]
+    assert values_of(broker, other) == [b"b"]
+
+
+def test_a_batch_that_is_run_again_stores_nothing_twice(spark, broker, tmp_path):
+    source, target, checkpoint = broker.topic(), broker.topic(), tmp_path / "checkpoint"
+    broker.fill(source, numbered(0, 2_000))
+    stream(spark, broker, source, target, checkpoint)
+    assert values_of(broker, target) == numbered(0, 2_000)
+    last = max(logged(checkpoint, "commits"))  # as if the driver had died before it wrote this down
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    broker.fill(source, numbered(2_000, 2_500))
+    stream(spark, broker, source, target, checkpoint)
+    assert values_of(broker, target) == numbered(0, 2_500)
+
+
+def test_a_query_that_begins_anew_stores_its_rows_again_unless_it_has_the_same_id(
+    spark, broker, tmp_path
+):
+    source, target = broker.topic(), broker.topic()
+    broker.fill(source, numbered(0, 50))
+    for run in range(2):
+        stream(spark, broker, source, target, tmp_path / f"own-{run}")
+    assert values_of(broker, target) == numbered(0, 50) * 2
+    named = broker.topic()
+    for run in range(2):
+        stream(spark, broker, source, named, tmp_path / f"named-{run}", sinkId="mine")
+    assert values_of(broker, named) == numbered(0, 50)
+
+
+def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):
+    source, target, failures = broker.topic(), broker.topic(), []
+
+    def write(frame, batch):
+        writer = frame.select("value").write.format("hightide")
+        writer.option("bootstrap.servers", broker.address).option("topic", target).mode(
+            "append"
+        ).save()
+        if not failures:
+            failures.append(batch)
+            raise RuntimeError("as the test says")
+
+    broker.fill(source, numbered(0, 300))
+    for _ in range(2):
+        reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+        frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+        writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        until(lambda query=query: not query.isActive, "the query ends")
+    assert failures
+    assert values_of(broker, target) == numbered(0, 300)
+
+
+def test_a_task_that_fails_after_it_wrote_is_repeated_without_a_double(broker, tmp_path):
+    source, target, mark = broker.topic(), broker.topic(2), tmp_path / "failed"
+    broker.fill(source, numbered(0, 120_000), batch_size=1 << 20, linger_ms=50)
+    words = {"rows": 1_000_000, "master": "local[2,3]", "mark": mark}
+    process = copy(broker, source, target, tmp_path / "checkpoint", **words)
+    until(mark.exists, "the task fails, behind the first piece that it wrote")
+    assert process.wait(DEADLINE_S * 2) == 0
+    assert sorted(values_of(broker, target)) == numbered(0, 120_000)
+
+
+def test_a_driver_that_is_killed_again_and_again_leaves_every_row_once(broker, tmp_path):
+    source, target, checkpoint = broker.topic(), broker.topic(3), tmp_path / "checkpoint"
+    broker.fill(source, numbered(0, 3_000))
+    rng = random.Random(int(os.environ.get("CHAOS_SEED") or 7))
+    for _ in range(2):
+        before = len(logged(checkpoint, "offsets"))
+        process = copy(broker, source, target, checkpoint, rows=150)
+        until(
+            lambda process=process, before=before: (
+                process.poll() is not None or len(logged(checkpoint, "offsets")) > before + 2
+            ),
+            "a few batches are planned",
+        )
+        time.sleep(rng.uniform(0, 0.5))
+        os.killpg(process.pid, 9)
+        process.wait()
+    process = copy(broker, source, target, checkpoint, rows=2_000)
+    assert process.wait(DEADLINE_S * 2) == 0
+    assert sorted(values_of(broker, target)) == numbered(0, 3_000)
+    shutil.rmtree(checkpoint)
