@@ -1,0 +1,41 @@
+"""Goal: a leader tells how far a producer has got, as KIP-664 has it.
+
+Method: a real broker in this process, asked before and after batches of a known producer.
+"""
+
+from brokers import batch
+from clients import world
+
+from hightide import messages as m
+
+ME = 77
+
+
+async def state_of(client, *, partition=0, producer=ME):
+    question = m.ProducerQuestion(topic="t", partition=partition, producer_id=producer)
+    (state,) = (await client.call(m.DescribeProducersRequest(partitions=[question]))).partitions
+    return state
+
+
+async def test_a_producer_is_known_by_its_epoch_and_its_last_sequence():
+    async with world(partitions=2) as found:
+        client = found.client
+        nobody = await state_of(client)
+        assert (nobody.producer_epoch, nobody.last_sequence, nobody.last_offset) == (-1, -1, -1)
+        await client.send(batch(b"other"))
+        await client.send(batch(b"a", b"b", b"c", producer=(ME, 4, 0)))
+        state = await state_of(client)
+        assert (state.producer_epoch, state.last_sequence, state.last_offset) == (4, 2, 3)
+        assert (state.high_watermark, state.error) == (4, None)
+        await client.send(batch(b"d", producer=(ME, 5, 0)))
+        state = await state_of(client)
+        assert (state.producer_epoch, state.last_sequence, state.last_offset) == (5, 0, 4)
+        assert (await state_of(client, partition=1)).last_sequence == -1
+        assert (await state_of(client, producer=78)).last_sequence == -1
+
+
+async def test_a_partition_that_does_not_exist_is_refused():
+    async with world() as found:
+        state = await state_of(found.client, partition=5)
+        assert (state.error, state.producer_epoch) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
+        assert state.message
