@@ -151,7 +151,7 @@ def test_offsets_are_a_word_or_json(name, text):
 
 @pytest.mark.parametrize("named", [{}, {"u": {"0": 1}}, {"t": {"0": 1}, "u": {"0": 1}}])
 def test_offsets_name_the_subscribed_topics(named):
-    with pytest.raises(UsageError, match=r"startingOffsets names .*, subscribe names \['t'\]"):
+    with pytest.raises(UsageError, match=r"startingOffsets names .*, the query reads \['t'\]"):
         options_of(startingOffsets=json.dumps(named))
 
 

@@ -313,6 +313,8 @@ class BlockingClient:
                 topic=topic, partition=partition, fetch_offset=offset, max_bytes=1
             )
             leaders.setdefault(self.leader(topic, partition).leader, []).append(part)
+        if not leaders:
+            time.sleep(wait_s)  # a pattern that no topic matches yet
         for broker, parts in leaders.items():
             request = m.FetchRequest(
                 max_wait_ms=int(wait_s * 1000 / len(leaders)), partitions=parts, max_bytes=1

@@ -80,13 +80,17 @@ def advanced(start: Position, end: Position) -> bool:
     return False
 
 
-def backlog(start: Position, end: Position) -> int:
-    """How many records lie between two positions, as far as `start` knows the partitions."""
+def backlog(start: Position, end: Position, first: Mapping[tuple[str, int], int]) -> int:
+    """How many records lie between two positions; `first` is where new partitions begin."""
     return sum(
-        max(place.offset - start.places[where].offset, 0)
-        for where, place in end.places.items()
-        if where in start.places
+        max(place.offset - begin_of(start, where, first), 0) for where, place in end.places.items()
     )
+
+
+def begin_of(start: Position, where: tuple[str, int], first: Mapping[tuple[str, int], int]) -> int:
+    """Where a partition is read from: a new one from its first record."""
+    known = start.places.get(where)
+    return first.get(where, 0) if known is None else known.offset
 
 
 def no_further_back(start: Position, end: Position) -> Position:
@@ -106,15 +110,13 @@ def prorate(
 
     At least one record of every partition that has any. `first` is where new partitions begin.
     """
-    begins = {
-        w: start.places[w].offset if w in start.places else first.get(w, 0) for w in end.places
-    }
-    backlog = {where: place.offset - begins[where] for where, place in end.places.items()}
-    total = sum(count for count in backlog.values() if count > 0)
+    begins = {where: begin_of(start, where, first) for where in end.places}
+    waiting = {where: place.offset - begins[where] for where, place in end.places.items()}
+    total = backlog(start, end, first)
     if total <= limit:
         return end
     places = {}
     for where, place in end.places.items():
-        share = max(1, limit * backlog[where] // total) if backlog[where] > 0 else 0
+        share = max(1, limit * waiting[where] // total) if waiting[where] > 0 else 0
         places[where] = Place(min(begins[where] + share, place.offset), place.leader_epoch)
     return Position(places, end.topic_ids)

@@ -16,6 +16,7 @@ from typing import Any
 from hightide.cluster import parse_bootstrap
 from hightide.errors import UsageError
 from hightide.messages import EARLIEST, LATEST
+from hightide.records import TIMESTAMP_MAX
 
 SOURCE_NAMES = (
     "bootstrap.servers",
@@ -229,6 +230,8 @@ def _subscription(
         )
     text = given[ways[0].lower()]
     if ways[0] == "subscribePattern":
+        if not text:
+            raise UsageError("option subscribePattern is empty, expected a regular expression")
         try:
             re.compile(text)
         except re.error as error:
@@ -269,7 +272,7 @@ def _where(side: str, given: Mapping[str, str], default: str, topics: tuple[str,
         raise UsageError(f"{name} is {strategy!r}, expected error or latest")
     or_latest = side == "ending" or strategy == "latest"
     if (text := given.get(f"{side}timestamp")) is not None:
-        if not (text.isascii() and text.isdecimal()):
+        if not (text.isascii() and text.isdecimal() and int(text) <= TIMESTAMP_MAX):
             raise UsageError(f"{side}Timestamp is {text!r}, expected ms since 1970")
         return ByTime(time=int(text), or_latest=or_latest)
     if (text := given.get(f"{side}offsetsbytimestamp")) is not None:
@@ -294,7 +297,7 @@ def _by_partition(name: str, text: str, topics: tuple[str, ...], *, least: int) 
             f'{name} is {text!r}, expected {words}JSON like {{"topic":{{"0":23}}}}'
         ) from error
     if topics and set(offsets) != set(topics):
-        raise UsageError(f"{name} names {sorted(offsets)}, subscribe names {sorted(topics)}")
+        raise UsageError(f"{name} names {sorted(offsets)}, the query reads {sorted(topics)}")
     for topic, partitions in offsets.items():
         for number, offset in partitions.items():
             if offset < least:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -16,12 +17,21 @@ def split(
     found = [part for each in ranges for part in _cut(each, _needed(each, max_records))]
     if min_partitions is None or len(found) >= min_partitions:
         return found
-    total = sum(_size(each) for each in found)
+    # Ranges that stay whole anyway take no part in sharing out what is left.
+    total = sum(map(_size, found))
+    small = [each for each in found if _parts(_size(each), total, min_partitions) == 1]
+    rest = total - sum(map(_size, small))
+    wanted = max(min_partitions - len(small), 1)
     return [
         part
         for each in found
-        for part in _cut(each, max(round(_size(each) / total * min_partitions), 1))
+        for part in ([each] if each in small else _cut(each, _parts(_size(each), rest, wanted)))
     ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    """A range's share of the parts, rounded as Scala does."""
+    return max(math.floor(size / total * wanted + 0.5), 1) if total else 1
 
 
 def _size(wanted: OffsetRange) -> int:

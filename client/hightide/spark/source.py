@@ -114,14 +114,14 @@ class _Planner:
         if isinstance(named, dict):
             every = {(topic, number) for topic, numbers in named.items() for number in numbers}
             if unknown := sorted(every - set(places)):
-                raise UsageError(
-                    f"{side}Offsets names {unknown[0][0]}-{unknown[0][1]}, which does not exist"
-                )
+                where = f"{unknown[0][0]}-{unknown[0][1]}"
+                raise UsageError(f"{_option(wanted, side)} names {where}, which is not read")
         return Position(places, ids)
 
     def _resolved(self, where: tuple[str, int], wanted: Where, side: str) -> Place:
         if isinstance(wanted, ByTime):
-            time = wanted.time if wanted.times is None else _named(wanted.times, where, side)
+            name = _option(wanted, side)
+            time = wanted.time if wanted.times is None else _named(wanted.times, where, name)
             assert time is not None, "one of the two is given"
             found = self.place(where, time)
             if found.offset < 0 and not wanted.or_latest:
@@ -130,7 +130,8 @@ class _Planner:
                     "startingOffsetsByTimestampStrategy=latest would begin at its end"
                 )
             return found if found.offset >= 0 else self.place(where, LATEST)
-        offset = wanted if isinstance(wanted, int) else _named(wanted, where, side)
+        name = _option(wanted, side)
+        offset = wanted if isinstance(wanted, int) else _named(wanted, where, name)
         return self.place(where, offset) if offset < 0 else Place(offset, -1)
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
@@ -164,11 +165,16 @@ class _Planner:
         )
 
 
-def _named(offsets: Offsets, where: tuple[str, int], side: str) -> int:
+def _option(wanted: Where, side: str) -> str:
+    """The option that said it."""
+    return f"{side}OffsetsByTimestamp" if isinstance(wanted, ByTime) else f"{side}Offsets"
+
+
+def _named(offsets: Offsets, where: tuple[str, int], option: str) -> int:
     found = offsets.get(where[0], {}).get(where[1])
     if found is None:
-        name = f"{where[0]}-{where[1]}"
-        raise UsageError(f"{side}Offsets says nothing about {name}: name every partition")
+        place = f"{where[0]}-{where[1]}"
+        raise UsageError(f"{option} says nothing about {place}: name every partition")
     return found
 
 
@@ -252,11 +258,13 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._target if self._target is not None else self._heads_or_wait(begin)
         self._latest = end.to_json()
         end = no_further_back(begin, end)
-        if not advanced(begin, end) or self._waits_for_more(begin, end):
+        if not advanced(begin, end):
+            return start
+        fresh = [where for where in end.places if where not in begin.places]
+        first = {where: self._planner.place(where, EARLIEST).offset for where in fresh}
+        if self._waits_for_more(backlog(begin, end, first)):
             return start
         if isinstance(limit, ReadMaxRows):
-            fresh = [where for where in end.places if where not in begin.places]
-            first = {where: self._planner.place(where, EARLIEST).offset for where in fresh}
             end = prorate(begin, end, limit.max_rows, first)
         return end.to_json()
 
@@ -276,7 +284,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads = self._planner.heads()
         return heads
 
-    def _waits_for_more(self, begin: Position, end: Position) -> bool:
+    def _waits_for_more(self, waiting: int) -> bool:
         """Whether a batch would be too small yet; not for longer than maxTriggerDelay, and never
         when the query ends at what is there now."""
         options = self._planner.options
@@ -284,7 +292,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         now = time.monotonic()
         is_due = now - self._triggered_at >= options.max_trigger_delay_s
-        if not is_due and backlog(begin, end) < options.min_offsets_per_trigger:
+        if not is_due and waiting < options.min_offsets_per_trigger:
             time.sleep(IDLE_WAIT_S)
             return True
         self._triggered_at = now
@@ -345,7 +353,9 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _loss(self, topic: str, partition: int, place: Place, ids: dict[str, str]) -> str | None:
         """What is wrong with a place of the checkpoint; None if it is fine."""
         if topic not in ids:
-            return "the topic is no longer subscribed"
+            return "the topic is gone, or no longer subscribed"
+        if not self._planner.options.reads(topic, partition):
+            return "the partition is no longer assigned"
         first = self._planner.place((topic, partition), EARLIEST).offset
         if place.offset < first:
             return f"the log begins at offset {first}: records were deleted"
