@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.options import TellOnce, bootstrap_option, run, timeout_option
+from hightide_cli.options import (
+    TellOnce,
+    bootstrap_option,
+    run,
+    timeout_option,
+    until_interrupted,
+)
 from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
@@ -113,14 +120,25 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
         if not flags["group"]:
             await _choose_partitions(consumer, flags["partitions"])
             ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
-        left = flags["count"] or sys.maxsize
-        out = sys.stdout.buffer
-        while left > 0 and not _at_end(consumer, ends):
-            for record in await consumer.poll(timeout_ms=100, max_records=min(left, 10_000)):
-                if ends is None or record.offset < ends[(record.topic, record.partition)]:
-                    out.write(write(record))
-                    left -= 1
-            out.flush()
+        stopped = await until_interrupted(partial(_print, consumer, flags["count"], ends, write))
+    if stopped:
+        raise KeyboardInterrupt
+
+
+async def _print(
+    consumer: Consumer,
+    count: int | None,
+    ends: dict[tuple[str, int], int] | None,
+    write: Callable[[Record], bytes],
+) -> None:
+    """Records as they come, up to a count or to the ends."""
+    left, out = count or sys.maxsize, sys.stdout.buffer
+    while left > 0 and not _at_end(consumer, ends):
+        for record in await consumer.poll(timeout_ms=100, max_records=min(left, 10_000)):
+            if ends is None or record.offset < ends[(record.topic, record.partition)]:
+                out.write(write(record))
+                left -= 1
+        out.flush()
 
 
 async def _choose_partitions(consumer: Consumer, wanted: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,6 +59,27 @@ def run(function: Callable[..., Any], *args: Any) -> Any:
         return trio.run(function, *args)
     except BaseExceptionGroup as group:
         raise _only(group) from group
+
+
+async def until_interrupted(work: Callable[[], Any]) -> bool:
+    """Await `work()`; whether Ctrl-C ended it. What is around it can then end in order: nothing is
+    raised at whatever happened to run."""
+    import trio
+
+    stopped = False
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal stopped
+                async for _ in signals:
+                    stopped = True
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            await work()
+            nursery.cancel_scope.cancel()
+    return stopped
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

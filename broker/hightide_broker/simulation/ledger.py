@@ -220,7 +220,7 @@ class Ledger:
                 break
             if log.log_start <= base < end:
                 found = held.get(base)
-                same = found == batch or _is_rotten(log, base)
+                same = found == batch or (found is not None and _is_rotten(log, base))
                 self._check(same, f"{who} has {found} at {base}, not {batch}")
 
     # -- the end ---------------------------------------------------------------------------------

@@ -125,10 +125,12 @@ class BlockingClient:
             try:
                 self._refresh_once(topics)
                 return
-            except (BrokerUnreachable, RequestTimedOut) as error:
+            except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
                 error.attempts, error.elapsed_s = attempts, time.monotonic() - started
                 delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                if error.elapsed_s + delay > timeout_s:
+                starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
+                final = isinstance(error, ApiError) and error.code is not starts
+                if final or error.elapsed_s + delay > timeout_s:
                     raise
             time.sleep(delay)
 
@@ -141,6 +143,11 @@ class BlockingClient:
             try:
                 answer, _ = self._call((host, port), m.MetadataRequest(topics=names))
             except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
+                failure = error
+                continue
+            except ApiError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
                 failure = error
                 continue
             self.brokers = {broker.id: broker for broker in answer.brokers}
