@@ -273,6 +273,17 @@ async def test_what_is_fetched_ahead_is_bounded_and_reading_on_fetches_the_rest(
     assert len({(record.partition, record.offset) for record in records}) == 4_000
 
 
+async def test_the_first_fetch_waits_for_offsets_that_are_being_looked_up(autojump_clock):
+    # Else it is parked with some of the partitions, and the others wait for its end.
+    for partition in range(4):
+        broker = FakeBroker({"t": 4})
+        broker.append(batch(b"here"), partition=partition)
+        async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+            assert values_of(await consumer.poll(timeout_ms=400)) == [b"here"]
+        first = next(each for each in broker.requests if isinstance(each, m.FetchRequest))
+        assert len(first.partitions) == 4
+
+
 async def test_a_paused_partition_is_not_fetched(autojump_clock):
     broker = filled(partitions=2, batches=1)
     async with in_memory(broker) as network, consumer_of(broker, network) as consumer:

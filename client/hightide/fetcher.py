@@ -32,6 +32,8 @@ from hightide.starting import StartFinder
 from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
 
 _NEVER = float("inf")
+TOGETHER_S = 0.1
+"""How long a fetch waits for partitions of the same broker whose offsets are being looked up."""
 _RETRIABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
 
 
@@ -201,8 +203,8 @@ class Fetcher:
                 complete = False
                 continue
             self._check_topic(assignment)
-            if assignment.position is None and not assignment.finding:
-                assignment.finding = True
+            if assignment.position is None and assignment.finding_since is None:
+                assignment.finding_since = trio.current_time()
                 self._nursery.start_soon(self._starts.find, assignment)
             source = _source(assignment, leader)
             if source not in self._tasks:
@@ -283,10 +285,13 @@ class Fetcher:
             return due, next_at
         for assignment in self._subscription.all():
             leader = self._leader_of(assignment)
+            if leader is None or _source(assignment, leader) != source:
+                continue
+            if (since := assignment.finding_since) is not None and now < since + TOGETHER_S:
+                # A fetch without it would be parked, and it would wait for its end.
+                return [], since + TOGETHER_S
             if (
-                leader is None
-                or _source(assignment, leader) != source
-                or assignment.position is None
+                assignment.position is None
                 or self._is_anew(assignment)
                 or assignment.paused
                 or assignment.fetching

@@ -54,7 +54,7 @@ class StartFinder:
                     return
                 await self._reset_once(assignment)
         finally:
-            assignment.finding = False
+            assignment.finding_since = None
         self._found()
 
     async def _reset_once(self, assignment: Assignment) -> None:

@@ -71,8 +71,8 @@ class Assignment:
     log_start: int = -1
     paused: bool = False
     fetching: bool = False
-    finding: bool = False
-    """Its position is being looked up."""
+    finding_since: float | None = None
+    """When somebody began to look up its position, who still does."""
     backoff_until: float = 0.0
     nearby: int | None = None
     """The follower that the leader wants this consumer to read from, until the next metadata
