@@ -51,7 +51,7 @@ def test_a_planted_accident_changes_the_history(monkeypatch):
 
     def accidental(self, event):
         self._parked = dict(sorted(self._parked.items(), key=lambda _: accidents.random()))
-        if accidents.random() < 0.01:
+        if accidents.random() < 0.2:
             self._set_alarm(trio.current_time() + accidents.random())
         return step(self, event)
 
