@@ -67,7 +67,9 @@ class RecordHandlers:
             return None
         if not waiting:
             return Reply(m.ProduceResponse(partitions=results))
-        return partial(_await_commit, request, results, waiting)
+        too_late = "not committed within {:g} s; the records may still be"
+        kinds = m.ProduceResult, m.ProduceResponse
+        return partial(_await, request, results, waiting, *kinds, too_late)
 
     def _append(
         self, number: int, part: m.ProducePartition, acks: int, attachments: list[memoryview]
@@ -188,7 +190,9 @@ class RecordHandlers:
             for number, each in enumerate(results)
             if (low := each.low_watermark) >= 0
         ]
-        return partial(_await_deletion, request, results, waiting)
+        too_late = "not deleted everywhere within {:g} s; the records will still be"
+        kinds = m.DeleteRecordsResult, m.DeleteRecordsResponse
+        return partial(_await, request, results, waiting, *kinds, too_late)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
         log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
@@ -197,22 +201,49 @@ class RecordHandlers:
         )
 
 
-async def _await_commit(
-    request: m.ProduceRequest, results: list[m.ProduceResult], waiting: list[_Waiting]
-) -> Reply:
-    too_late = "not committed within {:g} s; the records may still be"
-    for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-        results[number] = _refused(m.ProduceResult, request.partitions[number], refusal)
-    return Reply(m.ProduceResponse(partitions=results))
+class _Part(Protocol):
+    """A partition that a request asks about."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
 
 
-async def _await_deletion(
-    request: m.DeleteRecordsRequest, results: list[m.DeleteRecordsResult], waiting: list[_Waiting]
+P = TypeVar("P", bound=_Part)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _Refusable(Protocol[R_co]):
+    """A result that may be a refusal."""
+
+    def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
+
+
+class _Bounded(Protocol[P]):
+    """A request about partitions that says how long it waits."""
+
+    @property
+    def partitions(self) -> list[P]: ...
+
+    @property
+    def timeout_ms(self) -> int: ...
+
+
+async def _await(
+    request: _Bounded[P],
+    results: list[R],
+    waiting: list[_Waiting],
+    result: _Refusable[R],
+    response: Callable[..., m.Message],
+    too_late: str,
 ) -> Reply:
-    too_late = "not deleted everywhere within {:g} s; the records will still be"
+    """The answer once all have got there, or time is up."""
     for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-        results[number] = _refused(m.DeleteRecordsResult, request.partitions[number], refusal)
-    return Reply(m.DeleteRecordsResponse(partitions=results))
+        results[number] = _refused(result, request.partitions[number], refusal)
+    return Reply(response(partitions=results))
 
 
 async def _refusals(
@@ -240,27 +271,6 @@ def require_watermark(replica: Replica, leader: Leader) -> None:
             f"the new leader of {replica.name} does not know its watermark yet: it has "
             f"{leader.high_watermark}, and its epoch began at {leader.epoch_start}",
         )
-
-
-class _Part(Protocol):
-    """A partition that a request asks about."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def partition(self) -> int: ...
-
-
-P = TypeVar("P", bound=_Part)
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class _Refusable(Protocol[R_co]):
-    """A result that may be a refusal."""
-
-    def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
 
 
 def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -> list[R]:

@@ -385,8 +385,7 @@ class Segment:
 
     def truncate_to(self, offset: int) -> None:
         """Cut at the start of the batch that contains `offset`; raises `SegmentDamage`."""
-        found = self.locate(offset)
-        self.end_offset = self.end_before_cut(offset)
+        found, self.end_offset = self._cut_at(offset)
         if found is None:
             return
         position = found[1]
@@ -398,22 +397,27 @@ class Segment:
         self._rebuild_times(found[0].base_offset)
 
     def end_before_cut(self, offset: int) -> int:
-        """Where the log would end after `truncate_to(offset)`; raises `SegmentDamage`.
+        """Where the log would end after `truncate_to(offset)`; raises `SegmentDamage`."""
+        return self._cut_at(offset)[1]
+
+    def _cut_at(self, offset: int) -> tuple[tuple[BatchHeader, int] | None, int]:
+        """The first batch to be cut away, with its position, None if there is none; and where the
+        log ends without it.
 
         A batch that lies about its offsets would have the log cut elsewhere, and nobody would ever
-        read it and notice: those around the cut are checked.
+        read it and notice: those around the cut are checked. Raises `SegmentDamage`.
         """
         found = self.locate(offset)
         if found is None:
             self._check_walk(self._indexed_position(offset), self.size)
-            return self.end_offset
+            return None, self.end_offset
         header, position = found
         if not self._is_followed(header, position):
             why = f"offsets {header.base_offset} to {header.last_offset} reach too far"
             raise SegmentDamage(self.path, position, why, is_whole=True)
         before = self._indexed_position(header.base_offset - 1)
         self._check_walk(position, position + header.size)
-        return self._check_walk(before, position) or self.base_offset
+        return found, self._check_walk(before, position) or self.base_offset
 
     def _rebuild_times(self, end_offset: int) -> None:
         """Forget timestamps of records at or above `end_offset`."""
