@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from hightide_cli.bench_client import client, groups
+from hightide_cli.bench_spark import spark
 from hightide_cli.failover import failover
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -325,3 +326,4 @@ def _disk_floor(directory: Path) -> float:
 bench.add_command(failover)
 bench.add_command(client)
 bench.add_command(groups)
+bench.add_command(spark)

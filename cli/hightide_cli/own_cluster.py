@@ -90,7 +90,8 @@ class OwnCluster:
 
     def memory_mb(self) -> float | None:
         """The resident memory of the largest node, where the system tells."""
-        sizes = [size for process in self._processes.values() if (size := _resident(process.pid))]
+        found = [memory_mb(process.pid, "VmRSS") for process in self._processes.values()]
+        sizes = [size for size in found if size is not None]
         return max(sizes, default=None)
 
 
@@ -104,11 +105,13 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _resident(pid: int) -> float | None:
+def memory_mb(pid: int, field: str) -> float | None:
+    """Resident memory of a process in MiB, now (`VmRSS`) or at the most (`VmHWM`); None where the
+    system does not tell."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return None
     for line in status.read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{field}:"):
             return round(int(line.split()[1]) / 1024, 1)
     return None

@@ -120,6 +120,8 @@ def _binary(parts: list[tuple[memoryview, memoryview]], count: int) -> pa.Array:
     blob = parts[0][1] if len(parts) == 1 else b"".join([blob for _, blob in parts])
     validity = None
     if count and int(sizes.min()) < 0:
+        if not blob and int(sizes.max()) < 0:
+            return pa.nulls(count, pa.binary())
         validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
         sizes = np.maximum(sizes, 0)
     starts = np.zeros(count + 1, np.int32)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HightideDataSource", "session"]
 
-_SCHEMA = (
+SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp, timestampType int"
 )
@@ -43,7 +43,7 @@ class HightideDataSource(DataSource):
         # Options are checked here, so that a wrong one fails at `load()` and not in a task.
         options = read_options(self.options)
         epoch = _LEADER_EPOCH if options.include_leader_epoch else ""
-        return _SCHEMA + (_HEADERS if options.include_headers else "") + epoch
+        return SCHEMA + (_HEADERS if options.include_headers else "") + epoch
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from hightide.spark.options import read_options

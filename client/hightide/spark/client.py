@@ -1,8 +1,8 @@
 """A blocking client on plain sockets, for Spark's driver and executor processes.
 
 Spark forks its Python workers, so nothing here starts a thread or an event loop, and nothing is
-opened at import. One request at a time on a connection; every wait is under a deadline; what may
-succeed later is tried again until the deadline of the call.
+opened at import. Every wait is under a deadline; what may succeed later is tried again until the
+deadline of the call.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from hightide import group_messages as g
 from hightide import messages as m
-from hightide import wire
-from hightide.apis import API_BY_REQUEST
 from hightide.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
 from hightide.errors import (
     ApiError,
@@ -28,74 +28,11 @@ from hightide.errors import (
     error_code,
 )
 from hightide.records import Buffer
+from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked, BlockingConnection
 
 T = TypeVar("T")
-CLIENT_ID = "hightide-spark"
-CONNECT_TIMEOUT_S = 10.0
-REQUEST_TIMEOUT_S = 30.0
 TOPIC_GONE_S = 5.0
 """How long a topic or partition that a broker does not know may still be on its way there."""
-
-
-class BlockingConnection:
-    """One socket; broken for good after any failure."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.address = f"{host}:{port}"
-        try:
-            self._socket = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
-        except OSError as error:
-            raise BrokerUnreachable(f"no connection: {error}", broker=self.address) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._next_id = 0
-
-    def call(
-        self,
-        request: m.Message,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        attachments: Sequence[Buffer] = (),
-    ) -> tuple[Any, list[memoryview]]:
-        """The response and its attachments; raises as the async connection does."""
-        self._next_id += 1
-        buffers = wire.encode_request(
-            request, request_id=self._next_id, client=CLIENT_ID, attachments=attachments
-        )
-        try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(b"".join(buffers))
-            length = wire.frame_length(self._receive(wire.LENGTH_BYTES))
-            body = self._receive(length)
-        except TimeoutError as error:
-            raise RequestTimedOut(
-                f"no answer within {timeout_s:g} s", broker=self.address, elapsed_s=timeout_s
-            ) from error
-        except OSError as error:
-            raise BrokerUnreachable(f"connection broke: {error}", broker=self.address) from error
-        frame = wire.split_frame(body, message_limit=wire.RESPONSE_MESSAGE_BYTES_MAX)
-        envelope = wire.decode_response_envelope(frame)
-        if envelope.error is not None:
-            raise ApiError(
-                error_code(envelope.error.code), envelope.error.message, broker=self.address
-            )
-        if envelope.id != self._next_id:
-            raise RemoteProtocolError(f"answer {envelope.id} to request {self._next_id}")
-        kind = API_BY_REQUEST[type(request)].response
-        return wire.decode_body(envelope.body, kind), frame.attachments
-
-    def _receive(self, count: int) -> bytearray:
-        data = bytearray(count)
-        view = memoryview(data)
-        while view:
-            got = self._socket.recv_into(view)
-            if got == 0:
-                raise BrokerUnreachable("the broker closed the connection", broker=self.address)
-            view = view[got:]
-        return data
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 class BlockingClient:
@@ -118,73 +55,114 @@ class BlockingClient:
 
         Raises `ApiError` if a topic does not exist, `BrokerUnreachable` or `RequestTimedOut`.
         """
+        starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
+        self.retrying(
+            lambda _: self._refresh_once(topics),
+            timeout_s=timeout_s,
+            is_final=lambda error: error.code is not starts,
+        )
+
+    def _refresh_once(self, topics: Sequence[str] | None) -> None:
+        names = None if topics is None else list(topics)
+        answer = self._any(m.MetadataRequest(topics=names))
+        self.brokers = {broker.id: broker for broker in answer.brokers}
+        if names is None:
+            self.topics = {}
+        for topic in answer.topics:
+            _raise(topic)
+            self.topics[topic.topic] = topic
+
+    def _any(self, request: m.Message) -> Any:
+        """An answer of whichever broker gives one."""
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        failure: HightideError | None = None
+        for address in dict.fromkeys(known + self._bootstrap):
+            try:
+                return self.call(address, request)[0]
+            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
+                failure = error
+            except ApiError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
+                failure = error
+        assert failure is not None, "no address to try"
+        raise failure
+
+    def retrying(
+        self,
+        attempt: Callable[[float], T],
+        *,
+        timeout_s: float,
+        is_final: Callable[[ApiError], bool] = lambda error: not error.retriable,
+    ) -> T:
+        """What `attempt` returns, given the seconds that are left; tried again while that may help.
+
+        Raises what the last attempt did: `ApiError`, `BrokerUnreachable` or `RequestTimedOut`.
+        """
         started = time.monotonic()
         attempts = 0
         while True:
             attempts += 1
             try:
-                self._refresh_once(topics)
-                return
+                return attempt(max(timeout_s - (time.monotonic() - started), 0.1))
             except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
                 error.attempts, error.elapsed_s = attempts, time.monotonic() - started
                 delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
-                final = isinstance(error, ApiError) and error.code is not starts
+                final = isinstance(error, ApiError) and is_final(error)
                 if final or error.elapsed_s + delay > timeout_s:
                     raise
             time.sleep(delay)
 
-    def _refresh_once(self, topics: Sequence[str] | None) -> None:
-        addresses = [(b.host, b.port) for b in self.brokers.values()]
-        addresses += [address for address in self._bootstrap if address not in addresses]
-        failure: HightideError | None = None
-        names = None if topics is None else list(topics)
-        for host, port in addresses:
-            try:
-                answer, _ = self._call((host, port), m.MetadataRequest(topics=names))
-            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
-                failure = error
-                continue
-            except ApiError as error:
-                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
-                    raise
-                failure = error
-                continue
-            self.brokers = {broker.id: broker for broker in answer.brokers}
-            if names is None:
-                self.topics = {}
-            for topic in answer.topics:
-                if topic.error is not None:
-                    raise ApiError(error_code(topic.error), topic.message)
-                self.topics[topic.topic] = topic
-            return
-        assert failure is not None, "no address to try"
-        raise failure
-
-    def _call(
+    def call(
         self,
         address: tuple[str, int],
         request: m.Message,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         attachments: Sequence[Buffer] = (),
-    ) -> tuple[Any, list[memoryview]]:
+    ) -> Answer:
+        """One request to one broker, once; raises as `BlockingConnection.answer`."""
+        asked = self.ask(address, request, timeout_s=timeout_s, attachments=attachments)
+        return self.answer(asked, timeout_s=timeout_s)
+
+    def ask(
+        self,
+        address: tuple[str, int],
+        request: m.Message,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        attachments: Sequence[Buffer] = (),
+    ) -> Asked:
+        """Send a request; its answer may be waited for later."""
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = BlockingConnection(*address)
+        with self._closed_on_failure(connection):
+            return connection.ask(request, timeout_s=timeout_s, attachments=attachments)
+
+    def answer(self, asked: Asked, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
+        """Wait for the answer."""
+        with self._closed_on_failure(asked.connection):
+            return asked.connection.answer(asked, timeout_s=timeout_s)
+
+    @contextmanager
+    def _closed_on_failure(self, connection: BlockingConnection) -> Iterator[None]:
+        """Also when the task is killed in the middle: half an answer may still be on its way."""
         whole = False
         try:
-            result = connection.call(request, timeout_s=timeout_s, attachments=attachments)
+            yield
             whole = True
-            return result
         except ApiError:
             whole = True
             raise
         finally:
-            # Also when the task was killed in the middle: half an answer may still be on its way.
             if not whole:
                 connection.close()
-                self._connections.pop(address, None)
+                self._connections = {
+                    where: known
+                    for where, known in self._connections.items()
+                    if known is not connection
+                }
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata:
         """Who leads; raises `ApiError` while nobody does."""
@@ -198,6 +176,14 @@ class BlockingClient:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
         return known[partition]
 
+    def nearby(self, topic: str, partition: int) -> m.BrokerInfo | None:
+        """The in-sync replica on this host; None if there is none, or if it is the leader."""
+        place = self.leader(topic, partition)
+        if is_here(self.brokers[place.leader].host):
+            return None
+        replicas = [self.brokers[broker] for broker in place.isr if broker in self.brokers]
+        return next((broker for broker in replicas if is_here(broker.host)), None)
+
     def call_leader(
         self,
         topic: str,
@@ -206,41 +192,34 @@ class BlockingClient:
         *,
         timeout_s: float,
         attachments: Sequence[Buffer] = (),
-    ) -> tuple[Any, list[memoryview]]:
+    ) -> Answer:
         """A response from a partition's leader, tried again while that may help.
 
         The request is about this one partition; its refusal is raised as `ApiError`.
         """
-        started = time.monotonic()
-        attempts = 0
-        while True:
-            attempts += 1
+
+        def attempt(left_s: float) -> Answer:
             try:
-                left = max(timeout_s - (time.monotonic() - started), 0.1)
-                if topic not in self.topics:
-                    self._refresh_once([topic])
-                broker = self.brokers[self.leader(topic, partition).leader]
-                response, received = self._call(
+                broker = self.leader_of(topic, partition)
+                response, received = self.call(
                     (broker.host, broker.port),
                     request,
-                    timeout_s=min(left, REQUEST_TIMEOUT_S),
+                    timeout_s=min(left_s, REQUEST_TIMEOUT_S),
                     attachments=attachments,
                 )
-                result = response.partitions[0]
-                if result.error is None:
-                    return response, received
-                raise ApiError(
-                    error_code(result.error), result.message, broker=f"{broker.host}:{broker.port}"
-                )
-            except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
-                elapsed = time.monotonic() - started
-                delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                final = isinstance(error, ApiError) and _is_final(error, elapsed)
-                if final or elapsed + delay > timeout_s:
-                    error.attempts, error.elapsed_s = attempts, elapsed
-                    raise
+                _raise(response.partitions[0], broker=f"{broker.host}:{broker.port}")
+            except (ApiError, BrokerUnreachable, RequestTimedOut):
                 self.topics.pop(topic, None)
-            time.sleep(delay)
+                raise
+            return response, received
+
+        return self.retrying(attempt, timeout_s=timeout_s, is_final=_is_final)
+
+    def leader_of(self, topic: str, partition: int) -> m.BrokerInfo:
+        """The broker that leads, looked up if that is not known yet; once, no retry."""
+        if topic not in self.topics:
+            self._refresh_once([topic])
+        return self.brokers[self.leader(topic, partition).leader]
 
     def offset(
         self, topic: str, partition: int, timestamp: int, *, timeout_s: float
@@ -283,34 +262,7 @@ class BlockingClient:
     def _ask_coordinator(self, group: str, request: m.Message) -> Any:
         found = self._any(g.FindCoordinatorRequest(group=group))
         _raise(found)
-        return self._call((found.host, found.port), request)[0]
-
-    def retrying(self, attempt: Callable[[], T], *, timeout_s: float) -> T:
-        """What `attempt` returns, tried again while that may help."""
-        started = time.monotonic()
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return attempt()
-            except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
-                error.attempts, error.elapsed_s = attempts, time.monotonic() - started
-                delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                final = isinstance(error, ApiError) and not error.retriable
-                if final or error.elapsed_s + delay > timeout_s:
-                    raise
-            time.sleep(delay)
-
-    def _any(self, request: m.Message) -> Any:
-        """An answer of whichever broker gives one."""
-        failure: HightideError | None = None
-        for address in [(b.host, b.port) for b in self.brokers.values()] + self._bootstrap:
-            try:
-                return self._call(address, request)[0]
-            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
-                failure = error
-        assert failure is not None, "no address to try"
-        raise failure
+        return self.call((found.host, found.port), request)[0]
 
     def wait_for_more(self, ends: dict[tuple[str, int], int], wait_s: float) -> None:
         """Until some partition has records behind its end, or the time is over."""
@@ -328,23 +280,35 @@ class BlockingClient:
             )
             info = self.brokers[broker]
             try:
-                response, _ = self._call((info.host, info.port), request)
+                response, _ = self.call((info.host, info.port), request)
             except (ApiError, BrokerUnreachable, RequestTimedOut):
                 return  # whoever waits looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
                 return
 
 
-def _raise(answer: Any) -> None:
+def _raise(answer: Any, broker: str = "") -> None:
     if answer.error is not None:
-        raise ApiError(error_code(answer.error), answer.message)
+        raise ApiError(error_code(answer.error), answer.message, broker=broker)
 
 
-def _is_final(error: ApiError, elapsed_s: float) -> bool:
+def _is_final(error: ApiError) -> bool:
     """Whether trying again is in vain: a topic that is gone stays gone after a little while."""
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return elapsed_s > TOPIC_GONE_S
+        return error.elapsed_s > TOPIC_GONE_S
     return not error.retriable or error.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+@lru_cache
+def is_here(host: str) -> bool:
+    """Whether an address is this machine's own: a socket can be bound to it."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 _clients: dict[tuple[int, str], BlockingClient] = {}

@@ -38,7 +38,6 @@ RUN_ROWS = 1_000
 """So many rows without a key go to a partition before the next one has its turn."""
 GATHERED_ROWS = 65_536
 GATHERED_BYTES = 16 << 20
-_AGAIN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,)
 Place = tuple[str, int]
 
 
@@ -67,7 +66,7 @@ class Mark(NamedTuple):
     @classmethod
     def read(cls, client: BlockingClient, sink: str, *, timeout_s: float) -> Mark | None:
         """The mark of a sink; None if there is none yet."""
-        kept = client.retrying(lambda: client.committed(f"sink-{sink}"), timeout_s=timeout_s)
+        kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
         marks = [cls(each.offset, json.loads(each.metadata)) for each in kept]
         return max(marks, key=lambda mark: (mark.next_batch, len(mark.counts)), default=None)
 
@@ -79,7 +78,13 @@ class Mark(NamedTuple):
             offset=self.next_batch,
             metadata=json.dumps(dict(self.counts), sort_keys=True),
         )
-        client.retrying(lambda: client.commit_offsets(f"sink-{sink}", [part]), timeout_s=timeout_s)
+        group = group_of(sink)
+        client.retrying(lambda _: client.commit_offsets(group, [part]), timeout_s=timeout_s)
+
+
+def group_of(sink: str) -> str:
+    """The group that keeps a sink's mark."""
+    return f"sink-{sink}"
 
 
 class Superseded(HightideError):
@@ -87,7 +92,7 @@ class Superseded(HightideError):
 
 
 class TaskWriter:
-    """Writes rows, all of which are committed when `finish` returns."""
+    """Writes rows, all of which are committed when `write` returns."""
 
     def __init__(
         self,
@@ -184,13 +189,19 @@ class TaskWriter:
                 return
             except ApiError as error:
                 if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-                    raise Superseded(
-                        f"batch {self._attempt.batch} of sink {self._attempt.sink!r}: {error}"
-                    ) from error
-                if error.code not in _AGAIN or time.monotonic() > deadline:
+                    raise self._superseded(where) from error
+                out_of_order = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                if not out_of_order or time.monotonic() > deadline:
                     raise
                 # Another attempt at the same task is ahead: look where it is by now.
                 self._stored.pop(where)
+
+    def _superseded(self, where: Place) -> Superseded:
+        attempt = self._attempt
+        return Superseded(
+            f"batch {attempt.batch} of sink {attempt.sink!r} comes too late: "
+            f"{where[0]}-{where[1]} has a later one"
+        )
 
     def _stored_in(self, where: Place, deadline: float) -> int:
         """How many rows of this batch a leader has, all of them committed."""
@@ -205,10 +216,7 @@ class TaskWriter:
                 answer, _ = self._client.call_leader(*where, request, timeout_s=left)
                 state: m.ProducerState = answer.partitions[0]
                 if state.producer_epoch > epoch:
-                    raise Superseded(
-                        f"batch {self._attempt.batch} of sink {self._attempt.sink!r} comes too "
-                        f"late: {where[0]}-{where[1]} has a later one"
-                    )
+                    raise self._superseded(where)
                 if state.last_offset < state.high_watermark or time.monotonic() > deadline:
                     break
                 time.sleep(0.01)

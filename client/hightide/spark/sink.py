@@ -92,13 +92,9 @@ class _Writer:
             counts=counts,
         )
         for chunk in gathered(iterator):
-            writer.write(chunk.drop_columns(["topic"]) if self._hides_topic(chunk) else chunk)
+            writer.write(chunk)
         batch_id = -1 if counts is not None else attempt.batch
         return Written(attempt.sink, batch_id, writer.topics, writer.rows, writer.stored_before)
-
-    def _hides_topic(self, chunk: pa.RecordBatch) -> bool:
-        """Whether the option stands before the column."""
-        return bool(self.options.topic) and "topic" in chunk.schema.names
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: a batch is there as a whole; from the next one on, partitions that were
