@@ -12,9 +12,9 @@ import pytest
 import trio
 from brokers import DATA, FakeClock
 from controller_cluster import NONE
-from frailkit import ALL, DIRECTORY, OURS, RECORDS, Frail
+from frailkit import ALL, DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO, settled
-from logkit import contents, path_of, sync
+from logkit import contents, follow, make_batch, path_of, sync
 from replicakit import spans_of
 
 from hightide import controller_messages as c
@@ -99,6 +99,28 @@ async def test_a_replica_found_damaged_when_it_is_opened_is_mended_like_any_othe
     assert here.replicas.offline() == [OURS]
     await here.replicas.mend()
     assert here.replica.log.log_end == 2
+    here.catch_up()
+    assert here.is_whole
+
+
+async def test_a_header_that_rotted_below_the_recovery_point_does_not_end_the_broker():
+    # Seeds 7916 and 9152 of the replicated world: only the producers' sequences are read then.
+    before = Frail()
+    log = (await before.follow_two(records=0, index_interval_bytes=str(SIZE))).log
+    for number in range(RECORDS):
+        times = [1000 + number]
+        follow(log, make_batch(1, base_offset=number, epoch=EPOCH, timestamps=times))
+    sync(before.disk, log)
+    await before.replicas.close()
+    before.disk.corrupt(path_of(0, directory=DIRECTORY), SIZE + 7)
+    for snapshot in log.snapshots():
+        before.disk.remove(f"{DIRECTORY}/{snapshot:020}.snapshot")
+    here = before.again(clean=True)
+    await here.replicas.load(here.image)
+    assert here.replica.is_damaged
+    assert here.replicas.offline() == [OURS]
+    assert "offset 0 where 1 or more is expected" in here.replica.offline
+    await here.replicas.mend()
     here.catch_up()
     assert here.is_whole
 

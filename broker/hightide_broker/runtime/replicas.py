@@ -32,10 +32,11 @@ from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.opening import NOWHERE, Opener
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.checkpoint import TopicPartition
+from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.replicas")
 
@@ -337,6 +338,9 @@ class Replicas:
         if not replica.offline:
             try:
                 replica.rebuild_producers(now_ms=self._clock.now_ms())
+            except SegmentDamage as damage:
+                # What lies below the recovery point was not looked at when the log was opened.
+                replica.go_offline(advice(damage), damaged=True)
             except DiskError as error:
                 replica.go_offline(str(error))
         return replica
