@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from logkit import make_batch
 from sparkling import numbered, own_broker  # noqa: F401
 
-from hightide.errors import BrokerUnreachable
-from hightide.messages import LATEST
+from hightide.errors import BrokerUnreachable, RemoteProtocolError, RequestTimedOut
+from hightide.messages import LATEST, BrokerInfo
+from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import OffsetRange, read_range
 from hightide.spark.offsets import DataLoss
@@ -55,6 +57,80 @@ def test_a_range_from_a_broker_that_is_gone_is_no_data_loss(nobody):
     rows = read_range(nobody, wanted, include_headers=False, fail_on_data_loss=False, timeout_s=0.3)
     with pytest.raises(BrokerUnreachable):
         list(rows)
+
+
+def test_a_silent_broker_takes_no_longer_than_it_may():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        wanted = OffsetRange("t", "id", 0, 0, 9)
+        rows = read_range(
+            address, wanted, include_headers=False, fail_on_data_loss=True, timeout_s=0.2
+        )
+        with pytest.raises(RequestTimedOut) as failure:
+            list(rows)
+        assert failure.value.elapsed_s < fetch.REQUEST_TIMEOUT_S / 10
+        client_for(address).close()
+
+
+@pytest.mark.live
+def test_a_replica_on_this_host_that_is_gone_is_asked_once(reading, nobody, monkeypatch):
+    topic = reading.topic()
+    for _ in range(5):
+        reading.fill(topic, numbered(0, 10))
+    gone = BrokerInfo(id=9, host="127.0.0.1", port=int(nobody.rpartition(":")[2]))
+    asked, ask = [], BlockingClient.ask
+    monkeypatch.setattr(fetch, "FETCH_BYTES", 1)
+    monkeypatch.setattr(BlockingClient, "nearby", lambda *_: gone)
+
+    def counted(client, address, *args, **options):
+        asked.append(address[1])
+        return ask(client, address, *args, **options)
+
+    monkeypatch.setattr(BlockingClient, "ask", counted)
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 50)
+    assert read_all(reading, wanted) == list(range(50))
+    assert asked.count(gone.port) == 1
+    assert asked.count(reading.port) > 2
+
+
+# -- gaps ------------------------------------------------------------------------------------------
+
+
+class Played:
+    """Fetches of a log that has these batches; it answers as a leader does, or as `says` has it."""
+
+    def __init__(self, wanted, *batches, says=None):
+        self.wanted = wanted
+        self._batches = dict(batches)
+        self._says = says
+
+    def ask(self, position):
+        assert position < self.wanted.end
+
+    def take(self, position):
+        base = self._says
+        if base is None:
+            base = min(base for base in self._batches if base >= position)
+        return fetch._Fetched(1_000, memoryview(self._batches[base]))
+
+
+def one(base):
+    return base, make_batch(1, base_offset=base)
+
+
+def bases(*played, **options):
+    return [part.header.base_offset for part in fetch._parts(Played(*played, **options), True)]
+
+
+def test_a_gap_that_reaches_behind_the_range_ends_it():
+    wanted = OffsetRange("t", "id", 0, 0, 5)
+    assert bases(wanted, one(0), one(3), one(20)) == [0, 3]
+    assert bases(OffsetRange("t", "id", 0, 4, 20), one(0), one(20)) == []
+
+
+def test_an_answer_that_leads_nowhere_is_no_end_of_the_range():
+    with pytest.raises(RemoteProtocolError, match="nothing behind offset 2"):
+        bases(OffsetRange("t", "id", 0, 2, 5), one(0), says=0)
 
 
 # -- what a range lost ---------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from hightide.records import Buffer
 from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked, BlockingConnection
 
 T = TypeVar("T")
+LEAST_S = 0.1
+"""What a request is given when the time is nearly over."""
 TOPIC_GONE_S = 5.0
 """How long a topic or partition that a broker does not know may still be on its way there."""
 
@@ -57,14 +59,14 @@ class BlockingClient:
         """
         starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
         self.retrying(
-            lambda _: self._refresh_once(topics),
+            lambda left_s: self._refresh_once(topics, left_s),
             timeout_s=timeout_s,
             is_final=lambda error: error.code is not starts,
         )
 
-    def _refresh_once(self, topics: Sequence[str] | None) -> None:
+    def _refresh_once(self, topics: Sequence[str] | None, timeout_s: float) -> None:
         names = None if topics is None else list(topics)
-        answer = self._any(m.MetadataRequest(topics=names))
+        answer = self._any(m.MetadataRequest(topics=names), timeout_s)
         self.brokers = {broker.id: broker for broker in answer.brokers}
         if names is None:
             self.topics = {}
@@ -72,13 +74,15 @@ class BlockingClient:
             _raise(topic)
             self.topics[topic.topic] = topic
 
-    def _any(self, request: m.Message) -> Any:
-        """An answer of whichever broker gives one."""
+    def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """An answer of whichever broker gives one, in `timeout_s` for all of them."""
+        deadline = time.monotonic() + min(timeout_s, REQUEST_TIMEOUT_S)
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
         failure: HightideError | None = None
         for address in dict.fromkeys(known + self._bootstrap):
             try:
-                return self.call(address, request)[0]
+                left_s = max(deadline - time.monotonic(), LEAST_S)
+                return self.call(address, request, timeout_s=left_s)[0]
             except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
                 failure = error
             except ApiError as error:
@@ -104,7 +108,7 @@ class BlockingClient:
         while True:
             attempts += 1
             try:
-                return attempt(max(timeout_s - (time.monotonic() - started), 0.1))
+                return attempt(max(timeout_s - (time.monotonic() - started), LEAST_S))
             except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
                 error.attempts, error.elapsed_s = attempts, time.monotonic() - started
                 delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
@@ -200,7 +204,7 @@ class BlockingClient:
 
         def attempt(left_s: float) -> Answer:
             try:
-                broker = self.leader_of(topic, partition)
+                broker = self.leader_of(topic, partition, timeout_s=left_s)
                 response, received = self.call(
                     (broker.host, broker.port),
                     request,
@@ -215,10 +219,10 @@ class BlockingClient:
 
         return self.retrying(attempt, timeout_s=timeout_s, is_final=_is_final)
 
-    def leader_of(self, topic: str, partition: int) -> m.BrokerInfo:
+    def leader_of(self, topic: str, partition: int, *, timeout_s: float) -> m.BrokerInfo:
         """The broker that leads, looked up if that is not known yet; once, no retry."""
         if topic not in self.topics:
-            self._refresh_once([topic])
+            self._refresh_once([topic], timeout_s)
         return self.brokers[self.leader(topic, partition).leader]
 
     def offset(

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from hightide import messages as m
 from hightide.arrow import join_arrow
 from hightide.columns import Columns, open_batch
-from hightide.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide.errors import (
+    ApiError,
+    BrokerUnreachable,
+    ErrorCode,
+    RemoteProtocolError,
+    RequestTimedOut,
+)
 from hightide.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked
@@ -102,11 +108,15 @@ def _parts(fetches: _Fetches, fail_on_data_loss: bool) -> Iterator[_Part]:
         if answer is None:
             position = _resume(fetches, position)
         elif answer.data is not None:
-            found = list(_within(answer.data, position, wanted.end))
-            position = found[-1][0].next_offset if found else position
+            found = [each for each in iter_batches(answer.data) if each[0].next_offset > position]
+            if not found:
+                raise RemoteProtocolError(f"{wanted}: nothing behind offset {position} was sent")
+            position = found[-1][0].next_offset
             if position < wanted.end:
                 fetches.ask(position)
             for header, batch in found:
+                if header.base_offset >= wanted.end:
+                    break  # a gap that compaction left reaches behind the range
                 check_crc(batch, header)
                 columns = open_batch(batch, header, check_sums=False)
                 if columns.record_count and not header.is_control:
@@ -134,18 +144,22 @@ class _Fetches:
         self._near: m.BrokerInfo | None = None
         self._ahead: tuple[int, Asked] | None = None
         with suppress(*_TRIED_AGAIN):
-            client.leader_of(wanted.topic, wanted.partition)
+            if wanted.topic not in client.topics:
+                client.refresh([wanted.topic], timeout_s=timeout_s)
             self._near = client.nearby(wanted.topic, wanted.partition)
         self.ask(wanted.start)
 
     def ask(self, position: int) -> None:
         """Ask for what comes at `position`, without waiting for it."""
         topic, partition = self.wanted.topic, self.wanted.partition
+        if topic not in self.client.topics:
+            return  # whoever waits for it looks first, as often as it takes
+        near, self._near = self._near, None
         with suppress(*_TRIED_AGAIN):
-            broker = self._near or self.client.leader_of(topic, partition)
-            rack = "" if self._near is None else broker.rack or broker.host
+            broker = near or self.client.leader_of(topic, partition, timeout_s=self.timeout_s)
+            rack = "" if near is None else broker.rack or broker.host
             asked = self.client.ask((broker.host, broker.port), self._request(position, rack))
-            self._ahead = position, asked
+            self._ahead, self._near = (position, asked), near
 
     def take(self, position: int) -> _Fetched:
         """What the log holds from `position` on; raises `ApiError` if trying again is in vain,
@@ -188,15 +202,6 @@ class _Fetches:
         return m.FetchRequest(
             max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part], rack=rack
         )
-
-
-def _within(data: memoryview, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a fetch that reach into [position, end)."""
-    for header, batch in iter_batches(data):
-        if header.next_offset > position:
-            if header.base_offset >= end:
-                return
-            yield header, batch
 
 
 def _take(fetches: _Fetches, position: int, fail_on_data_loss: bool) -> _Fetched | None:
