@@ -52,6 +52,7 @@ SINK_NAMES = (
     "deliveryTimeoutMs",
     "checkpointLocation",
     "path",
+    "queryName",
 )
 LOOK_UP_TIMEOUT_S = 60.0
 _UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
