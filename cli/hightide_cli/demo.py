@@ -1,46 +1,44 @@
-"""`hightide demo`: the whole way on real data - brokers, a replay, a streaming query, and a check.
+"""`hightide demo`: the whole way on real data - brokers, a replay, the shipped pipeline, a check.
 
 Three brokers start in a temporary directory, a year of flights is replayed into a replicated topic
-while a Spark query reads it, writes every event to Parquet and keeps daily aggregates. In the
-middle of it a leader is killed with `kill -9`. Then everything is compared with a direct
-computation over the source file. Exit 0 means that all of it matched.
+while the pipeline reads it, writes every flight to Parquet and hourly delays to Parquet and to a
+results topic. In the middle of it the leader is killed with `kill -9`. The pipeline is stopped, and
+started once more to end where the topic ends; then everything is compared with a direct computation
+over the source file. Exit 0 means that all of it matched.
+
+The topic has one partition: a watermark is one for all partitions, and while one of them has no
+leader the others would be months ahead.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from hightide_cli.demo_check import Outcome, check, plot
 from hightide_cli.failures import REFUSED
-from hightide_cli.flights import daily_delays, events, load_flights, rows_by_day
+from hightide_cli.flights import SCHEMA, events, load_flights
 from hightide_cli.options import print_table, run, say
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
-TOPIC = "flights"
-PARTITIONS = 3
+    from hightide.spark.pipeline import Running
+    from hightide.spark.pipeline_config import PipelineConfig
+
+TOPIC, RESULTS = "flights", "flights-hourly"
 BROKERS = 3
-CATCH_UP_TIMEOUT_S = 300.0
-_DAY_SECONDS = 24 * 3600
-
-
-@dataclass
-class Outcome:
-    """What the demo measured and compared."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    mismatches: list[str] = field(default_factory=list)
+WATERMARK_H = 24
+"""No flight of the file is later than that, in the order of actual departure."""
+TIMEOUT_S = 300
 
 
 @click.command(epilog="Examples: hightide demo · hightide demo --rows 20000 --output /tmp/demo")
@@ -50,8 +48,8 @@ class Outcome:
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 def demo(rows: int | None, output: Path | None, master: str) -> None:
-    """Replay real flights through three brokers into Spark, kill a leader meanwhile, and check
-    every one of them."""
+    """Replay real flights through three brokers and the pipeline, kill a leader meanwhile, and
+    check every one of them."""
     output = output or Path(tempfile.mkdtemp(prefix="hightide-demo-"))
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
@@ -63,55 +61,104 @@ def demo(rows: int | None, output: Path | None, master: str) -> None:
     with OwnCluster(brokers=BROKERS) as cluster:
         say(f"{BROKERS} brokers serve on {cluster.address}")
         _stream(cluster, table, output, master, outcome)
-    _check(table, output, outcome)
+        results = run(_read_results, cluster.address)
+    check(table, output, results, WATERMARK_H, outcome)
+    plot(output)
     _report(output, outcome)
     if outcome.mismatches:
         raise click.exceptions.Exit(REFUSED)
 
 
+def pipeline_config(address: str, output: Path) -> PipelineConfig:
+    """The demo's pipeline, as `pipeline run` would have it in a file."""
+    from hightide.spark.pipeline_config import Aggregate, PipelineConfig
+
+    return PipelineConfig(
+        name="demo",
+        bootstrap=address,
+        topics=[TOPIC],
+        format="json",
+        schema=SCHEMA,
+        checkpoint=str(output / "checkpoint"),
+        parquet=str(output / "flights"),
+        aggregate=Aggregate(
+            window="1 hour",
+            watermark=f"{WATERMARK_H} hours",
+            by=["origin"],
+            compute=[
+                "count(*) AS flights",
+                "count_if(dep_delay IS NULL) AS cancelled",
+                "coalesce(sum(dep_delay), 0) AS delay",
+            ],
+            parquet=str(output / "hourly"),
+            topic=RESULTS,
+        ),
+    )
+
+
 def _stream(
     cluster: OwnCluster, table: pa.Table, output: Path, master: str, outcome: Outcome
 ) -> None:
-    """Start the queries, replay the flights under them, and wait until they have caught up."""
+    """Start the pipeline, replay the flights under it, and let it end where they end."""
+    from hightide.java import find_java
     from hightide.spark import session
+    from hightide.spark.pipeline import start
+    from hightide.spark.pipeline_config import remember
+    from hightide_cli.pipeline import follow
 
-    started, address = time.monotonic(), cluster.address
-    run(_make_topic, address)
-    say("starting Spark")
+    started = time.monotonic()
+    run(_make_topics, cluster.address)
+    say(f"starting Spark with {find_java()}")
     spark = session("hightide-demo", master)
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("OFF")
     try:
         outcome.seconds["start Spark"] = time.monotonic() - started
-        source = _source(spark, address)
-        queries = [_write_events(source, output), _write_aggregate(source, output)]
+        config = pipeline_config(cluster.address, output)
+        remember(config)
+        running = start(spark, config)
         started = time.monotonic()
-        run(_replay, cluster, table)
-        outcome.seconds["replay"] = time.monotonic() - started
-        say("waiting for the queries to catch up")
-        for query in queries:
-            _catch_up(query, table.num_rows)
-            query.stop()
-        outcome.seconds["replay and queries"] = time.monotonic() - started
+        # Windows that are over are written with the next records, so some are kept for the end.
+        most = table.num_rows * 3 // 4
+        run(_replay, cluster, table.slice(0, most), True)
+        seconds = time.monotonic() - started
+        _let_work(running)
+        running.stop()
+        say("the pipeline was stopped; the last quarter of the flights follows")
+        replaying = time.monotonic()
+        run(_replay, cluster, table.slice(most), False)
+        outcome.seconds["replay"] = seconds + time.monotonic() - replaying
+        say("starting the pipeline once more, to end where the topic ends")
+        running = start(spark, config, once=True)
+        follow(running, threading.Event(), "table", timeout_s=TIMEOUT_S)
+        outcome.seconds["replay and pipeline"] = time.monotonic() - started
     finally:
         spark.stop()
 
 
-async def _make_topic(address: str) -> None:
+def _let_work(running: Running) -> None:
+    """Until each query has done a batch: stopping is shown on a pipeline that is at work."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(running.progress()) < len(running.queries) and time.monotonic() < deadline:
+        running.wait(1)
+
+
+async def _make_topics(address: str) -> None:
     from hightide import Admin
 
     async with Admin(address) as admin:
-        # The events are of 2013: by age they would be deleted at once.
-        await admin.create_topic(
-            TOPIC,
-            partitions=PARTITIONS,
-            replication_factor=BROKERS,
-            configs={"retention.ms": "-1", "min.insync.replicas": "2"},
-        )
+        for topic in (TOPIC, RESULTS):
+            # The events are of 2013: by age they would be deleted at once.
+            await admin.create_topic(
+                topic,
+                partitions=1,
+                replication_factor=BROKERS,
+                configs={"retention.ms": "-1", "min.insync.replicas": "2"},
+            )
 
 
-async def _replay(cluster: OwnCluster, table: pa.Table) -> None:
-    """Every flight as a record, keyed by carrier, with the event time as timestamp; in the middle
-    of it the leader of the first partition is killed, and brought back."""
+async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool) -> None:
+    """Every flight as a record, keyed by carrier, with the event time as timestamp; if
+    wanted the leader is killed in the middle of it, and brought back."""
     import trio
     from rich.console import Console
     from rich.progress import Progress
@@ -127,7 +174,7 @@ async def _replay(cluster: OwnCluster, table: pa.Table) -> None:
         ):
             for number, (key, value, event_ms) in enumerate(events(table), 1):
                 await producer.send(TOPIC, value, key=key, timestamp=event_ms)
-                if number == table.num_rows // 2:
+                if kill and number == table.num_rows // 2:
                     nursery.start_soon(_kill_a_leader, cluster)
                 if number % 1000 == 0:
                     progress.update(task, completed=number)
@@ -142,126 +189,26 @@ async def _kill_a_leader(cluster: OwnCluster) -> None:
     async with Admin(cluster.address) as admin:
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
     await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
-    say(f"killed broker {leader}, which led partition 0")
+    say(f"killed broker {leader}, the leader")
     await trio.to_thread.run_sync(cluster.start, leader)
     say(f"broker {leader} is back")
 
 
-def _source(spark: SparkSession, address: str) -> DataFrame:
-    return (
-        spark.readStream.format("hightide")
-        .option("bootstrap.servers", address)
-        .option("subscribe", TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 100_000)
-        .load()
-    )
+async def _read_results(address: str) -> list[bytes]:
+    """Every value of the results topic."""
+    import trio
 
+    from hightide import Admin, Consumer
+    from hightide.messages import LATEST
 
-def _write_events(source: DataFrame, output: Path) -> Any:
-    """Every event to Parquet, once."""
-    return (
-        source.writeStream.format("parquet")
-        .option("path", str(output / "events"))
-        .option("checkpointLocation", str(output / "checkpoints" / "events"))
-        .start()
-    )
-
-
-def _write_aggregate(source: DataFrame, output: Path) -> Any:
-    """Flights, cancellations and delay of each day and carrier; the whole table after each
-    batch."""
-    from pyspark.sql import functions as f
-
-    event = f.from_json(f.col("value").cast("string"), "carrier string, dep_delay int")
-    daily = (
-        source.select("timestamp", event.alias("event"))
-        .groupBy(
-            f.window("timestamp", "1 day").alias("day"), f.col("event.carrier").alias("carrier")
-        )
-        .agg(
-            f.count("*").alias("flights"),
-            f.sum(f.col("event.dep_delay").isNull().cast("int")).alias("cancelled"),
-            f.sum(f.coalesce(f.col("event.dep_delay"), f.lit(0))).alias("delay"),
-        )
-    )
-    target = str(output / "daily")
-
-    def replace(frame: DataFrame, _: int) -> None:
-        day = (f.unix_timestamp("day.start") / _DAY_SECONDS).cast("int").alias("day")
-        rows = frame.select(day, "carrier", "flights", "cancelled", "delay").coalesce(1)
-        rows.write.mode("overwrite").parquet(target)
-
-    return (
-        daily.writeStream.outputMode("complete")
-        .option("checkpointLocation", str(output / "checkpoints" / "daily"))
-        .foreachBatch(replace)
-        .start()
-    )
-
-
-def _catch_up(query: Any, total: int) -> None:
-    """Wait until a query has read `total` records; raises what stopped it."""
-    deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if (error := query.exception()) is not None:
-            raise error
-        end = _next_offsets(query.lastProgress)
-        if end >= total:
-            query.processAllAvailable()
-            return
-        time.sleep(0.2)
-    raise click.ClickException(
-        f"the query did not read {total} records within {CATCH_UP_TIMEOUT_S:.0f} s"
-    )
-
-
-def _next_offsets(progress: Any) -> int:
-    """How many records a query has read, by the end of its last batch."""
-    import json
-
-    if progress is None:
-        return 0
-    end = json.loads(progress["sources"][0]["endOffset"] or "{}")
-    partitions = end.get("topics", {}).get(TOPIC, {}).get("partitions", {})
-    return sum(place[0] for place in partitions.values())
-
-
-def _check(table: pa.Table, output: Path, outcome: Outcome) -> None:
-    """Compare what Spark wrote with the source file."""
-    import pyarrow.parquet as pq
-
-    from hightide.records import crc32c
-
-    stored = pq.read_table(output / "events", columns=["partition", "offset", "key", "value"])
-    outcome.counts["events in Parquet"] = stored.num_rows
-    if stored.num_rows != table.num_rows:
-        outcome.mismatches.append(f"{stored.num_rows} events stored, {table.num_rows} flights")
-    offsets: dict[int, set[int]] = {}
-    for partition, offset in zip(
-        stored["partition"].to_pylist(), stored["offset"].to_pylist(), strict=True
-    ):
-        offsets.setdefault(partition, set()).add(offset)
-    for partition, found in sorted(offsets.items()):
-        if found != set(range(len(found))):
-            outcome.mismatches.append(f"offsets of partition {partition} have gaps")
-    if sum(map(len, offsets.values())) != stored.num_rows:
-        outcome.mismatches.append("an offset was stored twice")
-    expected = sorted(crc32c(key + value) for key, value, _ in events(table))
-    pairs = zip(stored["key"].to_pylist(), stored["value"].to_pylist(), strict=True)
-    if sorted(crc32c(key + value) for key, value in pairs) != expected:
-        outcome.mismatches.append("the stored events are not the flights of the source file")
-    direct = daily_delays(table)
-    rows = pq.read_table(output / "daily").to_pylist()
-    computed = rows_by_day(rows, "flights", "cancelled", "delay")
-    outcome.counts["days x carriers in the aggregate"] = len(computed)
-    wrong = [key for key in direct.keys() | computed.keys() if direct.get(key) != computed.get(key)]
-    if wrong:
-        key = min(wrong)
-        outcome.mismatches.append(
-            f"{len(wrong)} aggregates differ, the first {key}: "
-            f"Spark {computed.get(key)}, directly {direct.get(key)}"
-        )
+    async with Admin(address) as admin:
+        end = (await admin.offsets([(RESULTS, 0)], LATEST))[RESULTS, 0].offset
+    found: list[bytes] = []
+    with trio.fail_after(TIMEOUT_S):
+        async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
+            while len(found) < end:
+                found += [record.value or b"" for record in await consumer.poll(timeout_ms=1000)]
+    return found
 
 
 def _report(output: Path, outcome: Outcome) -> None:
@@ -269,11 +216,11 @@ def _report(output: Path, outcome: Outcome) -> None:
     rows += [[name, f"{seconds:.1f} s"] for name, seconds in outcome.seconds.items()]
     flights = outcome.counts["flights in the source file"]
     rows.append(["records/s into the topic", f"{flights / outcome.seconds['replay']:,.0f}"])
-    rows.append(
-        ["records/s through to Parquet", f"{flights / outcome.seconds['replay and queries']:,.0f}"]
-    )
-    rows.append(["events", str(output / "events")])
-    rows.append(["daily aggregate", str(output / "daily")])
+    through = flights / outcome.seconds["replay and pipeline"]
+    rows.append(["records/s through to Parquet", f"{through:,.0f}"])
+    rows.append(["flights", str(output / "flights")])
+    rows.append(["hourly delays", str(output / "hourly")])
+    rows.append(["plot", str(output / "delays.png")])
     rows.append(["matches the source file", "no" if outcome.mismatches else "yes"])
     print_table(rows, ["demo", "result"])
     for mismatch in outcome.mismatches:

@@ -11,7 +11,7 @@ import importlib.util
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
@@ -19,19 +19,38 @@ import msgspec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FIELDS = (
-    "carrier",
-    "flight",
-    "tailnum",
-    "origin",
-    "dest",
-    "sched_dep_time",
-    "dep_time",
-    "dep_delay",
-    "arr_delay",
-    "air_time",
-    "distance",
-)
+FIELDS = {
+    "carrier": "string",
+    "flight": "int",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "sched_dep_time": "int",
+    "dep_time": "int",
+    "dep_delay": "int",
+    "arr_delay": "int",
+    "air_time": "int",
+    "distance": "int",
+}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
+"""The fields of an event, in Spark's words."""
+HOUR_MS = 3600 * 1000
+
+
+class Hour(NamedTuple):
+    """An hour since 1970 at one airport."""
+
+    hour: int
+    origin: str
+
+
+class Delays(NamedTuple):
+    """What left in it."""
+
+    flights: int
+    cancelled: int
+    delay: int
+    """Minutes of departure delay."""
 
 
 def load_flights(limit: int | None) -> pa.Table:
@@ -68,26 +87,23 @@ def events(table: pa.Table) -> Iterator[tuple[bytes, bytes, int]]:
             yield row["carrier"].encode(), encode(row), event_ms
 
 
-def daily_delays(table: pa.Table) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """(day since 1970, carrier) → flights, cancelled, minutes of departure delay: computed
-    directly."""
+def hourly_delays(table: pa.Table) -> dict[Hour, Delays]:
+    """What the pipeline aggregates, computed directly."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    day = pc.divide(table["event_ms"], 24 * 3600 * 1000)
+    hour = pc.divide(table["event_ms"], HOUR_MS)
     cancelled = pc.cast(pc.is_null(table["dep_delay"]), pa.int64())
     delay = pc.fill_null(pc.cast(table["dep_delay"], pa.int64()), 0)
     facts = pa.table(
-        {"day": day, "carrier": table["carrier"], "cancelled": cancelled, "delay": delay}
+        {"hour": hour, "origin": table["origin"], "cancelled": cancelled, "delay": delay}
     )
-    grouped = facts.group_by(["day", "carrier"]).aggregate(
-        [("carrier", "count"), ("cancelled", "sum"), ("delay", "sum")]
+    grouped = facts.group_by(["hour", "origin"]).aggregate(
+        [("origin", "count"), ("cancelled", "sum"), ("delay", "sum")]
     )
-    return rows_by_day(grouped.to_pylist(), "carrier_count", "cancelled_sum", "delay_sum")
-
-
-def rows_by_day(
-    rows: list[dict[str, Any]], flights: str, cancelled: str, delay: str
-) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """Rows of an aggregate as a dict to compare."""
-    return {(r["day"], r["carrier"]): (r[flights], r[cancelled], r[delay]) for r in rows}
+    return {
+        Hour(row["hour"], row["origin"]): Delays(
+            row["origin_count"], row["cancelled_sum"], row["delay_sum"]
+        )
+        for row in grouped.to_pylist()
+    }

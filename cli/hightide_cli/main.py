@@ -30,6 +30,7 @@ COMMANDS = {
     "consume": ("consume", "consume", "read records from topics"),
     "groups": ("groups", "groups", "consumer groups: who reads what, how far; move, delete"),
     "log": ("log", "log", "look into segment files: dump, verify"),
+    "pipeline": ("pipeline", "pipeline", "topics through Spark to Parquet and a results topic"),
     "bench": (
         "bench",
         "bench",

@@ -6,6 +6,7 @@ data source in Spark, so it imports nothing heavy; pyarrow comes when the first 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -74,8 +75,12 @@ class HightideDataSource(DataSource):
         return HightideStreamWriter(options)
 
 
-def session(app_name: str = "hightide", master: str = "local[*]", **conf: Any) -> SparkSession:
-    """A session with the settings that suit this source; see `hightide.spark.builder`."""
+def session(
+    app_name: str = "hightide", master: str | None = None, conf: Mapping[str, Any] | None = None
+) -> SparkSession:
+    """A session with the settings that suit this source, `conf` over them; see
+    `hightide.spark.builder`. `master` None: all cores of this machine, or what `spark-submit`
+    was told."""
     from hightide.spark.builder import make_session
 
-    return make_session(app_name, master, conf)
+    return make_session(app_name, master, conf or {})

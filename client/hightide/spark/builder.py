@@ -30,32 +30,49 @@ SETTINGS = {
     f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
 }
-"""The driver listens on loopback only; a real cluster needs `spark.driver.host` set to its
-address."""
+LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""Nobody else needs to reach the driver. On a cluster the executors do, by Spark's own settings."""
 
 
-def prepare_environment() -> Java:
-    """Point Spark at this Python and at a Java; raises `NoJava`."""
+def prepare_environment(master: str) -> Java:
+    """Point Spark at a Java and at this Python, which on a cluster the executors need at the same
+    path unless PYSPARK_PYTHON says another; raises `NoJava`."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return java
 
 
-def make_session(app_name: str, master: str, conf: Mapping[str, Any]) -> SparkSession:
+def is_local(master: str) -> bool:
+    """Whether the executors are processes of this machine."""
+    return master.startswith("local")
+
+
+def default_master() -> str:
+    """All cores of this machine; under `spark-submit` what that was told: empty."""
+    return "" if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]"
+
+
+def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> SparkSession:
     """A session; `conf` goes over `SETTINGS`. Raises `NoJava`."""
-    prepare_environment()
+    master = default_master() if master is None else master
+    prepare_environment(master)
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**SETTINGS, **conf}.items():
+    builder = SparkSession.builder.appName(app_name)
+    if master:
+        builder = builder.master(master)
+    local = LOCAL_SETTINGS if is_local(master) else {}
+    for name, value in {**SETTINGS, **local, **conf}.items():
         builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
     if not any(module.name == "pyspark_hightide" for module in pkgutil.iter_modules()):

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hightide.spark")
 
+TELL_S = 2.0
+"""How long a group is told how far the query is, as when its coordinator moves."""
 IDLE_WAIT_S = 0.5
 """How long `latestOffset` waits for news: Spark would ask a hundred times a second."""
 
@@ -311,7 +313,10 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for (topic, number), place in done.places.items()
         ]
         try:
-            self._planner.client.commit_offsets(options.group, offsets)
+            client = self._planner.client
+            client.retrying(
+                lambda _: client.commit_offsets(options.group, offsets), timeout_s=TELL_S
+            )
         except HightideError as error:
             log.warning("group %r was not told how far the query is: %s", options.group, error)
         self._told = done.places

@@ -1,0 +1,131 @@
+"""Whether the demo's pipeline wrote what the source file says, and a picture of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hightide_cli.flights import FIELDS, HOUR_MS, Delays, Hour, hourly_delays
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Outcome:
+    """What the demo measured and compared."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    mismatches: list[str] = field(default_factory=list)
+
+
+def check(
+    table: pa.Table, output: Path, results: Sequence[bytes], watermark_h: int, outcome: Outcome
+) -> None:
+    """Compare what the pipeline wrote with the source file."""
+    import pyarrow.parquet as pq
+
+    stored = pq.read_table(output / "flights", partitioning=None)
+    outcome.counts["flights in Parquet"] = stored.num_rows
+    outcome.mismatches += _of_rows(table, stored.sort_by("offset"))
+    expected = _finished(table, watermark_h)
+    outcome.counts["hours x airports that are over"] = len(expected)
+    windows = pq.read_table(output / "hourly", partitioning=None).to_pylist()
+    topic = [msgspec.json.decode(value) for value in results]
+    outcome.mismatches += _of_windows("in Parquet", [_window(row) for row in windows], expected)
+    outcome.mismatches += _of_windows("in the topic", [_window(row) for row in topic], expected)
+
+
+def _of_rows(table: pa.Table, stored: pa.Table) -> list[str]:
+    """The one partition holds the flights in the order in which they were replayed."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = []
+    if stored.num_rows != table.num_rows:
+        found.append(f"{stored.num_rows} flights stored, {table.num_rows} in the source file")
+    offsets = stored["offset"].to_pylist()
+    if len(set(offsets)) != len(offsets):
+        found.append("an offset was stored twice")
+    if offsets and set(offsets) != set(range(max(offsets) + 1)):
+        found.append("the offsets have gaps")
+    if found:
+        return found
+    times = pc.cast(pc.cast(stored["timestamp"], pa.timestamp("ms", "UTC")), pa.int64())
+    columns = {"event_ms": times} | {name: stored[name] for name in FIELDS}
+    for name, column in columns.items():
+        if not pc.cast(column, table[name].type).equals(table[name]):
+            found.append(f"the stored {name} is not that of the source file")
+    return found
+
+
+def _finished(table: pa.Table, watermark_h: int) -> dict[Hour, Delays]:
+    """The hours that are over: the watermark, so far behind the newest event, has passed them."""
+    import pyarrow.compute as pc
+
+    watermark_ms = pc.max(table["event_ms"]).as_py() - watermark_h * HOUR_MS
+    direct = hourly_delays(table)
+    return {at: found for at, found in direct.items() if (at.hour + 1) * HOUR_MS <= watermark_ms}
+
+
+def _window(row: dict[str, Any]) -> tuple[Hour, Delays]:
+    """A row of Parquet or of the results topic."""
+    start = row["window_start"]
+    if isinstance(start, str):
+        start = datetime.fromisoformat(start)
+    start = start.astimezone(UTC)
+    hour = int(start.timestamp() * 1000) // HOUR_MS
+    return Hour(hour, row["origin"]), Delays(row["flights"], row["cancelled"], row["delay"])
+
+
+def _of_windows(
+    where: str, windows: list[tuple[Hour, Delays]], expected: dict[Hour, Delays]
+) -> list[str]:
+    found = []
+    if twice := [at for at, times in Counter(at for at, _ in windows).items() if times > 1]:
+        found.append(f"{len(twice)} hours are twice {where}, the first {min(twice)}")
+    computed = dict(windows)
+    wrong = [at for at in expected.keys() | computed.keys() if expected.get(at) != computed.get(at)]
+    if wrong:
+        at = min(wrong)
+        found.append(
+            f"{len(wrong)} hours differ {where}, the first {at}: "
+            f"Spark {computed.get(at)}, directly {expected.get(at)}"
+        )
+    return found
+
+
+def plot(output: Path) -> None:
+    """`delays.png`: the mean departure delay of each day and airport, from the hourly Parquet."""
+    import numpy as np
+    import pyarrow.parquet as pq
+    from matplotlib.figure import Figure
+
+    days: dict[str, dict[int, list[int]]] = {}
+    for row in pq.read_table(output / "hourly", partitioning=None).to_pylist():
+        at, delays = _window(row)
+        day = days.setdefault(at.origin, {}).setdefault(at.hour // 24, [0, 0])
+        day[0] += delays.delay
+        day[1] += delays.flights - delays.cancelled
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for origin, found in sorted(days.items()):
+        flown = [(day, delay / count) for day, (delay, count) in sorted(found.items()) if count]
+        axes.plot(
+            np.array([day for day, _ in flown], "datetime64[D]"),
+            [mean for _, mean in flown],
+            label=origin,
+            linewidth=1,
+        )
+    axes.set_ylabel("mean departure delay [min]")
+    axes.set_title("Departures from New York, from the pipeline's hourly aggregate")
+    if days:
+        axes.legend()
+    figure.savefig(output / "delays.png", dpi=120)

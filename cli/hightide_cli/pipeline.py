@@ -1,0 +1,227 @@
+"""`hightide pipeline`: topics through Spark to Parquet and a results topic, and how far it is."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide.errors import RequestTimedOut
+from hightide_cli.options import ask, output_option, say, show, timeout_option
+
+if TYPE_CHECKING:
+    from hightide.spark.pipeline import Progress, Running
+    from hightide.spark.pipeline_config import PipelineConfig
+
+EXAMPLES = (
+    "Examples: hightide pipeline run --topic orders --checkpoint out/checkpoint "
+    "--parquet out/orders --once · "
+    "hightide pipeline run --config flights.toml · "
+    "hightide pipeline status --checkpoint out/checkpoint"
+)
+STOP_CHECK_S = 0.5
+
+
+@click.group(epilog=EXAMPLES)
+def pipeline() -> None:
+    """Run the shipped Spark pipeline, and look at how far it is."""
+
+
+def _settings(command: Any) -> Any:
+    """What may be said by flags as well as in the file; flags go first."""
+    options = [
+        click.option("--name", help="Its queries are groups NAME-….  [default: pipeline]"),
+        click.option("--topic", "topics", multiple=True, help="Read this topic; repeatable."),
+        click.option("--pattern", help="Read every topic whose name matches."),
+        click.option("--format", type=click.Choice(["raw", "json"]), help="What values are."),
+        click.option("--schema", metavar="DDL", help="The fields of JSON values."),
+        click.option("--malformed", type=click.Choice(["keep", "fail"]), help="Values not JSON."),
+        click.option("--filter", metavar="SQL", help="Leave out rows where this is not true."),
+        click.option("--event-time", metavar="SQL", help="[default: the record's timestamp]"),
+        click.option("--starting", type=click.Choice(["earliest", "latest"])),
+        click.option("--max-offsets-per-trigger", type=click.IntRange(min=1), metavar="N"),
+        click.option("--trigger", metavar="INTERVAL", help="[default: 1 second]"),
+        click.option("--checkpoint", metavar="DIR", help="Where it keeps how far it is."),
+        click.option("--parquet", metavar="DIR", help="Write the rows here."),
+    ]
+    aggregate = [
+        click.option("--window", metavar="INTERVAL", help="Aggregate windows of this length."),
+        click.option("--slide", metavar="INTERVAL", help="[default: windows do not overlap]"),
+        click.option("--watermark", metavar="INTERVAL", help="[default: 10 minutes]"),
+        click.option("--by", multiple=True, metavar="SQL", help="A group for each value."),
+        click.option("--compute", multiple=True, metavar="SQL", help="As 'count(*) AS n'."),
+        click.option("--windows-parquet", metavar="DIR", help="Write finished windows here."),
+        click.option("--results", metavar="TOPIC", help="Write finished windows here, as JSON."),
+    ]
+    for option in reversed(options + aggregate):
+        command = option(command)
+    return command
+
+
+@pipeline.command("run", epilog=EXAMPLES)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings as TOML; the names are those of the flags, [aggregate] and [spark] are tables.",
+)
+@click.option("-b", "--bootstrap", envvar="HIGHTIDE_BOOTSTRAP", metavar="HOST:PORT[,…]")
+@_settings
+@click.option("--once", is_flag=True, help="Up to what is committed now, then end.")
+@click.option("--master", help="Spark's master.  [default: local[*], or spark-submit's]")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
+@output_option
+def run_(
+    file: Path | None,
+    once: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    output: str,
+    **flags: Any,
+) -> None:
+    """Read topics, parse and filter, write rows and windows; go on where the last run was.
+
+    Each output is exactly once by its own checkpoint. Progress goes to the terminal, with -o ndjson
+    to stdout. Ctrl-C or SIGTERM stops it; what was not finished is done again at the next start."""
+    from hightide.spark.pipeline_config import read_config, read_file, remember
+
+    given = read_file(file) if file is not None else {}
+    config = read_config(_merged(given, flags, conf))
+    _check_topics(config)
+    remember(config)
+    with _session(config, master) as session, _told_to_stop() as stop:
+        from hightide.spark.pipeline import start
+
+        running = start(session, config, once=once)
+        try:
+            follow(running, stop, output)
+        finally:
+            running.stop()
+
+
+def _merged(
+    given: Mapping[str, Any], flags: Mapping[str, Any], conf: tuple[str, ...]
+) -> dict[str, Any]:
+    """The file's settings with the flags over them."""
+    merged = dict(given)
+    said = {name: value for name, value in flags.items() if value not in (None, ())}
+    renamed = {"windows_parquet": "parquet", "results": "topic"}
+    own = ("window", "slide", "watermark", "by", "compute", *renamed)
+    aggregate = {renamed.get(name, name): said.pop(name) for name in own if name in said}
+    for name, value in said.items():
+        merged[name] = list(value) if isinstance(value, tuple) else value
+    if aggregate:
+        merged["aggregate"] = {**given.get("aggregate", {}), **aggregate}
+    settings = [each.partition("=") for each in conf]
+    if wrong := [name for name, equals, _ in settings if not equals]:
+        raise click.UsageError(f"--conf {wrong[0]!r}, expected NAME=VALUE")
+    if settings:
+        merged["spark"] = {**given.get("spark", {}), **{n: value for n, _, value in settings}}
+    return merged
+
+
+def _check_topics(config: PipelineConfig) -> None:
+    """Say what is missing before a JVM starts."""
+    results = [config.aggregate.topic] if config.aggregate and config.aggregate.topic else []
+
+    async def look(admin: Any) -> None:
+        for topic in [*config.topics, *results]:
+            await admin.describe_topic(topic)
+
+    ask(config.bootstrap, 30.0, look)
+
+
+@contextmanager
+def _session(config: PipelineConfig, master: str | None) -> Iterator[Any]:
+    from hightide.java import find_java
+    from hightide.spark import session
+
+    say(f"using {find_java()}")
+    made = session(f"hightide-{config.name}", master, config.spark)
+    made.sparkContext.setLogLevel("OFF")  # what ends a query is told by `check`
+    say(f"Spark {made.version} on {made.sparkContext.master}")
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM."""
+    event = threading.Event()
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, lambda *_: event.set()) for kind in kinds}
+    try:
+        yield event
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def follow(
+    running: Running, stop: threading.Event, output: str, timeout_s: float = math.inf
+) -> None:
+    """Tell each batch until the pipeline ends or is told to; raises `PipelineFailed`, and
+    `RequestTimedOut` if it takes longer than that."""
+    deadline = time.monotonic() + timeout_s
+    told: dict[str, int] = {}
+    while True:
+        is_over = not running.is_active
+        for progress in running.progress():
+            if told.get(progress.query, -1) < progress.batch:
+                told[progress.query] = progress.batch
+                tell(progress, output)
+        running.check()
+        if is_over or stop.wait(STOP_CHECK_S):
+            return
+        if time.monotonic() > deadline:
+            raise RequestTimedOut(f"the pipeline did not end within {timeout_s:g} s")
+
+
+def tell(progress: Progress, output: str) -> None:
+    """One line for a batch."""
+    if output in ("json", "ndjson"):
+        show([progress._asdict()], "ndjson", columns=[], key="query")
+    elif output == "table":
+        lag = ", ".join(f"{topic} {count:,}" for topic, count in progress.lag.items())
+        say(
+            f"{progress.query}: batch {progress.batch}, {progress.rows:,} rows, "
+            f"{progress.rows_per_s:,.0f} rows/s, behind by {lag or 'an unknown number'}"
+        )
+
+
+@pipeline.command("status", epilog=EXAMPLES)
+@click.option(
+    "--checkpoint",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The pipeline's.",
+)
+@click.option("-b", "--bootstrap", envvar="HIGHTIDE_BOOTSTRAP", metavar="HOST:PORT[,…]")
+@timeout_option
+@output_option
+def status(checkpoint: Path, bootstrap: str | None, timeout_s: float, output: str) -> None:
+    """How far each query of a pipeline is, by its checkpoint, its group and the topics' high
+    watermarks; it may run meanwhile."""
+    import msgspec
+
+    from hightide.spark.pipeline_config import recall
+    from hightide.spark.pipeline_status import standings
+
+    config = recall(checkpoint)
+    if bootstrap is not None:
+        config = msgspec.structs.replace(config, bootstrap=bootstrap)
+    found = standings(checkpoint, config, timeout_s=timeout_s)
+    if not found:
+        say(f"pipeline {config.name!r} has not run a batch yet")
+    columns = ["query", "batch", "is_finished", "topic", "partition", "offset"]
+    columns += ["high_watermark", "lag", "group_offset"]
+    show([each._asdict() for each in found], output, columns=columns, key="query")

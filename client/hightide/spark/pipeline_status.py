@@ -1,0 +1,92 @@
+"""How far a pipeline is, by its checkpoint and its groups; no Spark runs for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from hightide.messages import LATEST
+from hightide.spark.client import BlockingClient
+from hightide.spark.offsets import Position
+from hightide.spark.pipeline_config import PipelineConfig
+
+QUERIES = ("rows", "windows", "results")
+
+
+class Standing(NamedTuple):
+    """One query's place in one partition."""
+
+    query: str
+    batch: int
+    """The last one that was planned."""
+    is_finished: bool
+    """Whether it was; if not, it is run again at the next start."""
+    topic: str
+    partition: int
+    offset: int
+    """Where the next batch begins, or the one that is run again ends."""
+    high_watermark: int
+    """-1: the topic is gone, or was made again."""
+    lag: int
+    group_offset: int
+    """What its group says, one batch behind at the most; -1: nothing yet."""
+
+
+def standings(checkpoint: Path, config: PipelineConfig, *, timeout_s: float) -> list[Standing]:
+    """Of every query and partition; raises `ApiError`, `BrokerUnreachable`, `RequestTimedOut`,
+    and `DataLoss` for a checkpoint that is damaged."""
+    client = BlockingClient(config.bootstrap)
+    try:
+        return [
+            standing
+            for query in QUERIES
+            for standing in _of_query(client, checkpoint / query, query, config, timeout_s)
+        ]
+    finally:
+        client.close()
+
+
+def _of_query(
+    client: BlockingClient, place: Path, query: str, config: PipelineConfig, timeout_s: float
+) -> list[Standing]:
+    planned = newest(place / "offsets")
+    if planned is None:
+        return []
+    position = Position.from_json(json.loads(_last_line(place / "offsets" / str(planned))))
+    client.refresh(None, timeout_s=timeout_s)
+    group = f"{config.name}-{query}"
+    kept = client.retrying(lambda _: client.committed(group), timeout_s=timeout_s)
+    told = {(each.topic, each.partition): each.offset for each in kept}
+    found = []
+    for (topic, partition), done in position.places.items():
+        known = client.topics.get(topic)
+        head = -1
+        if known is not None and known.topic_id == position.topic_ids[topic]:
+            head = client.offset(topic, partition, LATEST, timeout_s=timeout_s).offset
+        found.append(
+            Standing(
+                query=query,
+                batch=planned,
+                is_finished=newest(place / "commits") == planned,
+                topic=topic,
+                partition=partition,
+                offset=done.offset,
+                high_watermark=head,
+                lag=max(head - done.offset, 0),
+                group_offset=told.get((topic, partition), -1),
+            )
+        )
+    return found
+
+
+def newest(directory: Path) -> int | None:
+    """The number of the last batch that a checkpoint's directory names; None for none."""
+    if not directory.is_dir():
+        return None
+    return max((int(f.name) for f in directory.iterdir() if f.name.isdigit()), default=None)
+
+
+def _last_line(file: Path) -> str:
+    """The source's own line: it is the only one, the last of the file."""
+    return file.read_text().splitlines()[-1]
