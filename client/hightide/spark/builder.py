@@ -7,10 +7,12 @@ batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pkgutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hightide.java import Java, find_java
@@ -75,7 +77,14 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
     for name, value in {**SETTINGS, **local, **conf}.items():
         builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
-    if not any(module.name == "pyspark_hightide" for module in pkgutil.iter_modules()):
-        # Spark looks for its formats in the same way, and does not find an editable install.
+    if not _is_found():
         spark.dataSource.register(HightideDataSource)
     return spark
+
+
+def _is_found() -> bool:
+    """Whether Spark finds the format by itself: not in an editable install, and not in a wheel that
+    `--py-files` brings, which it looks into too late."""
+    named = any(module.name == "pyspark_hightide" for module in pkgutil.iter_modules())
+    spec = importlib.util.find_spec("pyspark_hightide")
+    return named and spec is not None and spec.origin is not None and Path(spec.origin).exists()
