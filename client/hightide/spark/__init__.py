@@ -48,9 +48,10 @@ class HightideDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from hightide.spark.options import read_options
-        from hightide.spark.source import HightideReader
+        from hightide.spark.source import FilteringReader, HightideReader
 
-        return HightideReader(read_options(self.options, streaming=False))
+        options = read_options(self.options, streaming=False)
+        return FilteringReader(options) if options.push_down_filters else HightideReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from hightide.spark.options import read_options

@@ -39,6 +39,7 @@ SOURCE_NAMES = (
     "failOnDataLoss",
     "includeHeaders",
     "includeLeaderEpoch",
+    "pushDownFilters",
     "groupId",
     "kafka.group.id",
     "fetchTimeoutMs",
@@ -96,6 +97,8 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_leader_epoch: bool = False
+    push_down_filters: bool = False
+    """Whether a batch query's WHERE decides what is fetched."""
     group: str = ""
     """Finished batches are committed to this group, for those who look at its lag."""
     fetch_timeout_s: float = 120.0
@@ -144,6 +147,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         fail_on_data_loss=flag_of("failOnDataLoss", given, "true"),
         include_headers=flag_of("includeHeaders", given, "false"),
         include_leader_epoch=flag_of("includeLeaderEpoch", given, "false"),
+        push_down_filters=flag_of("pushDownFilters", given, "false"),
         group=given.get("groupid") or given.get("kafka.group.id") or "",
         fetch_timeout_s=(count_of("fetchTimeoutMs", given) or 120_000) / 1000,
     )

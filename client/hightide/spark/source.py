@@ -11,11 +11,16 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -28,6 +33,7 @@ from hightide.errors import HightideError, UsageError
 from hightide.messages import EARLIEST, LATEST
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.filters import Bounds, bounds_of
 from hightide.spark.offsets import (
     DataLoss,
     Json,
@@ -136,24 +142,34 @@ class _Planner:
         offset = wanted if isinstance(wanted, int) else _named(wanted, where, name)
         return self.place(where, offset) if offset < 0 else Place(offset, -1)
 
-    def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
-        """What lies between two positions; partitions that `start` does not know begin at their
-        start."""
+    def ranges(
+        self, start: Position, end: Position, bounds: Bounds | None = None
+    ) -> list[OffsetRange]:
+        """What lies between two positions and within `bounds`; partitions that `start` does not
+        know begin at their start."""
         ranges = []
         for where, place in sorted(end.places.items()):
             topic, partition = where
             known = start.places.get(where)
             begin = known.offset if known is not None else self.place(where, EARLIEST).offset
-            if begin < place.offset:
-                ranges.append(
-                    OffsetRange(topic, end.topic_ids[topic], partition, begin, place.offset)
-                )
+            whole = OffsetRange(topic, end.topic_ids[topic], partition, begin, place.offset)
+            if begin < place.offset and (left := self._within(whole, bounds)) is not None:
+                ranges.append(left)
         options = self.options
         return split(
             ranges,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
+
+    def _within(self, whole: OffsetRange, bounds: Bounds | None) -> OffsetRange | None:
+        if bounds is None or not bounds.reads(whole.topic, whole.partition):
+            return whole if bounds is None else None
+        since = whole.start
+        if bounds.since_ms >= 0:
+            found = self.place((whole.topic, whole.partition), int(bounds.since_ms))
+            since = found.offset if found.offset >= 0 else whole.end
+        return bounds.cut(whole, since)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """An executor's part."""
@@ -185,6 +201,7 @@ class HightideReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._planner = _Planner(options)
+        self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
         """One task for each partition that has anything to read."""
@@ -192,7 +209,8 @@ class HightideReader(DataSourceReader):
         start = planner.resolve(planner.options.starting, "starting")
         end = planner.resolve(planner.options.ending, "ending")
         self._check_range(start, end)
-        ranges: list[InputPartition] = [RangePartition(r) for r in planner.ranges(start, end)]
+        wanted = planner.ranges(start, end, self._bounds)
+        ranges: list[InputPartition] = [RangePartition(each) for each in wanted]
         # Spark wants at least one task, also for nothing.
         nothing = OffsetRange("", "", 0, 0, 0)
         return ranges or [RangePartition(nothing)]
@@ -213,6 +231,16 @@ class HightideReader(DataSourceReader):
         """On an executor."""
         assert isinstance(partition, RangePartition)
         return self._planner.read(partition)
+
+
+class FilteringReader(HightideReader):
+    """A batch query that reads less, by what its WHERE says. Spark refuses such a reader unless
+    `spark.sql.python.filterPushdown.enabled` is set, so it has an option: `pushDownFilters`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All of them come back: Spark applies them to what was read."""
+        self._bounds = bounds_of(filters)
+        return filters
 
 
 class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
