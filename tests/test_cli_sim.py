@@ -9,6 +9,9 @@ import re
 import pytest
 from commands import hightide
 
+from hightide_broker.simulation import replicated
+from hightide_cli import sim
+
 pytestmark = pytest.mark.slow
 
 TOTALS = ["virtual_s", "events", "messages", "elections", "commits", "snapshots_loaded"]
@@ -82,3 +85,14 @@ def test_replay_of_the_same_seed_prints_the_same(story):
     assert hightide("sim", "replay", SEED).out.decode().splitlines() == story
     another = hightide("sim", "replay", SEED + 1).out.decode().splitlines()
     assert another[0] != story[0]
+
+
+def test_a_seed_in_which_a_node_crashes_is_named_and_does_not_end_the_others(monkeypatch):
+    def crashes(seed, *, keep_story):
+        raise ExceptionGroup("a nursery", [ValueError(f"in seed {seed}")])
+
+    monkeypatch.setattr(replicated, "run_seed", crashes)
+    first, second = sim._outcomes(range(7, 9), "replicated", 1)
+    assert (first.seed, second.seed) == (7, 8)
+    assert first.violation.startswith("a node ended by a bug\n")
+    assert "ValueError: in seed 7" in first.violation

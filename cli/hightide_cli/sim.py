@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -96,7 +97,12 @@ def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
 
     logging.disable(logging.CRITICAL)
     run_seed = replicated.run_seed if world == "replicated" else run.run_seed
-    return run_seed(seed, keep_story=keep_story)
+    try:
+        return run_seed(seed, keep_story=keep_story)
+    except ExceptionGroup as crash:
+        # As text: what a node raises need not survive the way out of a process.
+        why = "".join(traceback.format_exception(crash))
+        return run.Outcome(seed, f"a node ended by a bug\n{why}", "", 0.0, {})
 
 
 @sim.command(epilog="Example: hightide sim replay 42")
