@@ -38,8 +38,9 @@ def until(condition, what, query=None):
 class Broker:
     """A broker process; it keeps its port and its data when it is started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *settings: str) -> None:
         self.directory = directory
+        self._settings = settings
         self.port = 0
         self.process = None
         self._topics = 0
@@ -51,7 +52,7 @@ class Broker:
     def start(self):
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
-        keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}"]
+        keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}", *self._settings]
         command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
         command += [word for key in keys for word in ("--set", key)]
         with (self.directory / "log").open("ab") as log:
@@ -67,12 +68,13 @@ class Broker:
             self.process.terminate()
             self.process.wait(DEADLINE_S)
 
-    def topic(self, partitions=1, name=None):
+    def topic(self, partitions=1, name=None, **configs):
         """A new topic; its name."""
         self._topics += 1
         name = name or f"topic-{self._topics}"
         with Admin(self.address) as admin:
-            admin.create_topic(name, partitions=partitions)
+            told = {key.replace("_", "."): value for key, value in configs.items()}
+            admin.create_topic(name, partitions=partitions, configs=told)
         return name
 
     def delete_topic(self, name):

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -235,6 +235,31 @@ class BlockingClient:
         )
         result: m.ListOffsetsResult = response.partitions[0]
         return result
+
+    def offsets(
+        self, wheres: Sequence[tuple[str, int]], timestamp: int, *, timeout_s: float
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The same of many partitions, by one request to each leader; what did not work that way is
+        asked for one by one, as often as it takes."""
+        by_leader: dict[int, list[m.ListOffsetsPartition]] = {}
+        for topic, partition in wheres:
+            with suppress(ApiError, KeyError):
+                leader = self.leader(topic, partition).leader
+                part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
+                by_leader.setdefault(leader, []).append(part)
+        found: dict[tuple[str, int], m.ListOffsetsResult] = {}
+        for leader, parts in by_leader.items():
+            broker, request = self.brokers[leader], m.ListOffsetsRequest(partitions=parts)
+            with suppress(ApiError, BrokerUnreachable, RequestTimedOut):
+                limit_s = min(timeout_s, REQUEST_TIMEOUT_S)
+                answer, _ = self.call((broker.host, broker.port), request, timeout_s=limit_s)
+                for result in answer.partitions:
+                    if result.error is None:
+                        found[result.topic, result.partition] = result
+        for where in wheres:
+            if where not in found:
+                found[where] = self.offset(*where, timestamp, timeout_s=timeout_s)
+        return found
 
     def epoch_end(
         self, topic: str, partition: int, leader_epoch: int, *, timeout_s: float

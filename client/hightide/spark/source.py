@@ -41,6 +41,7 @@ from hightide.spark.offsets import (
     Position,
     advanced,
     backlog,
+    begin_of,
     no_further_back,
     prorate,
 )
@@ -109,14 +110,23 @@ class _Planner:
         found = self.client.offset(*where, timestamp, timeout_s=self.options.look_up_timeout_s)
         return Place(found.offset, found.leader_epoch)
 
+    def places(self, timestamp: int) -> dict[tuple[str, int], Place]:
+        """The same of every partition that is wanted, as of the last refresh."""
+        found = self.client.offsets(
+            self.partitions(), timestamp, timeout_s=self.options.look_up_timeout_s
+        )
+        return {where: Place(each.offset, each.leader_epoch) for where, each in found.items()}
+
     def heads(self) -> Position:
         """The high watermarks now."""
         ids = self.refresh()
-        return Position({where: self.place(where, LATEST) for where in self.partitions()}, ids)
+        return Position(self.places(LATEST), ids)
 
     def resolve(self, wanted: Where, side: str) -> Position:
         """Where an option wants to begin (`starting`) or end (`ending`), as places."""
         ids = self.refresh()
+        if isinstance(wanted, int):
+            return Position(self.places(wanted), ids)
         places = {where: self._resolved(where, wanted, side) for where in self.partitions()}
         named = wanted.times if isinstance(wanted, ByTime) else wanted
         if isinstance(named, dict):
@@ -126,7 +136,7 @@ class _Planner:
                 raise UsageError(f"{_option(wanted, side)} names {where}, which is not read")
         return Position(places, ids)
 
-    def _resolved(self, where: tuple[str, int], wanted: Where, side: str) -> Place:
+    def _resolved(self, where: tuple[str, int], wanted: Offsets | ByTime, side: str) -> Place:
         if isinstance(wanted, ByTime):
             name = _option(wanted, side)
             time = wanted.time if wanted.times is None else _named(wanted.times, where, name)
@@ -139,8 +149,13 @@ class _Planner:
                 )
             return found if found.offset >= 0 else self.place(where, LATEST)
         name = _option(wanted, side)
-        offset = wanted if isinstance(wanted, int) else _named(wanted, where, name)
+        offset = _named(wanted, where, name)
         return self.place(where, offset) if offset < 0 else Place(offset, -1)
+
+    def starts(self, wheres: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The first offsets of partitions that nothing is known of yet."""
+        found = self.client.offsets(wheres, EARLIEST, timeout_s=self.options.look_up_timeout_s)
+        return {where: each.offset for where, each in found.items()}
 
     def ranges(
         self, start: Position, end: Position, bounds: Bounds | None = None
@@ -148,10 +163,10 @@ class _Planner:
         """What lies between two positions and within `bounds`; partitions that `start` does not
         know begin at their start."""
         ranges = []
+        first = self.starts([where for where in end.places if where not in start.places])
         for where, place in sorted(end.places.items()):
             topic, partition = where
-            known = start.places.get(where)
-            begin = known.offset if known is not None else self.place(where, EARLIEST).offset
+            begin = begin_of(start, where, first)
             whole = OffsetRange(topic, end.topic_ids[topic], partition, begin, place.offset)
             if begin < place.offset and (left := self._within(whole, bounds)) is not None:
                 ranges.append(left)
@@ -290,8 +305,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = no_further_back(begin, end)
         if not advanced(begin, end):
             return start
-        fresh = [where for where in end.places if where not in begin.places]
-        first = {where: self._planner.place(where, EARLIEST).offset for where in fresh}
+        first = self._planner.starts([where for where in end.places if where not in begin.places])
         if self._waits_for_more(backlog(begin, end, first)):
             return start
         if isinstance(limit, ReadMaxRows):

@@ -1,0 +1,108 @@
+"""Topics that are unusual: a thousand partitions, records of 10 MiB, holes that compaction left.
+
+Method: a real broker; what was acknowledged is what a batch, a stream and the sink see.
+"""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+import os
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparkling import Broker, Sink, batch_query, broker, run_to_end, spark, until  # noqa: F401
+from test_spark_sink_queries import records_of
+
+from hightide.blocking import Producer
+from hightide.spark.client import BlockingClient, client_for
+from hightide.spark.options import read_options
+from hightide.spark.source import HightideReader
+
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
+
+MANY = 1_000
+LARGE = 10 << 20
+
+
+def send(broker, topic, *records, **options):
+    """(key, value, partition) of each; acknowledged."""
+    with Producer(broker.address, **options) as producer:
+        sent = [producer.send(topic, v, key=k, partition=p) for k, v, p in records]
+        return [delivery.result(60) for delivery in sent]
+
+
+def test_a_thousand_partitions_are_one_topic(spark, broker, tmp_path):
+    topic = broker.topic(MANY)
+    records = [(None, b"%03d" % number, number) for number in range(0, MANY, 50)]
+    send(broker, topic, *records)
+    rows = batch_query(spark, broker, topic).select("partition", "value").collect()
+    expected = sorted((partition, value) for _, value, partition in records)
+    assert sorted((row[0], bytes(row[1])) for row in rows) == expected
+    sink = Sink()
+    run_to_end(spark, broker, topic, sink, tmp_path / "c", startingOffsets="earliest")
+    assert [(row[1], row[3]) for row in sink.rows] == expected
+
+
+def test_a_thousand_partitions_are_looked_up_in_a_few_requests(broker, monkeypatch):
+    topic = broker.topic(MANY)
+    send(broker, topic, (None, b"v", 7))
+    asked, ask = [], BlockingClient.ask
+    monkeypatch.setattr(
+        BlockingClient, "ask", lambda *args, **kw: asked.append(args) or ask(*args, **kw)
+    )
+    options = {"bootstrap.servers": broker.address, "subscribe": topic}
+    (planned,) = HightideReader(read_options(options, streaming=False)).partitions()
+    assert str(planned.wanted) == f"{topic}-7[0, 1)"
+    assert len(asked) < 10
+    client_for(broker.address).close()
+
+
+def test_records_of_ten_mebibytes_come_and_go_whole(spark, broker):
+    limit = str(LARGE + 1000)
+    source = broker.topic(max_message_bytes=limit)
+    target = broker.topic(max_message_bytes=limit)
+    values = [os.urandom(16) * (LARGE // 16), b"small", os.urandom(16) * (LARGE // 16)]
+    send(broker, source, *[(None, value, 0) for value in values], max_request_size=LARGE + 5000)
+    frame = batch_query(spark, broker, source).orderBy("offset").select("value")
+    assert [bytes(row[0]) for row in frame.collect()] == values
+    writer = frame.coalesce(1).write.format("hightide").mode("append")
+    writer.option("bootstrap.servers", broker.address).option("topic", target).save()
+    assert [record.value for record in records_of(broker, target)] == values
+
+
+@pytest.fixture
+def compacting(tmp_path):
+    """A broker that cleans all the time."""
+    directory = tmp_path / "broker"
+    directory.mkdir()
+    checks = ("log.retention.check.interval.ms=100ms", "log.cleaner.min.cleanable.ratio=0.01")
+    made = Broker(directory, *checks)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_what_compaction_removed_is_neither_read_nor_waited_for(spark, compacting, tmp_path):
+    topic = compacting.topic(cleanup_policy="compact", segment_bytes=str(1 << 20))
+    filler = (b"fill", os.urandom(500_000), 0)
+    send(compacting, topic, (b"a", b"old", 0), (b"b", b"kept", 0), batch_size=1)
+    send(compacting, topic, *[(b"a", b"old", 0)] * 20, filler, filler, filler, batch_size=1)
+    send(compacting, topic, (b"a", b"new", 0), *[filler] * 7)
+
+    def rows():
+        found = batch_query(spark, compacting, topic).where("key != 'fill'")
+        return sorted(tuple(map(bytes, row)) for row in found.select("key", "value").collect())
+
+    until(lambda: rows() == [(b"a", b"new"), (b"b", b"kept")], "it was compacted")
+    sink = Sink()
+    run_to_end(
+        spark,
+        compacting,
+        topic,
+        sink,
+        tmp_path / "c",
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=5,
+    )
+    assert [row[3] for row in sink.rows if len(row[3]) < 10] == [b"kept", b"new"]
