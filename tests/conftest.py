@@ -1,6 +1,11 @@
 """Options and fixtures of every floor."""
 
 import pytest
+from hypothesis import settings
+
+# No test judges by time: a busy machine is no fault.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 
 def pytest_addoption(parser):

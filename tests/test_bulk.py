@@ -30,7 +30,7 @@ blobs = st.lists(st.none() | st.binary(max_size=30), max_size=40)
 @given(values=blobs, room=st.integers(0, 300), keyed=st.booleans())
 def test_a_cutter_gives_every_record_once_in_order_within_the_room(values, room, keyed):
     keys = [value and value[:3] for value in values] if keyed else None
-    cutter, found = Cutter(values, keys), []
+    cutter, found = Cutter.of(values, keys), []
     while not cutter.is_done:
         start, end, size = cutter.take(room)
         assert start < end

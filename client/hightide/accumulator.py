@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 
 from hightide.columns import Headers, encode_columns
@@ -253,15 +254,10 @@ class Accumulator:
 
     def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
         """The batch that takes the next `size` bytes of a partition, and whether it is new."""
-        queue = self._queue(topic, partition)
-        batch = queue.filling
+        batch = self._queue(topic, partition).filling
         if batch is not None and batch.size + size <= self._batch_size:
             return batch, False
-        queue.batch_count += 1
-        batch = Batch(topic, partition, now, (queue.batch_count,))
-        queue.pending.append(batch)
-        self._active[queue] = None
-        return batch, True
+        return self.add(topic, partition, partial(Batch, topic, partition, now), 0), True
 
     def room(self, topic: str, partition: int) -> int:
         """Bytes that fit into the batch that is being filled for a partition; if that is full or

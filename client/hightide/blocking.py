@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -135,28 +135,20 @@ class Producer(Blocking):
     ) -> ManyDeliveries:
         """Buffer many records at once, behind those that were sent before; the options of
         `hightide.Producer.send_many`. Returns when all are buffered."""
-        return ManyDeliveries(self, self._run(partial(self._send_many, topic, values, options)))
-
-    async def _send_many(
-        self, topic: str, values: Sequence[bytes | None], options: Mapping[str, Any]
-    ) -> AsyncDeliveries:
-        await self._queue_empty()
-        return await self._async.send_many(topic, values, **options)
+        send = partial(self._async.send_many, topic, values, **options)
+        return ManyDeliveries(self, self._run(partial(self._behind, send)))
 
     def send_arrow(self, table: Any, topic: str | None = None, **options: Any) -> ManyDeliveries:
         """Buffer the rows of an Arrow table, behind the records that were sent before; the options
         of `hightide.Producer.send_arrow`. Returns when all are buffered."""
-        return ManyDeliveries(self, self._run(partial(self._send_arrow, table, topic, options)))
+        send = partial(self._async.send_arrow, table, topic, **options)
+        return ManyDeliveries(self, self._run(partial(self._behind, send)))
 
-    async def _send_arrow(
-        self, table: Any, topic: str | None, options: Mapping[str, Any]
-    ) -> AsyncDeliveries:
-        await self._queue_empty()
-        return await self._async.send_arrow(table, topic, **options)
-
-    async def _queue_empty(self) -> None:
+    async def _behind(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` returns, once everything that was sent before is buffered."""
         while self._queue or self._pumping:
             await self._pump_done.wait()
+        return await work()
 
     def _claim_pump(self) -> bool:
         """Whether the caller is the one to pump now: two pumps at once would mix up the order."""
@@ -191,11 +183,7 @@ class Producer(Blocking):
 
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
-        self._run(self._flush)
-
-    async def _flush(self) -> None:
-        await self._queue_empty()
-        await self._async.flush()
+        self._run(partial(self._behind, self._async.flush))
 
     def __exit__(
         self,

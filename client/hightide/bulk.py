@@ -6,13 +6,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from hightide.accumulator import RECORD_OVERHEAD, Batch
 from hightide.delivery import wait_done
 from hightide.errors import UsageError
 
 _BYTES = {bytes, type(None)}
+
+
+Part = tuple[Batch, int, int]
+"""Batch, index of the first record in it, how many."""
 
 
 class RecordRange(NamedTuple):
@@ -28,12 +32,19 @@ class RecordRange(NamedTuple):
 class Cutter:
     """Records of one partition in order, and how many of the next ones fit into so many bytes."""
 
-    def __init__(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> None:
+    def __init__(self, sums: Any) -> None:
+        """`sums`: what the records before each one take together, and all of them; a list or an
+        array of integers, one more than there are records."""
+        self._sums = sums
+        self.position = 0
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> Self:
+        """For these records."""
         sizes = map(RECORD_OVERHEAD.__add__, _lengths(values))
         if keys is not None:
             sizes = map(int.__add__, sizes, _lengths(keys))
-        self._sums = list(accumulate(sizes, initial=0))
-        self.position = 0
+        return cls(list(accumulate(sizes, initial=0)))
 
     @property
     def is_done(self) -> bool:
@@ -43,19 +54,21 @@ class Cutter:
     @property
     def largest(self) -> int:
         """The size of the largest record."""
-        return max(map(int.__sub__, self._sums[1:], self._sums), default=0)
+        if isinstance(self._sums, list):
+            return max(map(int.__sub__, self._sums[1:], self._sums), default=0)
+        return int((self._sums[1:] - self._sums[:-1]).max(initial=0))
 
     @property
     def next_size(self) -> int:
         """The size of the next record."""
-        return self._sums[self.position + 1] - self._sums[self.position]
+        return int(self._sums[self.position + 1] - self._sums[self.position])
 
     def take(self, room: int) -> tuple[int, int, int]:
         """The next records that fit into `room`, at least one: from, to, bytes."""
         start, base = self.position, self._sums[self.position]
         end = max(bisect_right(self._sums, base + room) - 1, start + 1)
         self.position = end
-        return start, end, self._sums[end] - base
+        return start, end, int(self._sums[end] - base)
 
 
 def _lengths(items: Sequence[bytes | None]) -> Iterator[int]:
@@ -92,9 +105,8 @@ class Deliveries:
     """Many records on their way: await them for the `RecordRange`s in the order of sending, by
     partition if they had keys; or for the first error."""
 
-    def __init__(self, parts: Sequence[tuple[Batch, int, int]]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
-        """Batch, index of the first record in it, how many."""
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self._parts)
@@ -130,7 +142,7 @@ class Deliveries:
             for batch, first, count in pieces
         ]
 
-    def _pieces(self) -> Iterator[tuple[Batch, int, int]]:
+    def _pieces(self) -> Iterator[Part]:
         """Where the records are now: batches that were too large have been split."""
         todo = list(reversed(self._parts))
         while todo:

@@ -18,7 +18,7 @@ import trio
 from hightide import messages as m
 from hightide.accumulator import RECORD_OVERHEAD, Accumulator, Batch, header_bytes
 from hightide.background import open_background
-from hightide.bulk import Cutter, Deliveries, by_partition, check_types
+from hightide.bulk import Cutter, Deliveries, Part, by_partition, check_types
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers
 from hightide.delivery import Delivery, wait_done
@@ -237,27 +237,22 @@ class Producer:
 
         Returns when all are buffered. When it raises or is cancelled, the first ones may have been.
         """
-        sender = self._sender
-        if sender is None:
-            raise closed("producer")
-        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        count = await self._partition_count(topic, partition)
         check_types("values", values)
         if keys is not None:
             check_types("keys", keys)
             if len(keys) != len(values):
                 raise UsageError(f"{len(keys)} keys for {len(values)} values")
-        if partition is not None and not 0 <= partition < count:
-            raise _no_partition(topic, partition, count)
         if timestamp is None:
             timestamp = self._clock.now_ms()
         elif not 0 <= timestamp <= TIMESTAMP_MAX:
             raise _no_timestamp(timestamp)
         if partition is not None or (keys is None and self._partitioner is None):
-            return Deliveries(await self._fill(topic, partition, keys, values, timestamp))
-        parts: list[tuple[Batch, int, int]] = []
+            return Deliveries(await self._fill_values(topic, partition, keys, values, timestamp))
+        parts: list[Part] = []
         places = self._places(topic, keys, values, count)
         for number, (own_keys, own_values) in by_partition(places, keys, values).items():
-            parts += await self._fill(topic, number, own_keys, own_values, timestamp)
+            parts += await self._fill_values(topic, number, own_keys, own_values, timestamp)
         return Deliveries(parts)
 
     def _places(
@@ -279,40 +274,50 @@ class Producer:
             places.append(place)
         return places
 
-    async def _fill(
+    async def _fill_values(
         self,
         topic: str,
         partition: int | None,
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None],
         timestamp: int,
-    ) -> list[tuple[Batch, int, int]]:
-        """Records into batches of a partition, or of one after the other if it is None."""
-        cutter = Cutter(values, keys)
+    ) -> list[Part]:
+        def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
+            own_keys = None if keys is None else keys[start:end]
+            now = trio.current_time()
+            return self._accumulator.extend(
+                topic, place, own_keys, values[start:end], timestamp, size, now
+            )
+
+        return await self._fill(topic, partition, Cutter.of(values, keys), put)
+
+    async def _fill(
+        self,
+        topic: str,
+        partition: int | None,
+        cutter: Cutter,
+        put: Callable[[int, int, int, int], tuple[Batch, bool]],
+        *,
+        whole: bool = False,
+    ) -> list[Part]:
+        """Records into batches of a partition, or of one after the other if it is None. `put` takes
+        a partition, from, to and bytes, and says which batch took them, and whether that is news to
+        the sender; `whole`: each time a batch of its own."""
         if cutter.largest > self._record_max:
             raise self._too_large(cutter.largest)
-        parts = []
+        accumulator, parts = self._accumulator, []
         while not cutter.is_done:
-            sender = self._sender
-            if sender is None:
-                raise closed("producer")
-            if cutter.next_size > self._accumulator.free_bytes:
+            sender = self._opened()
+            if cutter.next_size > accumulator.free_bytes:
                 await self._wait_for_room(sender, cutter.next_size)
             place = partition
             if place is None:
+                needed = self._batch_size if whole else cutter.next_size
                 count = sender.partition_counts[topic]
-                place = self._sticky_partition(topic, cutter.next_size, count)
-            room = min(self._accumulator.room(topic, place), self._accumulator.free_bytes)
-            start, end, size = cutter.take(room)
-            batch, news = self._accumulator.extend(
-                topic,
-                place,
-                None if keys is None else keys[start:end],
-                values[start:end],
-                timestamp,
-                size,
-                trio.current_time(),
-            )
+                place = self._sticky_partition(topic, needed, count)
+            room = self._batch_size if whole else accumulator.room(topic, place)
+            start, end, size = cutter.take(min(room, accumulator.free_bytes))
+            batch, news = put(place, start, end, size)
             parts.append((batch, len(batch) - (end - start), end - start))
             if news:
                 sender.wake()
@@ -332,7 +337,7 @@ class Producer:
         """
         from hightide import arrow_rows as a
 
-        parts: list[tuple[Batch, int, int]] = []
+        parts: list[Part] = []
         for chunk in a.chunks(table):
             if topic is None and "topic" not in chunk.schema.names:
                 raise UsageError("no topic: give one, or a column of that name")
@@ -344,15 +349,10 @@ class Producer:
 
     async def _fill_rows(
         self, topic: str, chunk: pa.RecordBatch, partition: int | None
-    ) -> list[tuple[Batch, int, int]]:
+    ) -> list[Part]:
         from hightide import arrow_rows as a
 
-        sender = self._sender
-        if sender is None:
-            raise closed("producer")
-        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
-        if partition is not None and not 0 <= partition < count:
-            raise _no_partition(topic, partition, count)
+        count = await self._partition_count(topic, partition)
         rows = a.rows_of(chunk, self._clock.now_ms())
         if partition is not None:
             return await self._add_rows(topic, partition, rows)
@@ -360,39 +360,31 @@ class Producer:
         parts = []
         for place, indexes in a.by_place(a.places_of(chunk, rows, count, choose)):
             own = rows if indexes is None else rows.take(indexes)
-            parts += await self._add_rows(topic, place, own)
+            parts += await self._add_rows(topic, None if place < 0 else place, own)
         return parts
 
-    async def _add_rows(self, topic: str, place: int, rows: Rows) -> list[tuple[Batch, int, int]]:
-        """Rows of one partition, or of one after the other if it is -1, as batches of their own."""
+    async def _add_rows(self, topic: str, partition: int | None, rows: Rows) -> list[Part]:
         from hightide.arrow_rows import ArrowBatch
 
-        sums, start, parts = rows.sizes(), 0, []
-        largest = int((sums[1:] - sums[:-1]).max(initial=0))
-        if largest > self._record_max:
-            raise self._too_large(largest)
-        while start < len(rows):
-            sender = self._sender
-            if sender is None:
-                raise closed("producer")
-            needed = int(sums[start + 1] - sums[start])
-            if needed > self._accumulator.free_bytes:
-                await self._wait_for_room(sender, needed)
-            number = place
-            if number < 0:
-                count = sender.partition_counts[topic]
-                number = self._sticky_partition(topic, self._batch_size, count)
-            room = max(min(self._batch_size, self._accumulator.free_bytes), needed)
-            end = max(int(sums.searchsorted(sums[start] + room, "right")) - 1, start + 1)
+        def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
             own, now = rows.slice(start, end), trio.current_time()
-            make = partial(ArrowBatch, topic, number, now, rows=own)
-            size = int(sums[end] - sums[start])
-            batch = self._accumulator.add(topic, number, make, size)
-            parts.append((batch, 0, end - start))
-            start = end
-            sender.wake()
-            await trio.lowlevel.checkpoint()
-        return parts
+            make = partial(ArrowBatch, topic, place, now, rows=own)
+            return self._accumulator.add(topic, place, make, size), True
+
+        return await self._fill(topic, partition, Cutter(rows.sizes()), put, whole=True)
+
+    def _opened(self) -> Sender:
+        if self._sender is None:
+            raise closed("producer")
+        return self._sender
+
+    async def _partition_count(self, topic: str, partition: int | None) -> int:
+        """How many partitions a topic has; raises if this one is none of them."""
+        sender = self._opened()
+        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        if partition is not None and not 0 <= partition < count:
+            raise _no_partition(topic, partition, count)
+        return count
 
     def _too_large(self, size: int) -> RecordTooLarge:
         return RecordTooLarge(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hightide import group_messages as g
 from hightide import messages as m
 from hightide.arrow_rows import ArrowBatch, Rows, by_place, places_of, rows_at, rows_of, topics_of
+from hightide.bulk import Cutter
 from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.spark.client import BlockingClient
 
@@ -226,13 +227,12 @@ class TaskWriter:
 
     def _batches(self, where: Place, rows: Rows, first: int) -> Iterator[tuple[int, ArrowBatch]]:
         """Rows as batches, each with the number of its first row."""
-        sums, start = rows.sizes(), 0
-        while start < len(rows):
-            end = max(int(sums.searchsorted(sums[start] + BATCH_BYTES, "right")) - 1, start + 1)
+        cutter = Cutter(rows.sizes())
+        while not cutter.is_done:
+            start, end, _ = cutter.take(BATCH_BYTES)
             batch = ArrowBatch(where[0], where[1], 0.0, (), rows.slice(start, end))
             batch.sequence = first + start
             yield first + start, batch
-            start = end
 
     def _send(self, where: Place, batch: ArrowBatch, deadline: float) -> None:
         data = batch.encode("none", *self._attempt.producer)
