@@ -75,6 +75,13 @@ def test_one_output_and_one_way_to_name_topics_is_enough(given):
         (hourly(compute=[]), "aggregate.compute is empty"),
         (hourly(topic=""), "the aggregate goes nowhere"),
         (hourly(topic="flights"), "results go to 'flights', which is read"),
+        (settings(topics=None, pattern="h.*"), "results go to 'hourly', which is read"),
+        (settings(topics=None, pattern="("), "pattern '(': "),
+        (hourly(window=""), "Expected `str` of length >= 1 - at `$.aggregate.window`"),
+        (hourly(watermark=""), "Expected `str` of length >= 1 - at `$.aggregate.watermark`"),
+        (settings(trigger=""), "Expected `str` of length >= 1 - at `$.trigger`"),
+        (settings(max_offsets_per_trigger=0), "Expected `int` >= 1"),
+        (settings(spark=3), "spark is 3, expected a table"),
         (settings(checkpoint=None), "Object missing required field `checkpoint`"),
         (settings(aggregate={"window": "1 hour"}), "Object missing required field `compute`"),
         (settings(topics="flights"), "Expected `array`, got `str` - at `$.topics`"),
@@ -104,6 +111,11 @@ def test_a_file_says_settings_and_tables(tmp_path):
     file.write_text('name = "n"\n[aggregate]\nwindow = "1 hour"\n[spark]\n"spark.x" = "1"\n')
     expected = {"name": "n", "aggregate": {"window": "1 hour"}, "spark": {"spark.x": "1"}}
     assert pc.read_file(file) == expected
+
+
+def test_names_of_spark_may_be_tables_as_toml_makes_them():
+    given = settings(spark={"spark": {"executor": {"memory": "2g"}}, "spark.x": "1"})
+    assert pc.read_config(given).spark == {"spark.executor.memory": "2g", "spark.x": "1"}
 
 
 @pytest.mark.parametrize("content", [b"topics = [", b'name = "\xff"', None])
@@ -139,6 +151,15 @@ def test_flags_alone_make_a_pipeline():
     assert pc.read_config(_merged({}, flags, ())) == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "flags", "conf"),
+    [({"aggregate": "x"}, {"window": "1 hour"}, ()), ({"spark": 3}, {}, ("a=b",))],
+)
+def test_a_file_that_has_something_else_in_place_of_a_table_is_refused(given, flags, conf):
+    with pytest.raises(click.UsageError, match="expected a table"):
+        _merged(given, flags, conf)
+
+
 def test_a_setting_of_spark_without_a_value_is_refused():
     with pytest.raises(click.UsageError, match=r"--conf 's\.c', expected NAME=VALUE"):
         _merged({}, {}, ("s.a=2", "s.c"))
@@ -168,7 +189,6 @@ def kept(checkpoint, scheme="", **changes):
         {"parquet": "elsewhere"},
         {"topics": ["flights", "more"], "trigger": "5 seconds", "max_offsets_per_trigger": 10},
         {"aggregate": {**HOURLY, "parquet": "w", "topic": "other"}},
-        {"aggregate": None},
         {"scheme": "file://"},
     ],
 )
@@ -197,8 +217,16 @@ def test_a_checkpoint_elsewhere_keeps_nothing(tmp_path, monkeypatch):
 def test_another_pipeline_and_windows_of_another_kind_are_refused(tmp_path, given, words):
     before = kept(tmp_path)
     with pytest.raises(UsageError, match=re.escape(words)):
-        pc.remember(pc.read_config({**given, "checkpoint": str(tmp_path)}))
+        pc.check_same(pc.read_config({**given, "checkpoint": str(tmp_path)}))
     assert pc.recall(tmp_path) == before
+
+
+def test_windows_that_rest_for_a_while_are_the_same_when_they_are_wanted_again(tmp_path):
+    kept(tmp_path)
+    pc.remember(pc.read_config(settings(checkpoint=str(tmp_path), aggregate=None)))
+    again = {**hourly(window="2 hours"), "checkpoint": str(tmp_path)}
+    with pytest.raises(UsageError, match="was '1 hour' and is now '2 hours'"):
+        pc.check_same(pc.read_config(again))
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"checkpoint": 1}'])

@@ -103,7 +103,6 @@ def _stream(
     from hightide.java import find_java
     from hightide.spark import session
     from hightide.spark.pipeline import start
-    from hightide.spark.pipeline_config import remember
     from hightide_cli.pipeline import follow
 
     started = time.monotonic()
@@ -114,7 +113,6 @@ def _stream(
     try:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)
-        remember(config)
         running = start(spark, config)
         started = time.monotonic()
         # Windows that are over are written with the next records, so some are kept for the end.

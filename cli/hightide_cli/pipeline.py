@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -90,12 +91,12 @@ def run_(
 
     Each output is exactly once by its own checkpoint. Progress goes to the terminal, with -o ndjson
     to stdout. Ctrl-C or SIGTERM stops it; what was not finished is done again at the next start."""
-    from hightide.spark.pipeline_config import read_config, read_file, remember
+    from hightide.spark.pipeline_config import check_same, read_config, read_file
 
     given = read_file(file) if file is not None else {}
     config = read_config(_merged(given, flags, conf))
     _check_topics(config)
-    remember(config)
+    check_same(config)
     with _session(config, master) as session, _told_to_stop() as stop:
         from hightide.spark.pipeline import start
 
@@ -118,13 +119,20 @@ def _merged(
     for name, value in said.items():
         merged[name] = list(value) if isinstance(value, tuple) else value
     if aggregate:
-        merged["aggregate"] = {**given.get("aggregate", {}), **aggregate}
+        merged["aggregate"] = {**_table(given, "aggregate"), **aggregate}
     settings = [each.partition("=") for each in conf]
     if wrong := [name for name, equals, _ in settings if not equals]:
         raise click.UsageError(f"--conf {wrong[0]!r}, expected NAME=VALUE")
     if settings:
-        merged["spark"] = {**given.get("spark", {}), **{n: value for n, _, value in settings}}
+        merged["spark"] = {**_table(given, "spark"), **{n: value for n, _, value in settings}}
     return merged
+
+
+def _table(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = given.get(name, {})
+    if not isinstance(found, Mapping):
+        raise click.UsageError(f"{name} in the file is {found!r}, expected a table")
+    return found
 
 
 def _check_topics(config: PipelineConfig) -> None:
@@ -145,7 +153,9 @@ def _session(config: PipelineConfig, master: str | None) -> Iterator[Any]:
 
     say(f"using {find_java()}")
     made = session(f"hightide-{config.name}", master, config.spark)
-    made.sparkContext.setLogLevel("OFF")  # what ends a query is told by `check`
+    # What ends a query is told by `check`, what Spark refuses by `start`; each once.
+    made.sparkContext.setLogLevel("OFF")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     say(f"Spark {made.version} on {made.sparkContext.master}")
     try:
         yield made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hightide.errors import HightideError, UsageError
 from hightide.spark.offsets import Position
-from hightide.spark.pipeline_config import CORRUPT, EXCLUSIVE, Aggregate, PipelineConfig
+from hightide.spark.pipeline_config import (
+    CORRUPT,
+    EXCLUSIVE,
+    Aggregate,
+    PipelineConfig,
+    check_same,
+    remember,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
 
 ROWS, WINDOWS, RESULTS = "rows", "windows", "results"
 _EVENT_TIME = "_event_time"
+PLANNING_S = 60.0
+"""How long a query's source may take to come up before the next query starts."""
 
 
 class PipelineFailed(HightideError):
@@ -100,8 +110,9 @@ def _told_by_check() -> Iterator[None]:
 def start(spark: SparkSession, config: PipelineConfig, *, once: bool = False) -> Running:
     """Start every query of a pipeline; `once`: up to what is committed now.
 
-    Raises `UsageError` for settings that Spark refuses.
+    Raises `UsageError` for settings that Spark refuses, or that do not suit the checkpoint.
     """
+    check_same(config)
     outputs: dict[str, Callable[[], DataStreamWriter]] = {}
     aggregate = config.aggregate
     if config.parquet:
@@ -123,9 +134,20 @@ def start(spark: SparkSession, config: PipelineConfig, *, once: bool = False) ->
         for name, writer in {name: make() for name, make in outputs.items()}.items():
             writer = writer.queryName(f"{config.name}-{name}").trigger(**trigger)
             writer = writer.option("checkpointLocation", f"{config.checkpoint}/{name}")
-            running.queries[name] = writer.start()
+            running.queries[name] = query = writer.start()
+            _wait_until_planned(query)
         undo.pop_all()
+    remember(config)
     return running
+
+
+def _wait_until_planned(query: StreamingQuery) -> None:
+    """One after the other: starting sources share a map in Spark's JVM that no lock guards."""
+    deadline = time.monotonic() + PLANNING_S
+    while query.isActive and time.monotonic() < deadline:
+        if query.status["message"] != "Initializing sources":
+            return
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -189,8 +211,15 @@ def _parsed(frame: DataFrame, config: PipelineConfig) -> DataFrame:
     mode = "PERMISSIVE" if config.malformed == "keep" else "FAILFAST"
     options = {"mode": mode, "columnNameOfCorruptRecord": CORRUPT}
     whole = schema.add(CORRUPT, StringType())
-    value = f.from_json(f.col("value").cast("string"), whole, options).alias("event")
-    return frame.select(value, *EXCLUSIVE).select("event.*", *EXCLUSIVE)
+    text = f.col("value").cast("string")
+    event = f.from_json(text, whole, options).alias("event")
+    # Spark takes a blank value for a row of nulls.
+    blank = f.raise_error(f.lit("MALFORMED_RECORD: a value is blank")).cast("string")
+    blank = f.when(f.trim(text) == "", text if config.malformed == "keep" else blank)
+    frame = frame.select(event, blank.alias("blank"), *EXCLUSIVE)
+    fields = [f.col(f"event.`{name}`") for name in schema.fieldNames() if name != CORRUPT]
+    corrupt = f.coalesce(f.col(f"event.{CORRUPT}"), f.col("blank")).alias(CORRUPT)
+    return frame.select(*fields, corrupt, *EXCLUSIVE)
 
 
 def windows(frame: DataFrame, config: PipelineConfig, aggregate: Aggregate) -> DataFrame:

@@ -21,28 +21,31 @@ A TOML file has the names below; `[aggregate]` and `[spark]` are tables:
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from hightide.errors import UsageError
 
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row for each window and group, written once: when the watermark has passed its end."""
 
-    window: str
+    window: Text
     """How long a window is, as Spark says it: `1 hour`."""
     compute: list[str]
     """SQL aggregates with names: `count(*) AS flights`."""
     slide: str = ""
     """How far apart windows begin; empty: one begins where the last one ends."""
-    watermark: str = "10 minutes"
+    watermark: Text = "10 minutes"
     """How late a row may be, by event time, and still count."""
     by: list[str] = []
     """SQL expressions: one row for each of their values."""
@@ -76,9 +79,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A SQL expression; the record's timestamp unless said otherwise."""
     starting: Literal["earliest", "latest"] = "earliest"
     """Where a new pipeline begins; one that ran before goes on where it was."""
-    max_offsets_per_trigger: int | None = None
+    max_offsets_per_trigger: Annotated[int, msgspec.Meta(ge=1)] | None = None
     fail_on_data_loss: bool = True
-    trigger: str = "1 second"
+    trigger: Text = "1 second"
     """How often a batch begins at the most."""
     parquet: str = ""
     """A directory for the rows themselves."""
@@ -107,13 +110,25 @@ def read_config(given: Mapping[str, Any]) -> PipelineConfig:
     _check_names(given, PipelineConfig, "")
     if isinstance(given.get("aggregate"), Mapping):
         _check_names(given["aggregate"], Aggregate, "aggregate.")
+    given = {**given, "spark": dict(_dotted(given.get("spark", {})))}
     try:
-        config = msgspec.convert(dict(given), PipelineConfig)
+        config = msgspec.convert(given, PipelineConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"pipeline: {error}") from error
     for problem in _problems(config):
         raise UsageError(f"pipeline: {problem}")
     return config
+
+
+def _dotted(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of Spark by their whole names: TOML makes tables of names with dots."""
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"pipeline: spark is {settings!r}, expected a table of settings")
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _check_names(given: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
@@ -148,11 +163,18 @@ def _problems(config: PipelineConfig) -> list[str]:
                 "the aggregate goes nowhere: expected aggregate.parquet or aggregate.topic",
             ),
             (
-                aggregate.topic not in config.topics or not aggregate.topic,
+                not aggregate.topic or not _reads(config, aggregate.topic),
                 f"results go to {aggregate.topic!r}, which is read: expected another topic",
             ),
         ]
     return [problem for is_fine, problem in checks if not is_fine]
+
+
+def _reads(config: PipelineConfig, topic: str) -> bool:
+    try:
+        return topic in config.topics or re.fullmatch(config.pattern, topic) is not None
+    except re.error as error:
+        raise UsageError(f"pipeline: pattern {config.pattern!r}: {error}") from error
 
 
 def local_path(place: str) -> Path | None:
@@ -163,15 +185,23 @@ def local_path(place: str) -> Path | None:
     return Path(parts.path if parts.scheme else place)
 
 
+def check_same(config: PipelineConfig) -> None:
+    """Raise `UsageError` if a checkpoint is another pipeline's, or if its state does not suit the
+    aggregate any more."""
+    place = local_path(config.checkpoint)
+    if place is not None and (place / "pipeline.json").exists():
+        _check_same(recall(place), config, place / "pipeline.json")
+
+
 def remember(config: PipelineConfig) -> None:
-    """Keep the settings in the checkpoint, for `status`; raises `UsageError` if it is another
-    pipeline's, or if its state does not suit the aggregate any more."""
+    """Keep the settings that Spark accepted in the checkpoint, for `status` and `check_same`."""
     place = local_path(config.checkpoint)
     if place is None:
         return
     file = place / "pipeline.json"
-    if file.exists():
-        _check_same(recall(place), config, file)
+    if config.aggregate is None and file.exists():
+        # The windows' state stays, for whoever wants them again.
+        config = msgspec.structs.replace(config, aggregate=recall(place).aggregate)
     place.mkdir(parents=True, exist_ok=True)
     fresh = place / "pipeline.json.new"
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
