@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hightide_cli.demo import WATERMARK_H
-from hightide_cli.demo_check import Outcome, check
+from hightide_cli.demo_check import Outcome, check, read
 from hightide_cli.flights import HOUR_MS, load_flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -75,7 +75,7 @@ def output(finished, tmp_path):
 
 def results_of(output):
     """What the results topic held, for the cluster is gone: the same windows as JSON."""
-    rows = pq.read_table(output / "hourly").to_pylist()
+    rows = read(output / "hourly").to_pylist()
     times = ("window_start", "window_end")
     return [
         json.dumps({**row, **{name: row[name].isoformat() for name in times}}).encode()
@@ -92,9 +92,10 @@ def mismatches(table, output, results=None):
 
 def rewrite(folder, change):
     """Put `change(table)` in the place of what Spark wrote into a folder."""
-    stored = pq.read_table(folder, partitioning=None)
+    stored = read(folder)
     shutil.rmtree(folder)
-    folder.mkdir()
+    (folder / "_spark_metadata").mkdir(parents=True)
+    (folder / "_spark_metadata" / "0").write_text('v1\n{"path": "file:/there/part-0.parquet"}')
     pq.write_table(change(stored), folder / "part-0.parquet")
 
 
@@ -114,8 +115,8 @@ def test_the_demo_ends_well_and_says_what_it_compared(finished):
     assert said["flights in the source file"] == f"{ROWS:,}"
     assert said["flights in Parquet"] == f"{ROWS:,}"
     assert said["matches the source file"] == "yes"
-    assert pq.read_table(output / "flights").num_rows == ROWS
-    windows = pq.read_table(output / "hourly")
+    assert read(output / "flights").num_rows == ROWS
+    windows = read(output / "hourly")
     assert said["hours x airports that are over"] == f"{windows.num_rows:,}"
     assert windows.num_rows > 0
     assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")

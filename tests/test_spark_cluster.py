@@ -21,6 +21,8 @@ from sparkling import broker  # noqa: F401
 from standalone import Standalone, environment
 from test_spark_sink_queries import values_of
 
+from hightide.spark.pipeline_status import parquet_files
+
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
 SHOPS = ("Aue", "Bergen", "Chur")
@@ -90,7 +92,7 @@ def test_the_pipeline_runs_on_executors_elsewhere(broker, orders, masters, tmp_p
     results = broker.topic()
     done = run_pipeline(broker, orders, results, tmp_path, masters(kind))
     assert done.returncode == 0, done.stderr
-    rows = pq.read_table(tmp_path / "rows", partitioning=None)
+    rows = pq.read_table(parquet_files(tmp_path / "rows"), partitioning=None)
     assert sorted(rows["amount"].to_pylist()) == list(range(COUNT))
     found = [json.loads(value) for value in values_of(broker, results)]
     totals = {(int(row["window_start"][11:13]), row["shop"]): row["total"] for row in found}

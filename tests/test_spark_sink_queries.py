@@ -7,11 +7,8 @@ tasks that are to fail, run in a process of their own.
 
 # ruff: noqa: F811 - fixtures are imported by name
 
-import os
-import random
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -199,19 +196,3 @@ def test_a_task_that_fails_after_it_wrote_is_repeated_without_a_double(broker, t
     until(mark.exists, "the task fails, behind the first piece that it wrote")
     assert process.wait(DEADLINE_S * 2) == 0
     assert sorted(values_of(broker, target)) == numbered(0, 120_000)
-
-
-def test_a_driver_that_is_killed_leaves_every_row_once(broker, tmp_path):
-    source, target, checkpoint = broker.topic(), broker.topic(3), tmp_path / "checkpoint"
-    broker.fill(source, numbered(0, 3_000))
-    process = copy(broker, source, target, checkpoint, rows=150)
-    until(lambda: len(logged(checkpoint, "offsets")) > 2, "a few batches are planned")
-    seed = os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32)
-    print(f"CHAOS_SEED={seed}")
-    time.sleep(random.Random(int(seed)).uniform(0, 0.5))
-    os.killpg(process.pid, 9)
-    process.wait()
-    assert len(values_of(broker, target)) < 3_000
-    process = copy(broker, source, target, checkpoint, rows=3_000)
-    assert process.wait(DEADLINE_S * 2) == 0
-    assert sorted(values_of(broker, target)) == numbered(0, 3_000)

@@ -30,17 +30,24 @@ def check(
     table: pa.Table, output: Path, results: Sequence[bytes], watermark_h: int, outcome: Outcome
 ) -> None:
     """Compare what the pipeline wrote with the source file."""
-    import pyarrow.parquet as pq
-
-    stored = pq.read_table(output / "flights", partitioning=None)
+    stored = read(output / "flights")
     outcome.counts["flights in Parquet"] = stored.num_rows
     outcome.mismatches += _of_rows(table, stored.sort_by("offset"))
     expected = _finished(table, watermark_h)
     outcome.counts["hours x airports that are over"] = len(expected)
-    windows = pq.read_table(output / "hourly", partitioning=None).to_pylist()
+    windows = read(output / "hourly").to_pylist()
     topic = [msgspec.json.decode(value) for value in results]
     outcome.mismatches += _of_windows("in Parquet", [_window(row) for row in windows], expected)
     outcome.mismatches += _of_windows("in the topic", [_window(row) for row in topic], expected)
+
+
+def read(output: Path) -> pa.Table:
+    """What a query wrote to Parquet."""
+    import pyarrow.parquet as pq
+
+    from hightide.spark.pipeline_status import parquet_files
+
+    return pq.read_table(parquet_files(output), partitioning=None)
 
 
 def _of_rows(table: pa.Table, stored: pa.Table) -> list[str]:
@@ -105,11 +112,10 @@ def _of_windows(
 def plot(output: Path) -> None:
     """`delays.png`: the mean departure delay of each day and airport, from the hourly Parquet."""
     import numpy as np
-    import pyarrow.parquet as pq
     from matplotlib.figure import Figure
 
     days: dict[str, dict[int, list[int]]] = {}
-    for row in pq.read_table(output / "hourly", partitioning=None).to_pylist():
+    for row in read(output / "hourly").to_pylist():
         at, delays = _window(row)
         day = days.setdefault(at.origin, {}).setdefault(at.hour // 24, [0, 0])
         day[0] += delays.delay

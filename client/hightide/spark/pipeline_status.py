@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from hightide.messages import LATEST
 from hightide.spark.client import BlockingClient
@@ -78,6 +79,16 @@ def _of_query(
             )
         )
     return found
+
+
+def parquet_files(directory: Path) -> list[Path]:
+    """The files of an output that count, by Spark's own list of them: after a crash there may be
+    others, of batches that were written again. What reads the whole directory sees those, too."""
+    kept: set[str] = set()
+    for file in (directory / "_spark_metadata").iterdir():
+        if not file.name.startswith("."):
+            kept |= {json.loads(line)["path"] for line in file.read_text().splitlines()[1:]}
+    return sorted(directory / unquote(path.rpartition("/")[2]) for path in kept)
 
 
 def newest(directory: Path) -> int | None:
