@@ -266,27 +266,9 @@ class Segment:
         size = min(size, self.size - position)
         if first.size > size:
             return None
-        buffer = memoryview(_scratch)[:size] if size <= SCAN_BYTES else memoryview(bytearray(size))
-        got = self.file.read_into(buffer, position)
-        if got < min(size, first.size):
-            raise SegmentDamage(self.path, position, f"the file ends {size - got} bytes too early")
-        end, next_offset = self._check_run(buffer[:got], position, offset, limit_offset)
-        if end == 0:
-            return None
-        self._remember(next_offset, position + end)
-        return FileSlice(self.file, position, end, next_offset)
-
-    def _check_run(
-        self, buffer: memoryview, position: int, offset: int, limit_offset: int
-    ) -> tuple[int, int]:
-        """How many bytes of `buffer` are whole, good batches below the limit, and what follows."""
-        end, next_offset = 0, offset
+        end, next_offset = 0, min(offset, first.base_offset)
         try:
-            for header, batch in iter_batches(buffer):
-                check_crc(batch, header)
-                if end and header.base_offset < next_offset:
-                    raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
-                self._confirm_gap(header, position + end, next_offset)
+            for header in self._checked(position, size, first.size, next_offset):
                 if header.next_offset > limit_offset:
                     break
                 end += header.size
@@ -294,7 +276,36 @@ class Segment:
         except (CorruptBatch, SegmentDamage) as error:
             if end == 0:
                 raise SegmentDamage(self.path, position, str(error)) from error
-        return end, next_offset
+        if end == 0:
+            return None
+        self._remember(next_offset, position + end)
+        return FileSlice(self.file, position, end, next_offset)
+
+    def _checked(
+        self, position: int, size: int, first_size: int, expected: int
+    ) -> Iterator[BatchHeader]:
+        """The batches that lie whole in `size` bytes, the first of which has `first_size`; raises
+        `CorruptBatch` or `SegmentDamage` at one that is not good, or below the `expected` offset.
+        """
+        end = position + size
+        while position < end:
+            room = min(end - position, max(SCAN_BYTES, first_size))
+            whole = memoryview(_scratch if room <= SCAN_BYTES else bytearray(room))
+            got = self.file.read_into(whole[:room], position)
+            if got < first_size:
+                raise CorruptBatch(f"the file ends {room - got} bytes too early")
+            read = first_size = 0
+            for header, batch in iter_batches(whole[:got]):
+                check_crc(batch, header)
+                if header.base_offset < expected:
+                    raise CorruptBatch(f"offset {header.base_offset} follows {expected - 1}")
+                self._confirm_gap(header, position + read, expected)
+                yield header
+                read += header.size
+                expected = header.next_offset
+            if read == 0 or position + room == end:
+                return
+            position += read
 
     def _remember(self, offset: int, position: int) -> None:
         self._hints[offset] = position
