@@ -11,6 +11,8 @@ real brokers, in fetches and Arrow batches so small that there are many of them.
 import socket
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -24,9 +26,9 @@ from hightide import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut, wi
 from hightide import messages as m
 from hightide.blocking import Admin
 from hightide.errors import RemoteProtocolError
-from hightide.spark import fetch
+from hightide.spark import connection, fetch
 from hightide.spark.client import BlockingClient, client_for, is_here
-from hightide.spark.connection import BlockingConnection
+from hightide.spark.connection import REQUEST_TIMEOUT_S, BlockingConnection
 from hightide.spark.fetch import OffsetRange, read_range
 from hightide_cli.own_cluster import OwnCluster
 
@@ -133,6 +135,19 @@ def test_after_a_failure_the_next_call_opens_a_connection(played, kind, fail):
         each.accept()
         each.say(each.take())
         assert answered(client, asked)
+
+
+def test_bytes_that_come_now_and_then_do_not_put_off_the_deadline(played, monkeypatch):
+    client, peer, _ = played
+    asked = client.ask(peer.address, ASK)
+    peer.accept()
+    peer.take()
+    peer.link.sendall((100).to_bytes(wire.LENGTH_BYTES, "big") + b"a")  # the first byte of a frame
+    peer.link.shutdown(socket.SHUT_WR)
+    clock = SimpleNamespace(monotonic=count(0.0, REQUEST_TIMEOUT_S / 3).__next__)
+    monkeypatch.setattr(connection, "time", clock)
+    with pytest.raises(RequestTimedOut, match=f"within {REQUEST_TIMEOUT_S:g} s"):
+        client.answer(asked)
 
 
 def broker_at(number, host, port=1):

@@ -135,8 +135,8 @@ def test_a_time_wins_over_times_of_partitions_and_those_over_offsets(side):
         return getattr(options_of(False, **merged), side)
 
     or_latest = side == "ending"
-    for_each = ByTime(times={"t": {0: 1500, 1: 0}}, or_latest=or_latest)
-    for_all = ByTime(time=1_700_000_000_123, or_latest=or_latest)
+    for_each = ByTime({"t": {0: 1500, 1: 0}}, or_latest=or_latest)
+    for_all = ByTime(1_700_000_000_123, or_latest=or_latest)
     assert where(offsets) == {"t": {0: 7}}
     assert where(times) == where(offsets, times) == for_each
     assert where(time) == where(offsets, time) == where(times, time) == for_all
@@ -144,13 +144,13 @@ def test_a_time_wins_over_times_of_partitions_and_those_over_offsets(side):
 
 
 def test_a_time_says_nothing_about_the_other_side():
-    assert options_of(False, startingTimestamp="0").starting.time == 0
+    assert options_of(False, startingTimestamp="0").starting.at == 0
     assert options_of(False, startingTimestamp="0").ending == LATEST
     assert options_of(False, endingTimestamp="5").starting == EARLIEST
 
 
 def test_a_stream_may_begin_at_a_time():
-    assert options_of(True, startingTimestamp="5").starting == ByTime(time=5, or_latest=False)
+    assert options_of(True, startingTimestamp="5").starting == ByTime(5, or_latest=False)
 
 
 @pytest.mark.parametrize("name", ["startingTimestamp", "startingOffsetsByTimestamp"])

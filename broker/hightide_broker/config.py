@@ -13,11 +13,10 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from hightide.errors import Refused
 from hightide_broker.config_keys import KEYS, Key
-from hightide_broker.core.topic_config import TOPIC_KEYS
+from hightide_broker.core.topic_config import TOPIC_KEYS, unknown_key
 
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
 
@@ -135,9 +134,7 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
     for name, value in given.items():
         key = KEYS.get(name)
         if key is None:
-            close = get_close_matches(name, KEYS, n=1)
-            hint = f", did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"unknown configuration key {name!r}{hint}")
+            raise ConfigError(unknown_key(name, KEYS))
         _check(key, value)
     config = BrokerConfig({**values, **given}, frozenset(given))
     node = config.number("node.id")

@@ -17,6 +17,8 @@ from hightide import messages as m
 from hightide.background import open_background
 from hightide.connection import Connection
 from hightide.errors import (
+    SILENT,
+    UNREACHABLE,
     ApiError,
     BrokerUnreachable,
     ClosedError,
@@ -41,7 +43,6 @@ RETRY_BACKOFF_MAX_S = 1.0
 UNKNOWN_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
 METADATA_MAX_AGE_S = 300.0
-_RETRIABLE = (BrokerUnreachable, RequestTimedOut)
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -228,7 +229,7 @@ class Cluster:
             try:
                 connection = await self._pool.connection(host, port)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
-            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
+            except UNREACHABLE as error:
                 failure = error
             except ApiError as error:
                 if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
@@ -318,7 +319,7 @@ class Cluster:
                     return await attempt()
                 self._unhelpful = self._asking
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
-            except (ApiError, *_RETRIABLE) as error:
+            except (ApiError, *SILENT) as error:
                 elapsed = trio.current_time() - started
                 delay = self.backoff_s(attempts)
                 hopeless = isinstance(error, ApiError) and (

@@ -17,6 +17,8 @@ Exceptions are sorted by whose fault it was:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -318,3 +320,16 @@ class ApiError(_Attempted):
     def refresh(self) -> bool:
         """Whether metadata should be looked at again before a retry."""
         return ERRORS[self.code].refresh
+
+
+SILENT = (BrokerUnreachable, RequestTimedOut)
+"""Nothing was said: the same request may succeed later."""
+UNREACHABLE = (*SILENT, RemoteProtocolError)
+"""Nothing was said that makes sense: another connection or broker may do better."""
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """What goes behind a sentence about a name that nobody knows: the nearest one, or nothing."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f", did you mean {prefix}{by_lower[close[0]]}?" if close else ""

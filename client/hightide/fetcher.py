@@ -16,14 +16,12 @@ from hightide import messages as m
 from hightide.background import Nudge
 from hightide.cluster import Cluster
 from hightide.errors import (
+    UNREACHABLE,
     ApiError,
-    BrokerUnreachable,
     CorruptBatch,
     ErrorCode,
     HightideError,
     LogTruncated,
-    RemoteProtocolError,
-    RequestTimedOut,
     error_code,
 )
 from hightide.health import View
@@ -34,7 +32,6 @@ from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicP
 _NEVER = float("inf")
 TOGETHER_S = 0.1
 """How long a fetch waits for partitions of the same broker whose offsets are being looked up."""
-_RETRIABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
 
 
 class _Source(NamedTuple):
@@ -258,7 +255,7 @@ class Fetcher:
             nearby = {assignment.where for assignment in due if assignment.nearby is not None}
             try:
                 await self._fetch(source, due, nearby)
-            except (ApiError, *_RETRIABLE) as error:
+            except (ApiError, *UNREACHABLE) as error:
                 self._tell(error)
                 led = [a for a in due if a.where not in nearby]
                 if led and isinstance(error, ApiError) and not error.retriable:

@@ -8,17 +8,14 @@ from typing import Any
 from hightide import group_messages as g
 from hightide.cluster import Cluster
 from hightide.errors import (
+    UNREACHABLE,
     ApiError,
-    BrokerUnreachable,
     ErrorCode,
     HightideError,
-    RemoteProtocolError,
-    RequestTimedOut,
     error_code,
 )
 from hightide.messages import Message
 
-UNREACHABLE = (BrokerUnreachable, RequestTimedOut, RemoteProtocolError)
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NO_REFUSAL = (None, ErrorCode.MEMBER_ID_REQUIRED)
 

@@ -19,6 +19,7 @@ from hightide import group_messages as g
 from hightide.assignors import ASSIGNORS, Assignor, Member
 from hightide.cluster import Cluster
 from hightide.errors import (
+    UNREACHABLE,
     ApiError,
     ErrorCode,
     HightideError,
@@ -26,7 +27,7 @@ from hightide.errors import (
     UsageError,
     error_code,
 )
-from hightide.group_channel import UNREACHABLE, GroupChannel
+from hightide.group_channel import GroupChannel
 from hightide.subscription import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")

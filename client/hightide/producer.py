@@ -431,10 +431,9 @@ class Producer:
 
     async def flush(self) -> None:
         """Send everything that is buffered now and wait until each record has its outcome."""
-        if self._sender is None:
-            raise closed("producer")
+        sender = self._opened()
         self._accumulator.flushing += 1
-        self._sender.wake()
+        sender.wake()
         try:
             waiting = self._accumulator.unfinished()
             while waiting:

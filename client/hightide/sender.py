@@ -17,13 +17,13 @@ from hightide.background import Nudge
 from hightide.cluster import Cluster
 from hightide.connection import Answer
 from hightide.errors import (
+    UNREACHABLE,
     ApiError,
     BrokerUnreachable,
     DeliveryTimeout,
     ErrorCode,
     HightideError,
     RemoteProtocolError,
-    RequestTimedOut,
     error_code,
 )
 
@@ -207,7 +207,7 @@ class Sender:
         # The broker answers within request_timeout_ms; a little more is for the way back.
         try:
             response, _ = await answer.wait(self._request_timeout_s + 1.0)
-        except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError, ApiError) as error:
+        except (ApiError, *UNREACHABLE) as error:
             if isinstance(error, ApiError) and not error.retriable:
                 for batch in batches:
                     self.accumulator.fail(batch, error)

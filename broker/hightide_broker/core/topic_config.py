@@ -6,11 +6,10 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from hightide.errors import ErrorCode, Refused
+from hightide.errors import ErrorCode, Refused, did_you_mean
 
 _I64_MAX = (1 << 63) - 1
 
@@ -165,8 +164,6 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
         key.check(value)
 
 
-def unknown_key(name: str, known: Mapping[str, object]) -> str:
+def unknown_key(name: str, known: Iterable[str]) -> str:
     """The sentence for a key that does not exist."""
-    close = get_close_matches(name, known, n=1)
-    hint = f", did you mean {close[0]}?" if close else ""
-    return f"unknown configuration key {name!r}{hint}"
+    return f"unknown configuration key {name!r}{did_you_mean(name, known)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -19,18 +19,19 @@ from hightide import group_messages as g
 from hightide import messages as m
 from hightide.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
 from hightide.errors import (
+    SILENT,
+    UNREACHABLE,
     ApiError,
-    BrokerUnreachable,
     ErrorCode,
     HightideError,
-    RemoteProtocolError,
-    RequestTimedOut,
     error_code,
 )
 from hightide.records import Buffer
 from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked, BlockingConnection
 
 T = TypeVar("T")
+TRIED_AGAIN = (ApiError, *SILENT)
+"""What may go well later, except for some refusals."""
 LEAST_S = 0.1
 """What a request is given when the time is nearly over."""
 TOPIC_GONE_S = 5.0
@@ -76,14 +77,14 @@ class BlockingClient:
 
     def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """An answer of whichever broker gives one, in `timeout_s` for all of them."""
-        deadline = time.monotonic() + min(timeout_s, REQUEST_TIMEOUT_S)
+        deadline = time.monotonic() + timeout_s
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
         failure: HightideError | None = None
         for address in dict.fromkeys(known + self._bootstrap):
             try:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
                 return self.call(address, request, timeout_s=left_s)[0]
-            except (BrokerUnreachable, RequestTimedOut, RemoteProtocolError) as error:
+            except UNREACHABLE as error:
                 failure = error
             except ApiError as error:
                 if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
@@ -109,7 +110,7 @@ class BlockingClient:
             attempts += 1
             try:
                 return attempt(max(timeout_s - (time.monotonic() - started), LEAST_S))
-            except (ApiError, BrokerUnreachable, RequestTimedOut) as error:
+            except TRIED_AGAIN as error:
                 error.attempts, error.elapsed_s = attempts, time.monotonic() - started
                 delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
                 final = isinstance(error, ApiError) and is_final(error)
@@ -208,11 +209,11 @@ class BlockingClient:
                 response, received = self.call(
                     (broker.host, broker.port),
                     request,
-                    timeout_s=min(left_s, REQUEST_TIMEOUT_S),
+                    timeout_s=left_s,
                     attachments=attachments,
                 )
                 _raise(response.partitions[0], broker=f"{broker.host}:{broker.port}")
-            except (ApiError, BrokerUnreachable, RequestTimedOut):
+            except TRIED_AGAIN:
                 self.topics.pop(topic, None)
                 raise
             return response, received
@@ -237,12 +238,12 @@ class BlockingClient:
         return result
 
     def offsets(
-        self, wheres: Sequence[tuple[str, int]], timestamp: int, *, timeout_s: float
+        self, wanted: Mapping[tuple[str, int], int], *, timeout_s: float
     ) -> dict[tuple[str, int], m.ListOffsetsResult]:
-        """The same of many partitions, by one request to each leader; what did not work that way is
-        asked for one by one, as often as it takes."""
+        """The same of many partitions, each with its timestamp, by one request to each leader; what
+        did not work that way is asked for one by one, as often as it takes."""
         by_leader: dict[int, list[m.ListOffsetsPartition]] = {}
-        for topic, partition in wheres:
+        for (topic, partition), timestamp in wanted.items():
             with suppress(ApiError, KeyError):
                 leader = self.leader(topic, partition).leader
                 part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
@@ -250,13 +251,12 @@ class BlockingClient:
         found: dict[tuple[str, int], m.ListOffsetsResult] = {}
         for leader, parts in by_leader.items():
             broker, request = self.brokers[leader], m.ListOffsetsRequest(partitions=parts)
-            with suppress(ApiError, BrokerUnreachable, RequestTimedOut):
-                limit_s = min(timeout_s, REQUEST_TIMEOUT_S)
-                answer, _ = self.call((broker.host, broker.port), request, timeout_s=limit_s)
+            with suppress(*TRIED_AGAIN):
+                answer, _ = self.call((broker.host, broker.port), request, timeout_s=timeout_s)
                 for result in answer.partitions:
                     if result.error is None:
                         found[result.topic, result.partition] = result
-        for where in wheres:
+        for where, timestamp in wanted.items():
             if where not in found:
                 found[where] = self.offset(*where, timestamp, timeout_s=timeout_s)
         return found
@@ -310,7 +310,7 @@ class BlockingClient:
             info = self.brokers[broker]
             try:
                 response, _ = self.call((info.host, info.port), request)
-            except (ApiError, BrokerUnreachable, RequestTimedOut):
+            except TRIED_AGAIN:
                 return  # whoever waits looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
                 return

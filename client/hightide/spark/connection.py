@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from hightide.records import Buffer
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
+"""The most that one request may take, whatever its caller would wait."""
 
 Answer = tuple[Any, list[memoryview]]
 """A response and its attachments."""
@@ -62,13 +65,8 @@ class BlockingConnection:
         buffers = wire.encode_request(
             request, request_id=self._next_id, client=CLIENT_ID, attachments=attachments
         )
-        try:
-            self._socket.settimeout(timeout_s)
+        with self._within(timeout_s):
             self._socket.sendall(b"".join(buffers))
-        except TimeoutError as error:
-            raise self._timed_out(timeout_s) from error
-        except OSError as error:
-            raise self._broken(error) from error
         self._unanswered.add(self._next_id)
         return Asked(self, self._next_id, API_BY_REQUEST[type(request)].response)
 
@@ -92,32 +90,37 @@ class BlockingConnection:
             return wire.decode_body(envelope.body, asked.kind), frame.attachments
 
     def _receive_frame(self, timeout_s: float) -> wire.Frame:
-        try:
-            self._socket.settimeout(timeout_s)
-            length = wire.frame_length(self._receive(wire.LENGTH_BYTES))
-            body = self._receive(length)
-        except TimeoutError as error:
-            raise self._timed_out(timeout_s) from error
-        except OSError as error:
-            raise self._broken(error) from error
+        with self._within(timeout_s) as deadline:
+            length = wire.frame_length(self._receive(wire.LENGTH_BYTES, deadline))
+            body = self._receive(length, deadline)
         return wire.split_frame(body, message_limit=wire.RESPONSE_MESSAGE_BYTES_MAX)
 
-    def _receive(self, count: int) -> memoryview:
+    def _receive(self, count: int, deadline: float) -> memoryview:
         data = view = np.empty(count, np.uint8).data
         while view:
+            # The socket's own limit is for one piece: a byte now and then would never reach it.
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left_s)
             got = self._socket.recv_into(view)
             if got == 0:
                 raise BrokerUnreachable("the broker closed the connection", broker=self.address)
             view = view[got:]
         return data
 
-    def _timed_out(self, timeout_s: float) -> RequestTimedOut:
-        return RequestTimedOut(
-            f"no answer within {timeout_s:g} s", broker=self.address, elapsed_s=timeout_s
-        )
-
-    def _broken(self, error: OSError) -> BrokerUnreachable:
-        return BrokerUnreachable(f"connection broke: {error}", broker=self.address)
+    @contextmanager
+    def _within(self, timeout_s: float) -> Iterator[float]:
+        """A deadline for all that is done with the socket; what ends it is raised as ours."""
+        timeout_s = min(timeout_s, REQUEST_TIMEOUT_S)
+        try:
+            self._socket.settimeout(timeout_s)
+            yield time.monotonic() + timeout_s
+        except TimeoutError as error:
+            why = f"no answer within {timeout_s:g} s"
+            raise RequestTimedOut(why, broker=self.address, elapsed_s=timeout_s) from error
+        except OSError as error:
+            raise BrokerUnreachable(f"connection broke: {error}", broker=self.address) from error
 
     def close(self) -> None:
         """Close the socket."""

@@ -17,14 +17,12 @@ from hightide.arrow import join_arrow
 from hightide.columns import Columns, open_batch
 from hightide.errors import (
     ApiError,
-    BrokerUnreachable,
     ErrorCode,
     RemoteProtocolError,
-    RequestTimedOut,
 )
 from hightide.records import BatchHeader, check_crc, iter_batches
-from hightide.spark.client import BlockingClient, client_for
-from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked
+from hightide.spark.client import TRIED_AGAIN, BlockingClient, client_for
+from hightide.spark.connection import Answer, Asked
 from hightide.spark.offsets import DataLoss
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ BYTES_PER_BATCH = 8 << 20
 """A batch for Spark is handed on when it has so many rows or bytes."""
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100
-_TRIED_AGAIN = (ApiError, BrokerUnreachable, RequestTimedOut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class _Fetches:
         self.timeout_s = timeout_s
         self._near: m.BrokerInfo | None = None
         self._ahead: tuple[int, Asked] | None = None
-        with suppress(*_TRIED_AGAIN):
+        with suppress(*TRIED_AGAIN):
             if wanted.topic not in client.topics:
                 client.refresh([wanted.topic], timeout_s=timeout_s)
             self._near = client.nearby(wanted.topic, wanted.partition)
@@ -155,7 +152,7 @@ class _Fetches:
         if topic not in self.client.topics:
             return  # whoever waits for it looks first, as often as it takes
         near, self._near = self._near, None
-        with suppress(*_TRIED_AGAIN):
+        with suppress(*TRIED_AGAIN):
             broker = near or self.client.leader_of(topic, partition, timeout_s=self.timeout_s)
             rack = "" if near is None else broker.rack or broker.host
             asked = self.client.ask((broker.host, broker.port), self._request(position, rack))
@@ -182,9 +179,8 @@ class _Fetches:
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != position:
             return None
-        with suppress(*_TRIED_AGAIN):
-            timeout_s = min(self.timeout_s, REQUEST_TIMEOUT_S)
-            answer = self.client.answer(ahead[1], timeout_s=timeout_s)
+        with suppress(*TRIED_AGAIN):
+            answer = self.client.answer(ahead[1], timeout_s=self.timeout_s)
             result = answer[0].partitions[0]
             if result.error is None and (result.records >= 0 or self._near is None):
                 return answer

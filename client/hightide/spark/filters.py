@@ -56,9 +56,12 @@ class Bounds:
         return replace(wanted, start=int(start), end=int(end))
 
 
+EVERYTHING = Bounds()
+
+
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """The bounds that some filters set; those that set none are passed over."""
-    found = Bounds()
+    found = EVERYTHING
     for each in filters:
         found = _narrowed(found, each)
     return found

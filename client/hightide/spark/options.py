@@ -10,11 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from hightide.cluster import parse_bootstrap
-from hightide.errors import UsageError
+from hightide.errors import UsageError, did_you_mean
 from hightide.messages import EARLIEST, LATEST
 from hightide.records import TIMESTAMP_MAX
 
@@ -59,15 +58,15 @@ LOOK_UP_TIMEOUT_S = 60.0
 _UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 Offsets = dict[str, dict[int, int]]
-"""topic → partition → offset; -2 is earliest, -1 is latest."""
+"""topic → partition → offset (-2 is earliest, -1 is latest) or time in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """The first record of a time (ms) or later: one time for all partitions, or one for each."""
+    """The first record of a time (ms) or later."""
 
-    time: int | None = None
-    times: Offsets | None = None
+    at: int | Offsets
+    """One time for all partitions, or one for each."""
     or_latest: bool = True
     """What to do where nothing is that late: go to the end, or fail."""
 
@@ -184,11 +183,10 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """Options by their names in lower case; raises for one that nobody knows."""
     given = {str(name).lower(): value for name, value in dict(options).items()}
-    known = {name.lower(): name for name in names}
+    known = {name.lower() for name in names}
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f", did you mean {known[close[0]]}?" if close else ""
+            hint = did_you_mean(name, names)
             raise UsageError(f"unknown option {name!r} of format 'hightide'{hint}")
     return given
 
@@ -279,10 +277,10 @@ def _where(side: str, given: Mapping[str, str], default: str, topics: tuple[str,
     if (text := given.get(f"{side}timestamp")) is not None:
         if not (text.isascii() and text.isdecimal() and int(text) <= TIMESTAMP_MAX):
             raise UsageError(f"{side}Timestamp is {text!r}, expected ms since 1970")
-        return ByTime(time=int(text), or_latest=or_latest)
+        return ByTime(int(text), or_latest)
     if (text := given.get(f"{side}offsetsbytimestamp")) is not None:
         times = _by_partition(f"{side}OffsetsByTimestamp", text, topics, least=0)
-        return ByTime(times=times, or_latest=or_latest)
+        return ByTime(times, or_latest)
     text = given.get(f"{side}offsets", default)
     if text.lower() in ("earliest", "latest"):
         return EARLIEST if text.lower() == "earliest" else LATEST

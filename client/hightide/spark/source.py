@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from hightide.errors import HightideError, UsageError
 from hightide.messages import EARLIEST, LATEST
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import OffsetRange, read_range
-from hightide.spark.filters import Bounds, bounds_of
+from hightide.spark.filters import EVERYTHING, Bounds, bounds_of
 from hightide.spark.offsets import (
     DataLoss,
     Json,
@@ -105,70 +105,58 @@ class _Planner:
                 raise UsageError(f"assign names {topic}-{missing[0]}, which does not exist")
         return found
 
-    def place(self, where: tuple[str, int], timestamp: int) -> Place:
-        """Where a partition begins (EARLIEST) or ends (LATEST), and its leader epoch."""
-        found = self.client.offset(*where, timestamp, timeout_s=self.options.look_up_timeout_s)
-        return Place(found.offset, found.leader_epoch)
-
-    def places(self, timestamp: int) -> dict[tuple[str, int], Place]:
-        """The same of every partition that is wanted, as of the last refresh."""
-        found = self.client.offsets(
-            self.partitions(), timestamp, timeout_s=self.options.look_up_timeout_s
-        )
+    def look_up(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Place]:
+        """Where partitions have a time in ms, begin (EARLIEST) or end (LATEST), and the leader
+        epochs there; offset -1 where nothing is that late."""
+        found = self.client.offsets(wanted, timeout_s=self.options.look_up_timeout_s)
         return {where: Place(each.offset, each.leader_epoch) for where, each in found.items()}
 
     def heads(self) -> Position:
         """The high watermarks now."""
-        ids = self.refresh()
-        return Position(self.places(LATEST), ids)
+        return self.resolve(LATEST, "ending")
+
+    def starts(self, wheres: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The first offsets of partitions."""
+        found = self.look_up(dict.fromkeys(wheres, EARLIEST))
+        return {where: place.offset for where, place in found.items()}
 
     def resolve(self, wanted: Where, side: str) -> Position:
         """Where an option wants to begin (`starting`) or end (`ending`), as places."""
         ids = self.refresh()
-        if isinstance(wanted, int):
-            return Position(self.places(wanted), ids)
-        places = {where: self._resolved(where, wanted, side) for where in self.partitions()}
-        named = wanted.times if isinstance(wanted, ByTime) else wanted
-        if isinstance(named, dict):
-            every = {(topic, number) for topic, numbers in named.items() for number in numbers}
-            if unknown := sorted(every - set(places)):
-                where = f"{unknown[0][0]}-{unknown[0][1]}"
-                raise UsageError(f"{_option(wanted, side)} names {where}, which is not read")
-        return Position(places, ids)
-
-    def _resolved(self, where: tuple[str, int], wanted: Offsets | ByTime, side: str) -> Place:
         if isinstance(wanted, ByTime):
-            name = _option(wanted, side)
-            time = wanted.time if wanted.times is None else _named(wanted.times, where, name)
-            assert time is not None, "one of the two is given"
-            found = self.place(where, time)
-            if found.offset < 0 and not wanted.or_latest:
-                raise UsageError(
-                    f"{where[0]}-{where[1]} has no record of {time} ms or later; "
-                    "startingOffsetsByTimestampStrategy=latest would begin at its end"
-                )
-            return found if found.offset >= 0 else self.place(where, LATEST)
-        name = _option(wanted, side)
-        offset = _named(wanted, where, name)
-        return self.place(where, offset) if offset < 0 else Place(offset, -1)
+            times = _said(wanted.at, self.partitions(), f"{side}OffsetsByTimestamp")
+            return Position(self._at_times(times, wanted.or_latest), ids)
+        said = _said(wanted, self.partitions(), f"{side}Offsets")
+        given = {where: Place(offset, -1) for where, offset in said.items() if offset >= 0}
+        asked = {where: offset for where, offset in said.items() if offset < 0}
+        return Position(given | self.look_up(asked), ids)
 
-    def starts(self, wheres: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """The first offsets of partitions that nothing is known of yet."""
-        found = self.client.offsets(wheres, EARLIEST, timeout_s=self.options.look_up_timeout_s)
-        return {where: each.offset for where, each in found.items()}
+    def _at_times(
+        self, times: Mapping[tuple[str, int], int], or_latest: bool
+    ) -> dict[tuple[str, int], Place]:
+        found = self.look_up(times)
+        late = [where for where, place in found.items() if place.offset < 0]
+        if late and not or_latest:
+            topic, partition = late[0]
+            raise UsageError(
+                f"{topic}-{partition} has no record of {times[late[0]]} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest would begin at its end"
+            )
+        return found | self.look_up(dict.fromkeys(late, LATEST))
 
     def ranges(
-        self, start: Position, end: Position, bounds: Bounds | None = None
+        self, start: Position, end: Position, bounds: Bounds = EVERYTHING
     ) -> list[OffsetRange]:
         """What lies between two positions and within `bounds`; partitions that `start` does not
         know begin at their start."""
+        first = self.starts(where for where in end.places if where not in start.places)
+        since = self._since(bounds, end)
         ranges = []
-        first = self.starts([where for where in end.places if where not in start.places])
         for where, place in sorted(end.places.items()):
             topic, partition = where
             begin = begin_of(start, where, first)
             whole = OffsetRange(topic, end.topic_ids[topic], partition, begin, place.offset)
-            if begin < place.offset and (left := self._within(whole, bounds)) is not None:
+            if (left := bounds.cut(whole, since.get(where, begin))) is not None:
                 ranges.append(left)
         options = self.options
         return split(
@@ -177,14 +165,16 @@ class _Planner:
             max_records=options.max_records_per_partition,
         )
 
-    def _within(self, whole: OffsetRange, bounds: Bounds | None) -> OffsetRange | None:
-        if bounds is None or not bounds.reads(whole.topic, whole.partition):
-            return whole if bounds is None else None
-        since = whole.start
-        if bounds.since_ms >= 0:
-            found = self.place((whole.topic, whole.partition), int(bounds.since_ms))
-            since = found.offset if found.offset >= 0 else whole.end
-        return bounds.cut(whole, since)
+    def _since(self, bounds: Bounds, end: Position) -> dict[tuple[str, int], int]:
+        """Where the earliest time of the bounds begins; empty if they have none."""
+        if bounds.since_ms < 0:
+            return {}
+        wheres = [where for where in end.places if bounds.reads(*where)]
+        found = self.look_up(dict.fromkeys(wheres, int(bounds.since_ms)))
+        return {
+            where: place.offset if place.offset >= 0 else end.places[where].offset
+            for where, place in found.items()
+        }
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """An executor's part."""
@@ -198,17 +188,24 @@ class _Planner:
         )
 
 
-def _option(wanted: Where, side: str) -> str:
-    """The option that said it."""
-    return f"{side}OffsetsByTimestamp" if isinstance(wanted, ByTime) else f"{side}Offsets"
-
-
-def _named(offsets: Offsets, where: tuple[str, int], option: str) -> int:
-    found = offsets.get(where[0], {}).get(where[1])
-    if found is None:
-        place = f"{where[0]}-{where[1]}"
-        raise UsageError(f"{option} says nothing about {place}: name every partition")
-    return found
+def _said(
+    option: int | Offsets, wheres: Sequence[tuple[str, int]], name: str
+) -> dict[tuple[str, int], int]:
+    """What an option says of each partition that is read; raises `UsageError` if it leaves one out
+    or names another."""
+    if isinstance(option, int):
+        return dict.fromkeys(wheres, option)
+    said = {
+        (topic, number): value
+        for topic, numbers in option.items()
+        for number, value in numbers.items()
+    }
+    for topic, number in wheres:
+        if (topic, number) not in said:
+            raise UsageError(f"{name} says nothing about {topic}-{number}: name every partition")
+    for topic, number in sorted(said.keys() - {*wheres}):
+        raise UsageError(f"{name} names {topic}-{number}, which is not read")
+    return said
 
 
 class HightideReader(DataSourceReader):
@@ -216,31 +213,29 @@ class HightideReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._planner = _Planner(options)
-        self._bounds = Bounds()
+        self._bounds = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
         """One task for each partition that has anything to read."""
         planner = self._planner
         start = planner.resolve(planner.options.starting, "starting")
         end = planner.resolve(planner.options.ending, "ending")
-        self._check_range(start, end)
+        self._check_end(end)
         wanted = planner.ranges(start, end, self._bounds)
         ranges: list[InputPartition] = [RangePartition(each) for each in wanted]
         # Spark wants at least one task, also for nothing.
         nothing = OffsetRange("", "", 0, 0, 0)
         return ranges or [RangePartition(nothing)]
 
-    def _check_range(self, start: Position, end: Position) -> None:
-        """Refuse offsets that the log does not hold, when they were given as numbers."""
-        planner = self._planner
-        for where, place in end.places.items():
-            if isinstance(planner.options.ending, dict) and place.leader_epoch < 0:
-                head = planner.place(where, LATEST)
-                if place.offset > head.offset:
-                    raise UsageError(
-                        f"endingOffsets of {where[0]}-{where[1]} is {place.offset}, "
-                        f"the high watermark is {head.offset}"
-                    )
+    def _check_end(self, end: Position) -> None:
+        """Refuse offsets that the log does not hold: numbers that were given have no epoch."""
+        given = [where for where, place in end.places.items() if place.leader_epoch < 0]
+        for where, head in self._planner.look_up(dict.fromkeys(given, LATEST)).items():
+            if end.places[where].offset > head.offset:
+                raise UsageError(
+                    f"endingOffsets of {where[0]}-{where[1]} is {end.places[where].offset}, "
+                    f"the high watermark is {head.offset}"
+                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
@@ -305,7 +300,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = no_further_back(begin, end)
         if not advanced(begin, end):
             return start
-        first = self._planner.starts([where for where in end.places if where not in begin.places])
+        first = self._planner.starts(where for where in end.places if where not in begin.places)
         if self._waits_for_more(backlog(begin, end, first)):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -381,14 +376,21 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Once for each run: is what the checkpoint says still what the cluster holds?"""
         if self._checked:
             return
-        ids = self._planner.refresh()
-        again = begin.made_again(ids)
-        for (topic, partition), place in begin.places.items():
-            why = None if topic in again else self._loss(topic, partition, place, ids)
+        planner = self._planner
+        ids = planner.refresh()
+        known = begin.without(begin.made_again(ids)).places
+        there = [where for where in known if where[0] in ids and planner.options.reads(*where)]
+        first, heads = planner.starts(there), planner.look_up(dict.fromkeys(there, LATEST))
+        for where, place in known.items():
+            if where in heads:
+                why = self._cut(where, place, first[where], heads[where].offset)
+            elif where[0] in ids:
+                why = "the partition is no longer assigned"
+            else:
+                why = "the topic is gone, or no longer subscribed"
             if why is not None:
-                self._lost(
-                    f"{topic}-{partition}: the query goes on at offset {place.offset}, but {why}"
-                )
+                name = f"{where[0]}-{where[1]}"
+                self._lost(f"{name}: the query goes on at offset {place.offset}, but {why}")
         self._checked = True
 
     def _lost(self, what: str) -> None:
@@ -397,27 +399,19 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLoss(f"{what}. To go on without what is lost set failOnDataLoss=false")
         log.warning("%s; going on without what is lost", what)
 
-    def _loss(self, topic: str, partition: int, place: Place, ids: dict[str, str]) -> str | None:
-        """What is wrong with a place of the checkpoint; None if it is fine."""
-        if topic not in ids:
-            return "the topic is gone, or no longer subscribed"
-        if not self._planner.options.reads(topic, partition):
-            return "the partition is no longer assigned"
-        first = self._planner.place((topic, partition), EARLIEST).offset
+    def _cut(self, where: tuple[str, int], place: Place, first: int, head: int) -> str | None:
+        """What a log from `first` to `head` lacks of what was read up to a place of the checkpoint,
+        or would be read next; None if it is whole."""
         if place.offset < first:
             return f"the log begins at offset {first}: records were deleted"
-        head = self._planner.place((topic, partition), LATEST).offset
         if place.offset > head:
             return f"the high watermark is {head}: the log was cut"
-        if place.leader_epoch >= 0:
-            timeout_s = self._planner.options.look_up_timeout_s
-            end = self._planner.client.epoch_end(
-                topic, partition, place.leader_epoch, timeout_s=timeout_s
-            )
-            if 0 <= end.end_offset < place.offset:
-                return (
-                    f"leader epoch {place.leader_epoch} ends at {end.end_offset}: the log was cut"
-                )
+        if place.leader_epoch < 0:
+            return None
+        timeout_s = self._planner.options.look_up_timeout_s
+        end = self._planner.client.epoch_end(*where, place.leader_epoch, timeout_s=timeout_s)
+        if 0 <= end.end_offset < place.offset:
+            return f"leader epoch {place.leader_epoch} ends at {end.end_offset}: the log was cut"
         return None
 
     def reportLatestOffset(self) -> Json | None:
