@@ -15,6 +15,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -177,9 +178,6 @@ def check(address, place, values):
     for partition, found in offsets.items():
         assert sorted(found) == list(range(len(found))), f"partition {partition}, seed {SEED}"
 
-    class There:
-        def __init__(self):
-            self.address = address
-
-    stored = sorted(record.value for record in records_of(There(), "target"))
+    cluster = SimpleNamespace(address=address)
+    stored = sorted(record.value for record in records_of(cluster, "target"))
     assert stored == values, f"seed {SEED}"

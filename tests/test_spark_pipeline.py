@@ -293,7 +293,7 @@ def test_a_command_ends_well_when_told_and_the_next_goes_on(spark, broker, tmp_p
     assert (first["query"], first["rows"], 0 < first["lag"][topic] < 500) == ("rows", 20, True)
     assert sum(row["lag"] for row in hightide(*status).rows) > 0
     broker.fill(topic, numbered(500, 510), partition=1)
-    monkeypatch.setattr("hightide_cli.pipeline._session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("hightide_cli.pipeline.open_session", lambda *_: nullcontext(spark))
     ended = CliRunner().invoke(cli, [*words, "--once"])
     assert ended.exit_code == 0, ended.output
     last = json.loads(ended.stdout.splitlines()[-1])

@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -22,6 +20,7 @@ import click
 
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster, memory_mb
+from hightide_cli.pipeline import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +58,8 @@ def spark(
 ) -> None:
     """Spark reads a topic into count(), runs small micro-batches, and writes to a topic, beside a
     source that does nothing; each partition on up to three brokers, acks=all."""
+    from hightide_cli.memory_source import MemorySource
+
     figures: dict[str, Any] = {
         "bench": "spark",
         "records": records,
@@ -69,25 +70,12 @@ def spark(
         work = Work(cluster.address, records, record_size, partitions, min(brokers, 3))
         run(work.fill)
         figures |= work.memory()
-        with _session(master) as session:
+        with open_session("hightide-bench", master, {}) as session:
+            session.dataSource.register(MemorySource)
             for step in (work.read, work.micro_batches, work.write):
                 say(f"measuring {step.__name__} …")
                 figures |= step(session)
     show_one(figures, output)
-
-
-@contextmanager
-def _session(master: str) -> Iterator[SparkSession]:
-    from hightide.spark import session
-    from hightide_cli.memory_source import MemorySource
-
-    made = session("hightide-bench", master)
-    made.sparkContext.setLogLevel("ERROR")
-    made.dataSource.register(MemorySource)
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 class Work:

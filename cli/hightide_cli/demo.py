@@ -100,17 +100,12 @@ def _stream(
     cluster: OwnCluster, table: pa.Table, output: Path, master: str, outcome: Outcome
 ) -> None:
     """Start the pipeline, replay the flights under it, and let it end where they end."""
-    from hightide.java import find_java
-    from hightide.spark import session
     from hightide.spark.pipeline import start
-    from hightide_cli.pipeline import follow
+    from hightide_cli.pipeline import follow, open_session
 
     started = time.monotonic()
     run(_make_topics, cluster.address)
-    say(f"starting Spark with {find_java()}")
-    spark = session("hightide-demo", master)
-    spark.sparkContext.setLogLevel("OFF")
-    try:
+    with open_session("hightide-demo", master, {}) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)
         running = start(spark, config)
@@ -129,8 +124,6 @@ def _stream(
         running = start(spark, config, once=True)
         follow(running, threading.Event(), "table", timeout_s=TIMEOUT_S)
         outcome.seconds["replay and pipeline"] = time.monotonic() - started
-    finally:
-        spark.stop()
 
 
 def _let_work(running: Running) -> None:

@@ -65,23 +65,27 @@ class MemorySource(DataSource):
         return [Rows(share, size) for share in shares(rows, tasks)]
 
 
-class _Reader(DataSourceReader):
+class _Planned:
+    """Both readers have the same tasks, of a batch query and of each micro-batch."""
+
     def __init__(self, plan: list[InputPartition]) -> None:
         self._plan = plan
-
-    def partitions(self) -> list[InputPartition]:
-        return self._plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Rows)
         return batches(partition.count, partition.size)
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _Reader(_Planned, DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        return self._plan
+
+
+class _StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A position is the number of micro-batches that were made."""
 
     def __init__(self, plan: list[InputPartition], total: int) -> None:
-        self._plan = plan
+        super().__init__(plan)
         self._total = total
 
     def initialOffset(self) -> dict[str, int]:
@@ -98,10 +102,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return self._plan
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Rows)
-        return batches(partition.count, partition.size)
 
 
 def shares(rows: int, parts: int) -> list[int]:

@@ -18,6 +18,8 @@ from hightide.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, say, show, timeout_option
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from hightide.spark.pipeline import Progress, Running
     from hightide.spark.pipeline_config import PipelineConfig
 
@@ -97,7 +99,8 @@ def run_(
     config = read_config(_merged(given, flags, conf))
     _check_topics(config)
     check_same(config)
-    with _session(config, master) as session, _told_to_stop() as stop:
+    name = f"hightide-{config.name}"
+    with open_session(name, master, config.spark) as session, _told_to_stop() as stop:
         from hightide.spark.pipeline import start
 
         running = start(session, config, once=once)
@@ -147,12 +150,15 @@ def _check_topics(config: PipelineConfig) -> None:
 
 
 @contextmanager
-def _session(config: PipelineConfig, master: str | None) -> Iterator[Any]:
+def open_session(
+    name: str, master: str | None, settings: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """A session of Spark; says which Java and which Spark it is."""
     from hightide.java import find_java
     from hightide.spark import session
 
     say(f"using {find_java()}")
-    made = session(f"hightide-{config.name}", master, config.spark)
+    made = session(name, master, settings)
     # What ends a query is told by `check`, what Spark refuses by `start`; each once.
     made.sparkContext.setLogLevel("OFF")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

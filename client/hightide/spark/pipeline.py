@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,9 @@ from hightide.spark.offsets import Position
 from hightide.spark.pipeline_config import (
     CORRUPT,
     EXCLUSIVE,
+    RESULTS,
+    ROWS,
+    WINDOWS,
     Aggregate,
     PipelineConfig,
     check_same,
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-ROWS, WINDOWS, RESULTS = "rows", "windows", "results"
 _EVENT_TIME = "_event_time"
 PLANNING_S = 60.0
 """How long a query's source may take to come up before the next query starts."""
@@ -113,32 +115,34 @@ def start(spark: SparkSession, config: PipelineConfig, *, once: bool = False) ->
     Raises `UsageError` for settings that Spark refuses, or that do not suit the checkpoint.
     """
     check_same(config)
-    outputs: dict[str, Callable[[], DataStreamWriter]] = {}
-    aggregate = config.aggregate
-    if config.parquet:
-        outputs[ROWS] = lambda: _to_parquet(rows(spark, config, ROWS), config.parquet)
-    if aggregate is not None and aggregate.parquet:
-        outputs[WINDOWS] = lambda: _to_parquet(
-            windows(rows(spark, config, WINDOWS), config, aggregate), aggregate.parquet
-        )
-    if aggregate is not None and aggregate.topic:
-        outputs[RESULTS] = lambda: _to_topic(
-            results(windows(rows(spark, config, RESULTS), config, aggregate), aggregate),
-            config.bootstrap,
-            aggregate.topic,
-        )
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": config.trigger}
     running = Running({})
     with ExitStack() as undo, _spark_says_no():
         undo.callback(running.stop)
-        for name, writer in {name: make() for name, make in outputs.items()}.items():
-            writer = writer.queryName(f"{config.name}-{name}").trigger(**trigger)
+        for name, writer in _writers(spark, config).items():
+            writer = writer.queryName(config.query_name(name)).trigger(**trigger)
             writer = writer.option("checkpointLocation", f"{config.checkpoint}/{name}")
             running.queries[name] = query = writer.start()
             _wait_until_planned(query)
         undo.pop_all()
     remember(config)
     return running
+
+
+def _writers(spark: SparkSession, config: PipelineConfig) -> dict[str, DataStreamWriter]:
+    """What makes each output that is wanted, by the name of its query."""
+    found = {}
+    if config.parquet:
+        found[ROWS] = _to_parquet(rows(spark, config, ROWS), config.parquet)
+    if (aggregate := config.aggregate) is None:
+        return found
+    if aggregate.parquet:
+        frame = windows(rows(spark, config, WINDOWS), config, aggregate)
+        found[WINDOWS] = _to_parquet(frame, aggregate.parquet)
+    if aggregate.topic:
+        frame = windows(rows(spark, config, RESULTS), config, aggregate)
+        found[RESULTS] = _to_topic(results(frame, aggregate), config.bootstrap, aggregate.topic)
+    return found
 
 
 def _wait_until_planned(query: StreamingQuery) -> None:
@@ -170,7 +174,7 @@ def source(spark: SparkSession, config: PipelineConfig, query: str) -> DataFrame
         "bootstrap.servers": config.bootstrap,
         "startingOffsets": config.starting,
         "failOnDataLoss": config.fail_on_data_loss,
-        "groupId": f"{config.name}-{query}",
+        "groupId": config.query_name(query),
     }
     if config.pattern:
         options["subscribePattern"] = config.pattern
@@ -198,7 +202,7 @@ def rows(spark: SparkSession, config: PipelineConfig, query: str) -> DataFrame:
 
 def _parsed(frame: DataFrame, config: PipelineConfig) -> DataFrame:
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StringType, StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
     schema = StructType.fromDDL(config.schema)
     if not isinstance(schema, StructType):
@@ -210,14 +214,14 @@ def _parsed(frame: DataFrame, config: PipelineConfig) -> DataFrame:
         )
     mode = "PERMISSIVE" if config.malformed == "keep" else "FAILFAST"
     options = {"mode": mode, "columnNameOfCorruptRecord": CORRUPT}
-    whole = schema.add(CORRUPT, StringType())
+    whole = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     text = f.col("value").cast("string")
     event = f.from_json(text, whole, options).alias("event")
     # Spark takes a blank value for a row of nulls.
-    blank = f.raise_error(f.lit("MALFORMED_RECORD: a value is blank")).cast("string")
-    blank = f.when(f.trim(text) == "", text if config.malformed == "keep" else blank)
+    refusal = f.raise_error(f.lit("MALFORMED_RECORD: a value is blank")).cast("string")
+    blank = f.when(f.trim(text) == "", text if config.malformed == "keep" else refusal)
     frame = frame.select(event, blank.alias("blank"), *EXCLUSIVE)
-    fields = [f.col(f"event.`{name}`") for name in schema.fieldNames() if name != CORRUPT]
+    fields = [f.col(f"event.`{name}`") for name in schema.fieldNames()]
     corrupt = f.coalesce(f.col(f"event.{CORRUPT}"), f.col("blank")).alias(CORRUPT)
     return frame.select(*fields, corrupt, *EXCLUSIVE)
 

@@ -24,14 +24,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from hightide.errors import UsageError
+from hightide.errors import UsageError, did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -89,7 +88,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     spark: dict[str, str] = {}
     """Settings of the session."""
 
+    def query_name(self, query: str) -> str:
+        """What one of its queries is called, and the query's group."""
+        return f"{self.name}-{query}"
 
+
+ROWS, WINDOWS, RESULTS = QUERIES = "rows", "windows", "results"
+"""One for each output; the names of their checkpoints, too."""
 EXCLUSIVE = ("topic", "partition", "offset", "timestamp")
 """Columns that rows have beside their own fields."""
 CORRUPT = "_corrupt_record"
@@ -135,8 +140,7 @@ def _check_names(given: Mapping[str, Any], kind: type[msgspec.Struct], where: st
     names = kind.__struct_fields__
     for name in given:
         if name not in names:
-            close = get_close_matches(name, names, n=1)
-            hint = f", did you mean {where}{close[0]}?" if close else f": {', '.join(names)}"
+            hint = did_you_mean(name, names, where) or f": {', '.join(names)}"
             raise UsageError(f"pipeline: no setting {where}{name}{hint}")
 
 

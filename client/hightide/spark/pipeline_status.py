@@ -10,9 +10,7 @@ from urllib.parse import unquote
 from hightide.messages import LATEST
 from hightide.spark.client import BlockingClient
 from hightide.spark.offsets import Position
-from hightide.spark.pipeline_config import PipelineConfig
-
-QUERIES = ("rows", "windows", "results")
+from hightide.spark.pipeline_config import QUERIES, PipelineConfig
 
 
 class Standing(NamedTuple):
@@ -39,6 +37,7 @@ def standings(checkpoint: Path, config: PipelineConfig, *, timeout_s: float) -> 
     and `DataLoss` for a checkpoint that is damaged."""
     client = BlockingClient(config.bootstrap)
     try:
+        client.refresh(None, timeout_s=timeout_s)
         return [
             standing
             for query in QUERIES
@@ -55,30 +54,30 @@ def _of_query(
     if planned is None:
         return []
     position = Position.from_json(json.loads(_last_line(place / "offsets" / str(planned))))
-    client.refresh(None, timeout_s=timeout_s)
-    group = f"{config.name}-{query}"
+    group = config.query_name(query)
     kept = client.retrying(lambda _: client.committed(group), timeout_s=timeout_s)
     told = {(each.topic, each.partition): each.offset for each in kept}
-    found = []
-    for (topic, partition), done in position.places.items():
-        known = client.topics.get(topic)
-        head = -1
-        if known is not None and known.topic_id == position.topic_ids[topic]:
-            head = client.offset(topic, partition, LATEST, timeout_s=timeout_s).offset
-        found.append(
-            Standing(
-                query=query,
-                batch=planned,
-                is_finished=newest(place / "commits") == planned,
-                topic=topic,
-                partition=partition,
-                offset=done.offset,
-                high_watermark=head,
-                lag=max(head - done.offset, 0),
-                group_offset=told.get((topic, partition), -1),
-            )
+    ids = {topic: known.topic_id for topic, known in client.topics.items()}
+    there = [
+        where for where in position.places if ids.get(where[0]) == position.topic_ids[where[0]]
+    ]
+    ends = client.offsets(dict.fromkeys(there, LATEST), timeout_s=timeout_s)
+    heads = {where: end.offset for where, end in ends.items()}
+    is_finished = newest(place / "commits") == planned
+    return [
+        Standing(
+            query=query,
+            batch=planned,
+            is_finished=is_finished,
+            topic=where[0],
+            partition=where[1],
+            offset=done.offset,
+            high_watermark=heads.get(where, -1),
+            lag=max(heads.get(where, -1) - done.offset, 0),
+            group_offset=told.get(where, -1),
         )
-    return found
+        for where, done in position.places.items()
+    ]
 
 
 def parquet_files(directory: Path) -> list[Path]:
