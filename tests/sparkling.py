@@ -11,16 +11,21 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from hightide.blocking import Admin, Producer
 from hightide.spark import session
 
 DEADLINE_S = 60.0
+IDLE_S = 2.0
+FROM_START = {"startingOffsets": "earliest"}
 
 
 def until(condition, what, query=None):
@@ -138,18 +143,70 @@ def batch_query(spark, broker, *topics, **options):
     return reader.option("subscribe", ",".join(topics)).options(**options).load()
 
 
-def start_query(spark, broker, topics, sink, checkpoint, *, available_now=False, **options):
-    """A streaming query into the sink; `options` are the source's."""
-    reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
-    frame = reader.option("subscribe", topics).options(**options).load()
-    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
+class Stream:
+    """Streaming queries of one broker with one checkpoint, one after the other. Their options are
+    the source's, `startingOffsets` is earliest unless said otherwise."""
+
+    def __init__(self, spark, broker, checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._spark = spark
+        self._broker = broker
+        self._queries = []
+
+    def start(self, sink, *, available_now=False, **options):
+        """A query that runs until `close`, at the latest."""
+        reader = self._spark.readStream.format("hightide").options(**FROM_START | options)
+        frame = reader.option("bootstrap.servers", self._broker.address).load()
+        writer = frame.writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        self._queries.append(query)
+        return query
+
+    def hold(self, **options):
+        """A query, and its sink, which keeps it in its first batch until the gate opens."""
+        sink = Sink()
+        sink.gate.clear()
+        query = self.start(sink, **options)
+        until(sink.waiting.is_set, "the first batch", query)
+        return query, sink
+
+    def run(self, sink=None, **options):
+        """The sink of a query that ended where the topics end now."""
+        sink = sink or Sink()
+        query = self.start(sink, available_now=True, **options)
+        assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+        return sink
+
+    def logged(self, kind):
+        """The batches in the checkpoint's `offsets` or `commits`."""
+        return logged(self.checkpoint, kind)
+
+    def await_commits(self, query, count=1):
+        until(lambda: len(self.logged("commits")) >= count, f"{count} commits", query)
+
+    def position(self):
+        """The source's own JSON of the last batch that was committed."""
+        batch = self.logged("commits")[-1]
+        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+
+    def close(self):
+        for query in self._queries:
+            query.stop()
 
 
-def run_to_end(*args, **options):
-    """An AvailableNow query, until it has ended."""
-    query = start_query(*args, available_now=True, **options)
-    assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+def failure_of(query):
+    """The text of what ended a query."""
+    until(lambda: not query.isActive, "the query's end")
+    error = query.exception()
+    assert isinstance(error, StreamingQueryException)
+    return str(error)
+
+
+def pause(query):
+    """Long enough that an idle query looks for news."""
+    since = time.monotonic()
+    until(lambda: time.monotonic() > since + IDLE_S, "a pause", query)
 
 
 def logged(checkpoint, kind):
@@ -157,11 +214,6 @@ def logged(checkpoint, kind):
     directory = Path(checkpoint) / kind
     names = os.listdir(directory) if directory.exists() else []
     return sorted(int(name) for name in names if name.isdigit())
-
-
-def position(checkpoint, batch):
-    """The source's own JSON of a batch in the checkpoint, as text."""
-    return (Path(checkpoint) / "offsets" / str(batch)).read_text().splitlines()[-1]
 
 
 @pytest.fixture(scope="session")
@@ -189,3 +241,9 @@ def own_broker(tmp_path):
     made.start()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def stream(spark, broker, tmp_path):
+    with closing(Stream(spark, broker, tmp_path / "checkpoint")) as made:
+        yield made

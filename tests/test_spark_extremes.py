@@ -6,12 +6,13 @@ Method: a real broker; what was acknowledged is what a batch, a stream and the s
 # ruff: noqa: F811 - fixtures are imported by name
 
 import os
+from contextlib import closing
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from sparkling import Broker, Sink, batch_query, broker, run_to_end, spark, until  # noqa: F401
+from sparkling import Broker, Stream, batch_query, broker, spark, stream, until  # noqa: F401
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Producer
@@ -32,16 +33,14 @@ def send(broker, topic, *records, **options):
         return [delivery.result(60) for delivery in sent]
 
 
-def test_a_thousand_partitions_are_one_topic(spark, broker, tmp_path):
+def test_a_thousand_partitions_are_one_topic(spark, broker, stream):
     topic = broker.topic(MANY)
     records = [(None, b"%03d" % number, number) for number in range(0, MANY, 50)]
     send(broker, topic, *records)
     rows = batch_query(spark, broker, topic).select("partition", "value").collect()
     expected = sorted((partition, value) for _, value, partition in records)
     assert sorted((row[0], bytes(row[1])) for row in rows) == expected
-    sink = Sink()
-    run_to_end(spark, broker, topic, sink, tmp_path / "c", startingOffsets="earliest")
-    assert [(row[1], row[3]) for row in sink.rows] == expected
+    assert [(row[1], row[3]) for row in stream.run(subscribe=topic).rows] == expected
 
 
 def test_a_thousand_partitions_are_looked_up_in_a_few_requests(broker, monkeypatch):
@@ -95,14 +94,6 @@ def test_what_compaction_removed_is_neither_read_nor_waited_for(spark, compactin
         return sorted(tuple(map(bytes, row)) for row in found.select("key", "value").collect())
 
     until(lambda: rows() == [(b"a", b"new"), (b"b", b"kept")], "it was compacted")
-    sink = Sink()
-    run_to_end(
-        spark,
-        compacting,
-        topic,
-        sink,
-        tmp_path / "c",
-        startingOffsets="earliest",
-        maxOffsetsPerTrigger=5,
-    )
+    with closing(Stream(spark, compacting, tmp_path / "c")) as stream:
+        sink = stream.run(subscribe=topic, maxOffsetsPerTrigger=5)
     assert [row[3] for row in sink.rows if len(row[3]) < 10] == [b"kept", b"new"]

@@ -15,17 +15,18 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from sparkling import (  # noqa: F401
-    DEADLINE_S,
+    FROM_START,
     Sink,
     broker,
-    logged,
+    failure_of,
     numbered,
     own_broker,
-    position,
+    pause,
     spark,
+    stream,
     until,
 )
 
@@ -37,44 +38,6 @@ from hightide.spark.source import HightideStreamReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FROM_START = {"startingOffsets": "earliest"}
-IDLE_S = 2.0
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    return tmp_path / "checkpoint"
-
-
-@pytest.fixture
-def running(spark, broker, checkpoint):
-    """Starts queries that are stopped when the test ends, however it ends."""
-    queries = []
-
-    def start(sink, *, available_now=False, **options):
-        reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
-        writer = reader.options(**options).load().writeStream.foreachBatch(sink)
-        writer = writer.option("checkpointLocation", str(checkpoint))
-        queries.append((writer.trigger(availableNow=True) if available_now else writer).start())
-        return queries[-1]
-
-    yield start
-    for query in queries:
-        query.stop()
-
-
-@pytest.fixture
-def run(running):
-    """An AvailableNow query, until it has ended; the sink with what it read."""
-
-    def to_end(sink=None, **options):
-        sink = sink or Sink()
-        query = running(sink, available_now=True, **options)
-        assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
-        return sink
-
-    return to_end
-
 
 def batch(spark, broker, **options):
     reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
@@ -85,14 +48,6 @@ def where(frame):
     """(topic, partition, offset) of each row, in order."""
     rows = frame.select("topic", "partition", "offset").collect()
     return sorted((row[0], row[1], row[2]) for row in rows)
-
-
-def failure_of(query):
-    """The text of what ended a query."""
-    until(lambda: not query.isActive, "the query's end")
-    error = query.exception()
-    assert isinstance(error, StreamingQueryException)
-    return str(error)
 
 
 def group_offsets(broker, group):
@@ -122,14 +77,12 @@ def test_a_pattern_that_matches_nothing_reads_nothing(spark, broker):
     assert where(batch(spark, broker, subscribePattern="nothing-is-called-this")) == []
 
 
-def test_a_stream_of_a_pattern_reads_a_topic_that_is_made_later_from_its_start(
-    broker, running, checkpoint
-):
+def test_a_stream_of_a_pattern_reads_a_topic_that_is_made_later_from_its_start(broker, stream):
     first = broker.topic(name="late-1")
     broker.fill(first, numbered(0, 5))
     sink = Sink()
-    query = running(sink, subscribePattern="late-.*", startingOffsets="latest")
-    until(lambda: logged(checkpoint, "commits"), "the empty first batch", query)
+    query = stream.start(sink, subscribePattern="late-.*", startingOffsets="latest")
+    stream.await_commits(query)
     second = broker.topic(name="late-2", partitions=2)
     broker.fill(second, numbered(0, 3), partition=1)
     broker.fill(first, numbered(5, 6))
@@ -140,9 +93,9 @@ def test_a_stream_of_a_pattern_reads_a_topic_that_is_made_later_from_its_start(
     ]
 
 
-def test_a_stream_of_a_pattern_may_begin_before_there_is_a_topic(broker, running):
+def test_a_stream_of_a_pattern_may_begin_before_there_is_a_topic(broker, stream):
     sink = Sink()
-    query = running(sink, subscribePattern="none-yet-.*", startingOffsets="latest")
+    query = stream.start(sink, subscribePattern="none-yet-.*", startingOffsets="latest")
     until(lambda: query.recentProgress, "a first look", query)
     broker.fill(broker.topic(name="none-yet-1"), numbered(0, 3))
     until(lambda: len(sink.rows) >= 3, "the first topic", query)
@@ -151,7 +104,7 @@ def test_a_stream_of_a_pattern_may_begin_before_there_is_a_topic(broker, running
 
 def test_a_stream_without_topics_does_not_ask_without_pause(broker):
     options = {"bootstrap.servers": broker.address, "subscribePattern": "nothing-is-called-this"}
-    reader = HightideStreamReader(read_options({**options, **FROM_START}, streaming=True))
+    reader = HightideStreamReader(read_options(options | FROM_START, streaming=True))
     start = reader.initialOffset()
     began = time.monotonic()
     for _ in range(3):
@@ -159,7 +112,7 @@ def test_a_stream_without_topics_does_not_ask_without_pause(broker):
     assert time.monotonic() - began > 0.5
 
 
-def test_assigned_partitions_are_read_and_no_others(spark, broker, run):
+def test_assigned_partitions_are_read_and_no_others(spark, broker, stream):
     one, two = broker.topic(partitions=3), broker.topic(partitions=2)
     for topic, partitions in ((one, 3), (two, 2)):
         for partition in range(partitions):
@@ -168,19 +121,17 @@ def test_assigned_partitions_are_read_and_no_others(spark, broker, run):
     expected = [(one, 0), (one, 2), (two, 1)]
     rows = [(*place, offset) for place in expected for offset in range(2)]
     assert where(batch(spark, broker, assign=json.dumps(assigned))) == rows
-    sink = run(assign=json.dumps(assigned), **FROM_START)
+    sink = stream.run(assign=json.dumps(assigned))
     assert [row[:3] for row in sink.rows] == rows
 
 
-def test_an_assigned_partition_that_does_not_exist_is_an_error_that_names_it(
-    spark, broker, running
-):
+def test_an_assigned_partition_that_does_not_exist_is_an_error_that_names_it(spark, broker, stream):
     topic = broker.topic(partitions=2)
     assigned = json.dumps({topic: [0, 2]})
     words = f"assign names {topic}-2, which does not exist"
     with pytest.raises(PySparkException, match=words):
         batch(spark, broker, assign=assigned).collect()
-    assert words in failure_of(running(Sink(), assign=assigned))
+    assert words in failure_of(stream.start(Sink(), assign=assigned))
 
 
 # -- times ---------------------------------------------------------------------------------------
@@ -237,16 +188,14 @@ def test_where_nothing_is_as_late_as_the_start_the_strategy_decides(spark, broke
     assert offsets(spark, broker, timed, **latest) == ([4, 5], [])
 
 
-def test_a_stream_that_begins_where_nothing_is_that_late_reads_what_comes_later(
-    broker, running, checkpoint
-):
+def test_a_stream_that_begins_where_nothing_is_that_late_reads_what_comes_later(broker, stream):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 3))
     sink = Sink()
     later = {"startingTimestamp": str(T0 + 3_600_000)}
     later["startingOffsetsByTimestampStrategy"] = "latest"
-    query = running(sink, subscribe=topic, **later)
-    until(lambda: logged(checkpoint, "commits"), "the empty first batch", query)
+    query = stream.start(sink, subscribe=topic, **later)
+    stream.await_commits(query)
     broker.fill(topic, numbered(3, 5))
     until(lambda: len(sink.rows) >= 2, "what came later", query)
     assert sink.values == numbered(3, 5)
@@ -289,13 +238,12 @@ def test_a_batch_has_so_many_tasks_and_the_same_records(spark, broker, uneven, o
     assert rows == [(uneven, p, offset) for p, n in ((0, 90), (1, 30)) for offset in range(n)]
 
 
-def test_a_micro_batch_has_so_many_tasks_too(uneven, run):
+def test_a_micro_batch_has_so_many_tasks_too(uneven, stream):
     found = []
-    run(
+    stream.run(
         lambda frame, _: found.append(sizes_of_tasks(frame)[0]),
         subscribe=uneven,
         minPartitions="8",
-        **FROM_START,
     )
     assert found == [{0: [15] * 6, 1: [15, 15]}]
 
@@ -334,31 +282,31 @@ def leader_epoch(broker, topic):
 # -- groups --------------------------------------------------------------------------------------
 
 
-def test_a_group_is_told_how_far_the_query_is(broker, run, running, checkpoint):
+def test_a_group_is_told_how_far_the_query_is(broker, stream):
     topic = broker.topic(partitions=2)
     broker.fill(topic, numbered(0, 7))
     broker.fill(topic, numbered(0, 4), partition=1)
     named = {"subscribe": topic, "groupId": "dash board", "maxOffsetsPerTrigger": "5"}
-    sink = run(**named, **FROM_START)
+    sink = stream.run(**named)
     assert len(sink.rows) == 11
     assert len(sink.sizes) >= 2
-    places = json.loads(position(checkpoint, logged(checkpoint, "commits")[-1]))["topics"][topic]
+    places = stream.position()["topics"][topic]
     ends = {(topic, int(n)): tuple(place) for n, place in places["partitions"].items()}
     assert group_offsets(broker, "dash board") == ends
     assert {where: end[0] for where, end in ends.items()} == {(topic, 0): 7, (topic, 1): 4}
     # A query that goes on tells it of each batch.
-    query = running(sink, **named)
+    query = stream.start(sink, **named)
     broker.fill(topic, numbered(7, 9))
     until(lambda: group_offsets(broker, "dash board")[(topic, 0)][0] == 9, "a commit", query)
 
 
-def test_a_group_that_is_refused_does_not_stop_the_query(broker, run):
+def test_a_group_that_is_refused_does_not_stop_the_query(broker, stream):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 6))
     group = "g" * 2000
     with pytest.raises(ApiError, match="INVALID_GROUP_ID"), Admin(broker.address) as admin:
         admin.set_group_offsets(group, {(topic, 0): 1})
-    sink = run(subscribe=topic, groupId=group, maxOffsetsPerTrigger="3", **FROM_START)
+    sink = stream.run(subscribe=topic, groupId=group, maxOffsetsPerTrigger="3")
     assert sink.values == numbered(0, 6)
     assert sink.sizes == [3, 3]
 
@@ -366,31 +314,30 @@ def test_a_group_that_is_refused_does_not_stop_the_query(broker, run):
 # -- small batches -------------------------------------------------------------------------------
 
 
-def test_a_batch_waits_until_there_are_enough_records(broker, running, checkpoint):
+def test_a_batch_waits_until_there_are_enough_records(broker, stream):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 5))
     sink = Sink()
     # As with Kafka's source the first batch of a run does not wait.
-    query = running(sink, subscribe=topic, minOffsetsPerTrigger="10", **FROM_START)
-    until(lambda: logged(checkpoint, "commits"), "the first batch", query)
+    query = stream.start(sink, subscribe=topic, minOffsetsPerTrigger="10")
+    stream.await_commits(query)
     broker.fill(topic, numbered(5, 8))
-    idle_since = time.monotonic()
-    until(lambda: time.monotonic() > idle_since + IDLE_S, "idling", query)
-    assert logged(checkpoint, "offsets") == [0]
+    pause(query)
+    assert stream.logged("offsets") == [0]
     broker.fill(topic, numbered(8, 15))
     until(lambda: len(sink.rows) >= 15, "the rest", query)
     assert sink.sizes == [5, 10]
 
 
-def test_a_batch_that_is_too_small_waits_no_longer_than_it_may(broker, running, checkpoint):
+def test_a_batch_that_is_too_small_waits_no_longer_than_it_may(broker, stream):
     delay_s = 3
     topic = broker.topic()
     broker.fill(topic, numbered(0, 5))
     sink = Sink()
     began = time.monotonic()
-    options = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": f"{delay_s}s", **FROM_START}
-    query = running(sink, subscribe=topic, **options)
-    until(lambda: logged(checkpoint, "commits"), "the first batch", query)
+    options = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": f"{delay_s}s"}
+    query = stream.start(sink, subscribe=topic, **options)
+    stream.await_commits(query)
     broker.fill(topic, numbered(5, 8))
     until(lambda: len(sink.rows) >= 8, "the small batch", query)
     assert time.monotonic() - began >= delay_s
@@ -398,10 +345,10 @@ def test_a_batch_that_is_too_small_waits_no_longer_than_it_may(broker, running, 
     assert sink.values == numbered(0, 8)
 
 
-def test_a_query_that_ends_does_not_wait_for_enough_records(broker, run):
+def test_a_query_that_ends_does_not_wait_for_enough_records(broker, stream):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 10))
-    sink = run(subscribe=topic, minOffsetsPerTrigger="4", maxOffsetsPerTrigger="4", **FROM_START)
+    sink = stream.run(subscribe=topic, minOffsetsPerTrigger="4", maxOffsetsPerTrigger="4")
     assert sink.sizes == [4, 4, 2]
     assert sink.values == numbered(0, 10)
 
@@ -410,40 +357,40 @@ def test_a_query_that_ends_does_not_wait_for_enough_records(broker, run):
 
 
 @pytest.fixture
-def deleted(broker, run, request):
+def deleted(broker, stream, request):
     """Options of a query that read two topics; one of them was deleted since, the other grew."""
     stem = request.node.name
     kept, gone = (broker.topic(name=f"{stem}-{word}") for word in ("kept", "gone"))
-    options = {"subscribePattern": f"{stem}-.*", **FROM_START}
+    options = {"subscribePattern": f"{stem}-.*"}
     broker.fill(kept, numbered(0, 3))
     broker.fill(gone, numbered(10, 12))
-    assert sorted(run(**options).values) == numbered(0, 3) + numbered(10, 12)
+    assert sorted(stream.run(**options).values) == numbered(0, 3) + numbered(10, 12)
     broker.delete_topic(gone)
     broker.fill(kept, numbered(3, 5))
     return options, gone
 
 
-def test_a_topic_of_a_pattern_that_was_deleted_is_data_loss(running, deleted):
+def test_a_topic_of_a_pattern_that_was_deleted_is_data_loss(stream, deleted):
     options, gone = deleted
     sink = Sink()
-    text = failure_of(running(sink, **options))
+    text = failure_of(stream.start(sink, **options))
     assert f"DataLoss: {gone}" in text
     assert sink.rows == []
 
 
-def test_without_fail_on_data_loss_a_deleted_topic_is_left_out(run, checkpoint, deleted):
+def test_without_fail_on_data_loss_a_deleted_topic_is_left_out(stream, deleted):
     options, gone = deleted
-    sink = run(**options, failOnDataLoss="false")
+    sink = stream.run(**options, failOnDataLoss="false")
     assert sink.values == numbered(3, 5)
-    last = json.loads(position(checkpoint, logged(checkpoint, "commits")[-1]))
+    last = stream.position()
     assert gone not in last["topics"]
 
 
-def test_a_partition_that_is_assigned_no_longer_is_data_loss(broker, run, running):
+def test_a_partition_that_is_assigned_no_longer_is_data_loss(broker, stream):
     topic = broker.topic(2)
     for number in (0, 1):
         broker.fill(topic, numbered(number, number + 1), number)
-    run(assign=json.dumps({topic: [0, 1]}), **FROM_START)
-    text = failure_of(running(Sink(), assign=json.dumps({topic: [0]}), **FROM_START))
+    stream.run(assign=json.dumps({topic: [0, 1]}))
+    text = failure_of(stream.start(Sink(), assign=json.dumps({topic: [0]})))
     assert f"DataLoss: {topic}-1" in text
     assert "no longer assigned" in text

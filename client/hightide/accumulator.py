@@ -30,6 +30,8 @@ from hightide.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, enc
 RECORD_OVERHEAD = 24
 """Bytes a record is counted with besides key, value and headers: lengths, timestamp, Python
 objects."""
+HEADER_OVERHEAD = 8
+"""The same of a header besides name and value."""
 SEQUENCE_MAX = (1 << 31) - 1
 EPOCH_MAX = (1 << 15) - 1
 
@@ -471,4 +473,4 @@ def _part(batch: Batch, number: int, start: int, end: int) -> Batch:
 
 def header_bytes(headers: Sequence[tuple[str, bytes | None]]) -> int:
     """What headers add to a record's size."""
-    return sum(len(name) + len(value or b"") + 8 for name, value in headers)
+    return sum(len(name) + len(value or b"") + HEADER_OVERHEAD for name, value in headers)

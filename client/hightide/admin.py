@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import trio
 
 from hightide import messages as m
-from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, only, open_cluster
-from hightide.errors import ApiError, ErrorCode, HightideError, error_code
+from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, first_refusal, only, open_cluster
+from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.group_admin import GroupAdmin
 from hightide.ports import Network, Random
 
@@ -24,19 +24,11 @@ EACH_BROKER_S = 3.0
 """How long one broker among all may take to answer."""
 
 
-class _Result(Protocol):
-    @property
-    def error(self) -> str | None: ...
-
-    @property
-    def message(self) -> str: ...
-
-
-def raise_first(results: Iterable[_Result], *, broker: str) -> None:
+def raise_first(results: Iterable[Any], *, broker: str) -> None:
     """Raise the first refusal among `results` as `ApiError`; `broker` is who answered."""
-    for result in results:
-        if result.error is not None:
-            raise ApiError(error_code(result.error), result.message, broker=broker)
+    if (refusal := first_refusal(results)) is not None:
+        refusal.broker = broker
+        raise refusal
 
 
 class Admin(GroupAdmin):
@@ -145,32 +137,21 @@ class Admin(GroupAdmin):
         wait_ms = int(self.cluster.request_timeout_s * 500)
         for (topic, partition), offset in offsets.items():
             part = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
-            reply: m.DeleteRecordsResponse = await self.cluster.call_leader(
-                topic,
-                partition,
-                m.DeleteRecordsRequest(partitions=[part], timeout_ms=wait_ms),
-                timeout_s=self._timeout_s,
-                check=_refusal_in_partitions,
+            request = m.DeleteRecordsRequest(partitions=[part], timeout_ms=wait_ms)
+            result: m.DeleteRecordsResult = await self.cluster.call_leader(
+                topic, partition, request, timeout_s=self._timeout_s
             )
-            found[(topic, partition)] = only(reply.partitions).low_watermark
+            found[(topic, partition)] = result.low_watermark
         return found
 
     async def offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
     ) -> dict[tuple[str, int], m.ListOffsetsResult]:
         """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
-        found = {}
-        for topic, partition in partitions:
-            part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
-            reply: m.ListOffsetsResponse = await self.cluster.call_leader(
-                topic,
-                partition,
-                m.ListOffsetsRequest(partitions=[part]),
-                timeout_s=self._timeout_s,
-                check=_refusal_in_partitions,
-            )
-            found[(topic, partition)] = only(reply.partitions)
-        return found
+        return {
+            where: await self.cluster.offset(*where, timestamp, timeout_s=self._timeout_s)
+            for where in partitions
+        }
 
     # -- configs ---------------------------------------------------------------------------------
 
@@ -256,11 +237,3 @@ class Admin(GroupAdmin):
 
     async def _call(self, request: m.Message) -> Any:
         return await self.cluster.call_any(request, timeout_s=self._timeout_s)
-
-
-def _refusal_in_partitions(
-    response: m.DeleteRecordsResponse | m.ListOffsetsResponse,
-) -> ApiError | None:
-    results: Sequence[m.DeleteRecordsResult | m.ListOffsetsResult] = response.partitions
-    result = only(results)
-    return ApiError(error_code(result.error), result.message) if result.error else None

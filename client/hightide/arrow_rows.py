@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from hightide.accumulator import RECORD_OVERHEAD, Batch
-from hightide.bins import bin_header
-from hightide.columns import HEADER_COLUMNS, pack_columns
+from hightide.accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch
+from hightide.columns import pack_columns, pack_headers
 from hightide.errors import UsageError
 from hightide.records import TIMESTAMP_MAX
 
@@ -28,7 +27,6 @@ ROWS_AT_ONCE = 65_536
 COLUMNS = ("key", "value", "topic", "partition", "timestamp", "headers")
 _I32_MAX = (1 << 31) - 1
 _PAIR = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_HEADER_OVERHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ def _headers(headers: pa.ListArray) -> bytes | None:
     names, values = pairs.field("key").cast(pa.binary()), pairs.field("value")
     if names.null_count:
         raise UsageError("a header has no name")
-    columns = (
+    return pack_headers(
         indexes.tobytes(),
         counts[indexes].astype(np.int32).tobytes(),
         _lengths(names).tobytes(),
@@ -252,7 +250,6 @@ def _headers(headers: pa.ListArray) -> bytes | None:
         _lengths(values).tobytes(),
         _blob(values),
     )
-    return HEADER_COLUMNS + b"".join(chain.from_iterable((bin_header(len(c)), c) for c in columns))
 
 
 # -- columns of Arrow ----------------------------------------------------------------------------
@@ -325,6 +322,6 @@ def _header_sizes(headers: pa.ListArray) -> np.ndarray:
     names = pairs.field("key").cast(pa.binary())
     sizes = np.maximum(_lengths(names), 0) + np.maximum(_lengths(pairs.field("value")), 0)
     ends = np.cumsum(counts)
-    sums = np.concatenate(([0], np.cumsum(sizes + _HEADER_OVERHEAD, dtype=np.int64)))
+    sums = np.concatenate(([0], np.cumsum(sizes + HEADER_OVERHEAD, dtype=np.int64)))
     found: np.ndarray = sums[ends] - sums[ends - counts]
     return found

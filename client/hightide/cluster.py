@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -31,7 +31,6 @@ from hightide.errors import (
 )
 from hightide.pool import ConnectionPool
 from hightide.ports import Network, Random, system_random
-from hightide.records import Buffer
 from hightide.tcp import TcpNetwork
 
 T = TypeVar("T")
@@ -266,10 +265,8 @@ class Cluster:
         request: m.Message,
         *,
         timeout_s: float,
-        check: Callable[[Any], ApiError | None],
-        attachments: Sequence[Buffer] = (),
     ) -> Any:
-        """A response from a partition's leader; `check` finds the refusal inside the response."""
+        """What a partition's leader says of it; the request is about this partition alone."""
 
         async def attempt() -> Any:
             if self.leader(topic, partition) is None:
@@ -285,18 +282,27 @@ class Cluster:
             if state is None:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
             connection = await self.connection_to(state.leader)
-            response, _ = await connection.call(
-                request, attachments, timeout_s=self.request_timeout_s
-            )
-            refusal = check(response)
-            if refusal is not None:
+            response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
+            result = only(response.partitions)
+            if (refusal := first_refusal([result])) is not None:
                 refusal.broker = connection.address
                 if refusal.refresh:
                     self.lost_leader(topic, partition)
                 raise refusal
-            return response
+            return result
 
         return await self.retrying(attempt, timeout_s=timeout_s)
+
+    async def offset(
+        self, topic: str, partition: int, timestamp: int, *, timeout_s: float
+    ) -> m.ListOffsetsResult:
+        """The offset at a timestamp in ms, or EARLIEST, LATEST or MAX_TIMESTAMP; -1 if none is."""
+        part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
+        request = m.ListOffsetsRequest(partitions=[part])
+        found: m.ListOffsetsResult = await self.call_leader(
+            topic, partition, request, timeout_s=timeout_s
+        )
+        return found
 
     async def retrying(
         self,
@@ -376,6 +382,22 @@ async def open_cluster(
             yield cluster
         finally:
             await cluster.aclose()
+
+
+class _Result(Protocol):
+    @property
+    def error(self) -> str | None: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+def first_refusal(results: Iterable[_Result]) -> ApiError | None:
+    """The first one among the parts of an answer."""
+    for result in results:
+        if result.error is not None:
+            return ApiError(error_code(result.error), result.message)
+    return None
 
 
 def only(items: Sequence[T]) -> T:

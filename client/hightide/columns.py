@@ -160,7 +160,13 @@ def encode_headers(headers: Mapping[int, Headers]) -> bytes:
     pairs = list(chain.from_iterable(headers.values()))
     name_lengths, names = _blob([name.encode() for name, _ in pairs])
     value_lengths, values = _blob([value for _, value in pairs])
-    columns = (indexes.tobytes(), counts.tobytes(), name_lengths, names, value_lengths, values)
+    return pack_headers(
+        indexes.tobytes(), counts.tobytes(), name_lengths, names, value_lengths, values
+    )
+
+
+def pack_headers(*columns: Buffer) -> bytes:
+    """The header columns, as in `SparseHeaders`, as they stand in a payload."""
     return HEADER_COLUMNS + b"".join(chain.from_iterable((bin_header(len(c)), c) for c in columns))
 
 

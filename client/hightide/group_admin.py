@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from hightide import group_messages as g
 from hightide import messages as m
-from hightide.cluster import Cluster, only
-from hightide.errors import ApiError, UsageError, error_code
+from hightide.cluster import Cluster, first_refusal, only
+from hightide.errors import ApiError, UsageError
 from hightide.group_channel import GroupChannel
 from hightide.membership import unpacked
 from hightide.messages import Message
@@ -168,12 +168,8 @@ class GroupAdmin(ABC):
 
     async def _ask(self, group: str, request: Message) -> Any:
         """An answer without a refusal in any of its parts."""
+        return await self._channel(group).call(request, check=_refusal)
 
-        return await self._channel(group).call(request, check=_first_refusal)
 
-
-def _first_refusal(answer: Any) -> ApiError | None:
-    for result in answer.partitions if hasattr(answer, "partitions") else answer.groups:
-        if result.error is not None:
-            return ApiError(error_code(result.error), result.message)
-    return None
+def _refusal(answer: Any) -> ApiError | None:
+    return first_refusal(answer.partitions if hasattr(answer, "partitions") else answer.groups)

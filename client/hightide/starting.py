@@ -8,8 +8,8 @@ from typing import Protocol
 import trio
 
 from hightide import messages as m
-from hightide.cluster import Cluster, only
-from hightide.errors import ApiError, ErrorCode, HightideError, error_code
+from hightide.cluster import Cluster
+from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.subscription import Assignment, TopicPartition
 
 
@@ -75,20 +75,7 @@ class StartFinder:
 
     async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
         """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
-        request = m.ListOffsetsRequest(
-            partitions=[
-                m.ListOffsetsPartition(
-                    topic=where.topic, partition=where.partition, timestamp=timestamp
-                )
-            ]
+        found = await self._cluster.offset(
+            where.topic, where.partition, timestamp, timeout_s=timeout_s
         )
-
-        def check(response: m.ListOffsetsResponse) -> ApiError | None:
-            result = only(response.partitions)
-            return ApiError(error_code(result.error), result.message) if result.error else None
-
-        response = await self._cluster.call_leader(
-            where.topic, where.partition, request, timeout_s=timeout_s, check=check
-        )
-        offset: int = only(response.partitions).offset
-        return offset
+        return found.offset
