@@ -3,14 +3,12 @@
 As with `test_mutants.py`, the seed that is tried first is the one that noticed it last time.
 """
 
-import logging
-
 import pytest
+from hunting import hunt, quiet_logs  # noqa: F401
 from replication_mutants import MUTANTS
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = range(1, 501)
 NOTICED_BY = {
     "a_new_follower_cuts_at_its_watermark": 2,
     "a_follower_does_not_name_its_epoch": 3,
@@ -38,26 +36,9 @@ NOTICED_BY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quiet_logs():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("quiet_logs")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_mutant_is_noticed(name):
     with MUTANTS[name]():
-        for seed in (NOTICED_BY[name], *SEEDS):
-            if breaks(seed):
-                return
-    pytest.fail(f"{name} survived {len(SEEDS)} seeds")
-
-
-def breaks(seed):
-    """Whether a seed ends with a broken promise, or with a node that crashes."""
-    try:
-        return bool(run_seed(seed).violation)
-    except ExceptionGroup:
-        return True
+        hunt(run_seed, NOTICED_BY[name])
