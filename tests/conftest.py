@@ -1,5 +1,7 @@
 """Options and fixtures of every floor."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -7,6 +9,10 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
+# The JVMs of the Spark tests live for a minute: what they would compile well never pays.
+BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JVM)
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", BRIEF_JVM)
 
 # Long files first, those that keep every core busy beside those that mostly wait: a whole run is
 # then as short as the machine allows. Needs `--no-loadscope-reorder`, as deploy/test.sh has it.

@@ -9,6 +9,7 @@ results topic; whoever wrote, all of it is there once.
 # ruff: noqa: F811 - fixtures are imported by name
 
 import json
+import os
 import subprocess
 import sys
 
@@ -67,6 +68,7 @@ def run_pipeline(broker, orders, results, place, master):
     words += ["--schema", "shop string, amount int, at bigint", "--parquet", str(place / "rows")]
     words += ["--event-time", "timestamp_seconds(at)", "--window", "1 hour", "--by", "shop"]
     words += ["--watermark", "2 hours", "--compute", "sum(amount) AS total", "--results", results]
+    words += ["--conf", f"spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}"]
     command = [sys.executable, "-m", "hightide_cli.main", "pipeline", "run", "-b", broker.address]
     return subprocess.run(
         [*command, *words, "--once", "--master", master],

@@ -281,7 +281,6 @@ def test_a_command_ends_well_when_told_and_the_next_goes_on(spark, broker, tmp_p
     status = ["pipeline", "status", "--checkpoint", checkpoint, "-o", "ndjson"]
     broker.fill(topic, numbered(0, 500))
     command = [*COMMAND, *words, "--master", "local[2]", "--max-offsets-per-trigger", "20"]
-    command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]  # starts sooner
     with (
         (tmp_path / "err").open("wb") as err,
         subprocess.Popen(command, stdout=-1, stderr=err, env=environment()) as process,
