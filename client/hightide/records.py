@@ -204,9 +204,8 @@ def encode_batch(
 ) -> bytearray:
     """A whole batch around the columns in `payload`, which are compressed here if `codec` says
     so."""
-    body = compress(payload, codec)
-    batch = bytearray(HEADER_BYTES + len(body))
-    batch[HEADER_BYTES:] = body
+    batch = bytearray(HEADER_BYTES)
+    batch += compress(payload, codec)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         base_offset,

@@ -11,6 +11,7 @@ from contextlib import suppress
 import trio
 
 from hightide.records import Buffer
+from hightide.wire import drop_sent
 
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
@@ -41,14 +42,7 @@ class TcpStream:
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
         pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
         while pending:
-            sent = await self._socket.sendmsg(pending[:_IOV_MAX])
-            done = 0
-            while done < len(pending) and sent >= len(pending[done]):
-                sent -= len(pending[done])
-                done += 1
-            del pending[:done]
-            if sent:
-                pending[0] = pending[0][sent:]
+            drop_sent(pending, await self._socket.sendmsg(pending[:_IOV_MAX]))
 
     async def send_file(self, fd: int, position: int, size: int) -> None:
         end = position + size

@@ -178,6 +178,17 @@ def frame_head(message: bytes, attachment_sizes: Sequence[int]) -> bytes:
     return _LENGTH.pack(length) + message
 
 
+def drop_sent(pending: list[memoryview], sent: int) -> None:
+    """Leave of `pending` what a scatter send has not sent yet."""
+    done = 0
+    while done < len(pending) and sent >= len(pending[done]):
+        sent -= len(pending[done])
+        done += 1
+    del pending[:done]
+    if sent:
+        pending[0] = pending[0][sent:]
+
+
 def frame_buffers(message: bytes, attachments: Sequence[Buffer]) -> list[Buffer]:
     """A whole frame as buffers; the attachments are not copied."""
     buffers: list[Buffer] = [frame_head(message, [len(a) for a in attachments])]

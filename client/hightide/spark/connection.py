@@ -65,8 +65,11 @@ class BlockingConnection:
         buffers = wire.encode_request(
             request, request_id=self._next_id, client=CLIENT_ID, attachments=attachments
         )
-        with self._within(timeout_s):
-            self._socket.sendall(b"".join(buffers))
+        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        with self._within(timeout_s) as deadline:
+            while pending:
+                self._limit_to(deadline)
+                wire.drop_sent(pending, self._socket.sendmsg(pending))
         self._unanswered.add(self._next_id)
         return Asked(self, self._next_id, API_BY_REQUEST[type(request)].response)
 
@@ -98,23 +101,26 @@ class BlockingConnection:
     def _receive(self, count: int, deadline: float) -> memoryview:
         data = view = np.empty(count, np.uint8).data
         while view:
-            # The socket's own limit is for one piece: a byte now and then would never reach it.
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left_s)
+            self._limit_to(deadline)
             got = self._socket.recv_into(view)
             if got == 0:
                 raise BrokerUnreachable("the broker closed the connection", broker=self.address)
             view = view[got:]
         return data
 
+    def _limit_to(self, deadline: float) -> None:
+        """Before each piece: the socket's own limit is for one, and a byte now and then would never
+        reach it."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left_s)
+
     @contextmanager
     def _within(self, timeout_s: float) -> Iterator[float]:
         """A deadline for all that is done with the socket; what ends it is raised as ours."""
         timeout_s = min(timeout_s, REQUEST_TIMEOUT_S)
         try:
-            self._socket.settimeout(timeout_s)
             yield time.monotonic() + timeout_s
         except TimeoutError as error:
             why = f"no answer within {timeout_s:g} s"
