@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from hightide import Producer, blocking
 from hightide import messages as m
-from hightide.arrow_rows import ArrowBatch, Rows, chunks, partitions_of, places_of, rows_of
+from hightide.arrow_rows import (
+    ArrowBatch,
+    Rows,
+    chunks,
+    in_one_order,
+    partitions_of,
+    places_of,
+    rows_of,
+)
 from hightide.columns import to_records
 from hightide.errors import RecordTooLarge, UsageError
 from hightide.partitioner import partition_for_key
@@ -93,6 +101,21 @@ def test_keys_go_where_kafka_puts_them(keys, count):
     chunk = pa.RecordBatch.from_pydict({"key": keys, "value": keys})
     places = places_of(chunk, rows, count).tolist()
     assert places == [-1 if key is None else partition_for_key(key, count) for key in keys]
+
+
+few = st.none() | st.sampled_from([b"", b"\0", b"a"])
+alike = st.tuples(few, few, st.none(), st.none() | st.lists(st.tuples(st.just("h"), few)))
+
+
+@given(st.lists(alike, min_size=1, max_size=12), st.randoms())
+def test_rows_leave_in_one_order_whichever_they_come_in(rows, luck):
+    mixed = luck.sample(rows, len(rows))
+    seen = []
+    for each in (rows, mixed):
+        (chunk,) = in_one_order(pa.Table.from_batches([batch_of(each)])).to_batches()
+        seen.append(seen_of(records_of(rows_of(chunk, NOW))))
+    assert seen[0] == seen[1]
+    assert sorted(seen[0], key=repr) == sorted(expected_of(rows), key=repr)
 
 
 def test_bytes_under_a_null_are_left_out():

@@ -5,6 +5,7 @@ leaves what one attempt would have left. Method: `TaskWriter`, which is what a t
 real cluster of three in this process. Whole queries are in `test_spark_sink_queries.py`.
 """
 
+import random
 import re
 import threading
 
@@ -29,7 +30,15 @@ from hightide.messages import LATEST
 from hightide.partitioner import partition_for_key
 from hightide.spark.client import BlockingClient
 from hightide.spark.options import SinkOptions, read_sink_options
-from hightide.spark.produce import DERIVED_IDS, Attempt, Mark, Superseded, TaskWriter, gathered
+from hightide.spark.produce import (
+    DERIVED_IDS,
+    Attempt,
+    Mark,
+    Superseded,
+    TaskWriter,
+    gathered,
+    sorted_rows,
+)
 from hightide.spark.sink import check_schema
 from hightide.testing import BlockingCluster
 
@@ -93,10 +102,14 @@ def target(cluster, admin, request):
         client.close()
 
 
-def rows(start, end, *, keyed=True):
+def rows(start, end):
     """Numbered rows, some without a key."""
-    keys = [b"%d" % (n % 13) if keyed and n % 3 else None for n in range(start, end)]
-    return pa.record_batch({"key": keys, "value": [b"%d" % n for n in range(start, end)]})
+    return rows_numbered(range(start, end))
+
+
+def rows_numbered(numbers):
+    keys = [b"%d" % (n % 13) if n % 3 else None for n in numbers]
+    return pa.record_batch({"key": keys, "value": [b"%d" % n for n in numbers]})
 
 
 def test_a_row_goes_where_its_key_says_or_in_runs(target):
@@ -123,6 +136,19 @@ def test_who_writes_a_batch_again_goes_on_behind_what_is_there(target, cut):
     assert third.stored_before == 2_000
     assert target.stored() == once
     assert sorted(n for values in once.values() for n in values) == [*range(2_000)]
+
+
+def test_sorted_rows_may_come_in_another_order_when_they_are_written_again(target):
+    """Behind a shuffle they do; a task died when it had sent the first 700."""
+    numbers = [*range(2_000)]
+    for cut in (700, 2_000):
+        random.Random(cut).shuffle(numbers)
+        pieces = [rows_numbered(numbers[n : n + 250]) for n in range(0, 2_000, 250)]
+        task = target.task()
+        for chunk in sorted_rows(pieces):
+            task.write(chunk[: cut - task.rows])
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(2_000)]
+    assert task.stored_before == 700
 
 
 def test_the_next_batch_begins_anew_and_fences_the_one_before(target):
@@ -263,9 +289,18 @@ def test_spark_s_own_columns_can_be_written(schema):
 
 def test_options_of_the_sink_are_read_and_others_refused():
     options = read_sink_options(
-        {**BOOTSTRAP, "topic": "t", "sinkId": "mine", "deliveryTimeoutMs": "500"}
+        {
+            **BOOTSTRAP,
+            "topic": "t",
+            "sinkId": "mine",
+            "sortRows": "true",
+            "deliveryTimeoutMs": "500",
+        }
     )
-    assert (options.topic, options.sink_id, options.timeout_s) == ("t", "mine", 0.5)
+    assert options == SinkOptions(
+        bootstrap="127.0.0.1:1", topic="t", sink_id="mine", sort_rows=True, timeout_s=0.5
+    )
+    assert not read_sink_options({**BOOTSTRAP, "topic": "t"}).sort_rows
     with pytest.raises(UsageError, match="did you mean topic"):
         read_sink_options({**BOOTSTRAP, "topics": "t"})
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):

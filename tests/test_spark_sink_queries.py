@@ -7,6 +7,7 @@ tasks that are to fail, run in a process of their own.
 
 # ruff: noqa: F811 - fixtures are imported by name
 
+import random
 import subprocess
 import sys
 
@@ -136,6 +137,15 @@ def test_rows_name_their_topics(spark, broker):
     writer.mode("append").save()
     assert sorted(values_of(broker, one)) == [b"a", b"c"]
     assert values_of(broker, other) == [b"b"]
+
+
+def test_a_task_sorts_its_rows_if_it_is_to(spark, broker):
+    target, values = broker.topic(), numbered(0, 50_000)
+    mixed = random.Random(5).sample(values, len(values))
+    frame = spark.createDataFrame([(value,) for value in mixed], "value binary").coalesce(1)
+    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer.option("topic", target).option("sortRows", True).mode("append").save()
+    assert values_of(broker, target) == values
 
 
 def test_a_batch_that_is_run_again_stores_nothing_twice(spark, broker, tmp_path):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hightide.accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch
 from hightide.columns import pack_columns, pack_headers
@@ -133,6 +134,15 @@ def places_of(
 def rows_at(chunk: pa.RecordBatch, indexes: np.ndarray) -> pa.RecordBatch:
     """Some rows of a piece."""
     return chunk.take(pa.array(indexes))
+
+
+def in_one_order(table: pa.Table) -> pa.Table:
+    """The rows sorted by all columns, so that the order they came in does not matter."""
+    order = table
+    if "headers" in table.schema.names:  # a list has no order in Arrow, what Python shows of it has
+        shown = [repr(headers or []) for headers in table.column("headers").to_pylist()]
+        order = table.drop_columns("headers").append_column("headers", pa.array(shown, pa.string()))
+    return table.take(pc.sort_indices(order, [(name, "ascending") for name in order.schema.names]))
 
 
 def by_place(places: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:

@@ -49,6 +49,7 @@ SINK_NAMES = (
     "kafka.bootstrap.servers",
     "topic",
     "sinkId",
+    "sortRows",
     "deliveryTimeoutMs",
     "checkpointLocation",
     "path",
@@ -162,6 +163,9 @@ class SinkOptions:
     sink_id: str = ""
     """Instead of the query's id: for a query that writes to several sinks, or that is to go on
     under another checkpoint."""
+    sort_rows: bool = False
+    """Whether a task sorts its rows first, in memory: behind a shuffle they may come in another
+    order when a batch is run again."""
     timeout_s: float = 120.0
     """How long a piece of a task may take to be stored."""
 
@@ -173,6 +177,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         bootstrap=bootstrap_of(given),
         topic=given.get("topic", ""),
         sink_id=given.get("sinkid", ""),
+        sort_rows=flag_of("sortRows", given, "false"),
         timeout_s=(count_of("deliveryTimeoutMs", given) or 120_000) / 1000,
     )
 

@@ -265,7 +265,8 @@ def _to_parquet(frame: DataFrame, place: str) -> DataStreamWriter:
 
 def _to_topic(frame: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
     writer = frame.writeStream.format("hightide").option("bootstrap.servers", bootstrap)
-    return writer.option("topic", topic)
+    # Windows come out of a shuffle; a store of state promises no order.
+    return writer.option("topic", topic).option("sortRows", True)
 
 
 # -- progress ------------------------------------------------------------------------------------

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hightide import group_messages as g
 from hightide import messages as m
-from hightide.arrow_rows import ArrowBatch, Rows, by_place, places_of, rows_at, rows_of, topics_of
+from hightide.arrow_rows import (
+    ArrowBatch,
+    Rows,
+    by_place,
+    in_one_order,
+    places_of,
+    rows_at,
+    rows_of,
+    topics_of,
+)
 from hightide.bulk import Cutter
 from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.spark.client import BlockingClient
@@ -242,6 +251,14 @@ class TaskWriter:
             acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part]
         )
         self._client.call_leader(*where, request, timeout_s=timeout_s, attachments=[data])
+
+
+def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in one order, whichever they came in; all of them are held at once."""
+    import pyarrow as pa
+
+    if waiting := [*chunks]:
+        yield from in_one_order(pa.Table.from_batches(waiting)).to_batches()
 
 
 def gathered(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

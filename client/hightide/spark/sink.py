@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from hightide.errors import UsageError
 from hightide.spark.client import client_for
 from hightide.spark.options import SinkOptions
-from hightide.spark.produce import Attempt, Mark, TaskWriter, gathered
+from hightide.spark.produce import Attempt, Mark, TaskWriter, gathered, sorted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,8 @@ class _Writer:
             timeout_s=options.timeout_s,
             counts=counts,
         )
-        for chunk in gathered(iterator):
+        rows = sorted_rows(iterator) if options.sort_rows else iterator
+        for chunk in gathered(rows):
             writer.write(chunk)
         batch_id = -1 if counts is not None else attempt.batch
         return Written(attempt.sink, batch_id, writer.topics, writer.rows, writer.stored_before)
