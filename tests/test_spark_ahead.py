@@ -58,14 +58,17 @@ class Peer:
 
     def take(self):
         """The id of the next request."""
+        return self.take_request().id
+
+    def take_request(self):
         length = wire.frame_length(self.link.recv(wire.LENGTH_BYTES))
         frame = wire.split_frame(self.link.recv(length), message_limit=wire.MESSAGE_BYTES_MAX)
-        return wire.decode_request_envelope(frame).id
+        return wire.decode_request_envelope(frame)
 
-    def say(self, number, answer=NO_TOPICS, *, error=None):
-        """Answer a request, with its number beside the message."""
+    def say(self, number, answer=NO_TOPICS, *, error=None, data=None):
+        """Answer a request, with `data` or its number beside the message."""
         message = wire.encode_response(answer, request_id=number, error=error)
-        self.link.sendall(b"".join(wire.frame_buffers(message, [b"%d" % number])))
+        self.link.sendall(b"".join(wire.frame_buffers(message, [data or b"%d" % number])))
 
     def close(self):
         self.link.close()
@@ -174,6 +177,15 @@ def test_a_leader_that_refuses_is_asked_for_the_next_one(played, monkeypatch):
     request = m.FetchRequest(max_wait_ms=0, partitions=[])
     answer, _ = client.call_leader("t", 0, request, timeout_s=PATIENCE_S)
     assert answer.partitions == [yes]
+
+
+def test_who_waits_for_more_does_so_also_while_nobody_leads(played):
+    """A leader may have died since the ends were found; whoever waits looks for them again."""
+    client, peer, _ = played
+    client.brokers = {1: broker_at(1, *peer.address)}
+    client.topics = {"t": led_by(-1, [1])}
+    client.wait_for_more({("t", 0): 5, ("gone", 0): 5}, 0.0)
+    assert client.ask(peer.address, ASK).id == 1  # the first request of all
 
 
 @pytest.mark.parametrize(

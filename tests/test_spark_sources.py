@@ -10,6 +10,7 @@ what is read from them record by record. Options alone are `test_spark_options.p
 import json
 import time
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -33,6 +34,7 @@ from sparkling import (  # noqa: F401
 from hightide.blocking import Admin, Producer
 from hightide.errors import ApiError
 from hightide.messages import LATEST
+from hightide.spark.client import client_for
 from hightide.spark.options import read_options
 from hightide.spark.source import HightideStreamReader
 
@@ -105,11 +107,12 @@ def test_a_stream_of_a_pattern_may_begin_before_there_is_a_topic(broker, stream)
 def test_a_stream_without_topics_does_not_ask_without_pause(broker):
     options = {"bootstrap.servers": broker.address, "subscribePattern": "nothing-is-called-this"}
     reader = HightideStreamReader(read_options(options | FROM_START, streaming=True))
-    start = reader.initialOffset()
-    began = time.monotonic()
-    for _ in range(3):
-        assert reader.latestOffset(start, ReadAllAvailable()) == start
-    assert time.monotonic() - began > 0.5
+    with closing(client_for(broker.address)):
+        start = reader.initialOffset()
+        began = time.monotonic()
+        for _ in range(3):
+            assert reader.latestOffset(start, ReadAllAvailable()) == start
+        assert time.monotonic() - began > 0.5
 
 
 def test_assigned_partitions_are_read_and_no_others(spark, broker, stream):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -242,15 +242,13 @@ class BlockingClient:
     ) -> dict[tuple[str, int], m.ListOffsetsResult]:
         """The same of many partitions, each with its timestamp, by one request to each leader; what
         did not work that way is asked for one by one, as often as it takes."""
-        by_leader: dict[int, list[m.ListOffsetsPartition]] = {}
-        for (topic, partition), timestamp in wanted.items():
-            with suppress(ApiError, KeyError):
-                leader = self.leader(topic, partition).leader
-                part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
-                by_leader.setdefault(leader, []).append(part)
         found: dict[tuple[str, int], m.ListOffsetsResult] = {}
-        for leader, parts in by_leader.items():
-            broker, request = self.brokers[leader], m.ListOffsetsRequest(partitions=parts)
+        for broker, wheres in self._by_leader(wanted):
+            parts = [
+                m.ListOffsetsPartition(topic=where[0], partition=where[1], timestamp=wanted[where])
+                for where in wheres
+            ]
+            request = m.ListOffsetsRequest(partitions=parts)
             with suppress(*TRIED_AGAIN):
                 answer, _ = self.call((broker.host, broker.port), request, timeout_s=timeout_s)
                 for result in answer.partitions:
@@ -260,6 +258,16 @@ class BlockingClient:
             if where not in found:
                 found[where] = self.offset(*where, timestamp, timeout_s=timeout_s)
         return found
+
+    def _by_leader(
+        self, wheres: Iterable[tuple[str, int]]
+    ) -> list[tuple[m.BrokerInfo, list[tuple[str, int]]]]:
+        """Brokers with the partitions they lead, as far as is known now."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for where in wheres:
+            with suppress(ApiError, KeyError):
+                found.setdefault(self.leader(*where).leader, []).append(where)
+        return [(self.brokers[leader], led) for leader, led in found.items()]
 
     def epoch_end(
         self, topic: str, partition: int, leader_epoch: int, *, timeout_s: float
@@ -295,21 +303,21 @@ class BlockingClient:
 
     def wait_for_more(self, ends: dict[tuple[str, int], int], wait_s: float) -> None:
         """Until some partition has records behind its end, or the time is over."""
-        leaders: dict[int, list[m.FetchPartition]] = {}
-        for (topic, partition), offset in ends.items():
-            part = m.FetchPartition(
-                topic=topic, partition=partition, fetch_offset=offset, max_bytes=1
-            )
-            leaders.setdefault(self.leader(topic, partition).leader, []).append(part)
+        leaders = self._by_leader(ends)
         if not leaders:
-            time.sleep(wait_s)  # a pattern that no topic matches yet
-        for broker, parts in leaders.items():
+            time.sleep(wait_s)  # a pattern that no topic matches yet, or nobody leads
+        for broker, wheres in leaders:
+            parts = [
+                m.FetchPartition(
+                    topic=where[0], partition=where[1], fetch_offset=ends[where], max_bytes=1
+                )
+                for where in wheres
+            ]
             request = m.FetchRequest(
                 max_wait_ms=int(wait_s * 1000 / len(leaders)), partitions=parts, max_bytes=1
             )
-            info = self.brokers[broker]
             try:
-                response, _ = self.call((info.host, info.port), request)
+                response, _ = self.call((broker.host, broker.port), request)
             except TRIED_AGAIN:
                 return  # whoever waits looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
