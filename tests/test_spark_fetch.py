@@ -105,10 +105,10 @@ class Played:
         self._batches = dict(batches)
         self._says = says
 
-    def ask(self, position):
+    def ask(self, position, epoch):
         assert position < self.wanted.end
 
-    def take(self, position):
+    def take(self, position, epoch):
         base = self._says
         if base is None:
             base = min(base for base in self._batches if base >= position)
@@ -171,8 +171,20 @@ def test_a_range_that_the_log_no_longer_reaches_is_data_loss(reading):
     topic = reading.topic()
     reading.fill(topic, numbered(0, 5))
     wanted = OffsetRange(topic, reading.topic_id(topic), 0, 0, 9)
-    assert "the log now ends at offset 5: it was cut" in loss_of(reading, wanted)
+    assert "gone: 4 offsets from 5 on: the log ends at offset 5" in loss_of(reading, wanted)
     assert read_all(reading, wanted, fail_on_data_loss=False) == list(range(5))
+
+
+@pytest.mark.live
+def test_what_is_passed_over_is_counted_and_said(reading, caplog):
+    topic = reading.topic()
+    reading.fill(topic, numbered(0, 20), linger_ms=0, batch_size=64)
+    reading.delete_records(topic, 12)
+    wanted = OffsetRange(topic, reading.topic_id(topic), 0, 4, 25)
+    assert read_all(reading, wanted, fail_on_data_loss=False) == list(range(12, 20))
+    told = [record.getMessage() for record in caplog.records if record.name == "hightide.spark"]
+    starts = [f"records of {wanted} are gone: {n} offsets from " for n in (8, 5)]
+    assert all(text.startswith(start) for text, start in zip(told, starts, strict=True)), told
 
 
 @pytest.mark.live

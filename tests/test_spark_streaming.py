@@ -200,8 +200,8 @@ def test_records_deleted_behind_the_checkpoint_are_data_loss(broker, stream):
     delete_some(broker, topic)
     sink = Sink()
     text = failure_of(stream.start(sink, subscribe=topic))
-    assert f"DataLoss: {topic}-0: the query goes on at offset 10" in text
-    assert "the log begins at offset 25" in text
+    assert f"DataLoss: {topic}-0: the query is at offset 10" in text
+    assert "the log begins at offset 25: 15 offsets were deleted" in text
     assert sink.rows == []
 
 

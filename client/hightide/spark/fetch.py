@@ -7,7 +7,7 @@ A leader change in the middle changes nothing: the next fetch goes on at the nex
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +35,12 @@ BYTES_PER_BATCH = 8 << 20
 """A batch for Spark is handed on when it has so many rows or bytes."""
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100
+GONE = (
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+"""Refusals that may mean a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    leader_epoch: int = -1
+    """Who led when it was planned; a leader of old may not know all of it."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
@@ -98,36 +106,58 @@ class _Part(NamedTuple):
 def _parts(fetches: _Fetches, fail_on_data_loss: bool) -> Iterator[_Part]:
     """The batches of a range that have records, in order; raises `DataLoss`."""
     wanted = fetches.wanted
-    position = wanted.start
+    position, epoch = wanted.start, -1
     while position < wanted.end:
-        before = position
-        answer = _take(fetches, position, fail_on_data_loss)
-        if answer is None:
-            position = _resume(fetches, position)
-        elif answer.data is not None:
+        answer = fetches.take(position, epoch)
+        if answer.data is not None:
             found = [each for each in iter_batches(answer.data) if each[0].next_offset > position]
             if not found:
                 raise RemoteProtocolError(f"{wanted}: nothing behind offset {position} was sent")
-            position = found[-1][0].next_offset
+            before, last = position, found[-1][0]
+            position, epoch = last.next_offset, last.leader_epoch
             if position < wanted.end:
-                fetches.ask(position)
-            for header, batch in found:
-                if header.base_offset >= wanted.end:
-                    break  # a gap that compaction left reaches behind the range
-                check_crc(batch, header)
-                columns = open_batch(batch, header, check_sums=False)
-                if columns.record_count and not header.is_control:
-                    yield _Part(before, header, columns)
-        elif answer.high_watermark < wanted.end:
-            why = f"the log now ends at offset {answer.high_watermark}: it was cut"
-            _lost(wanted, why, fail_on_data_loss)
-            position = wanted.end
-        assert position >= before, f"{wanted} went back from {before} to {position}"
+                fetches.ask(position, epoch)
+            yield from _opened(found, before, wanted.end)
+        elif answer.refusal or answer.high_watermark < wanted.end:
+            why = answer.refusal or f"the log ends at offset {answer.high_watermark}"
+            until = fetches.goes_on_at(position)
+            if until > position:
+                why = f"{until - position} offsets from {position} on: {why}"
+            if until > position or answer.is_cut:
+                _lost(wanted, why, fail_on_data_loss)
+            position, epoch = until, -1
+
+
+def _opened(
+    found: Sequence[tuple[BatchHeader, memoryview]], begin: int, end: int
+) -> Iterator[_Part]:
+    for header, batch in found:
+        if header.base_offset >= end:
+            return  # a gap that compaction left reaches behind the range
+        check_crc(batch, header)
+        columns = open_batch(batch, header, check_sums=False)
+        if columns.record_count and not header.is_control:
+            yield _Part(begin, header, columns)
+
+
+def _lost(wanted: OffsetRange, what: str, fail_on_data_loss: bool) -> None:
+    """Raise `DataLoss`, or say it in the log if that is allowed."""
+    if fail_on_data_loss:
+        raise DataLoss(
+            f"records of {wanted} are gone: {what}. To read on without them set "
+            "failOnDataLoss=false"
+        )
+    log.warning("records of %s are gone: %s; reading on without them", wanted, what)
 
 
 class _Fetched(NamedTuple):
-    high_watermark: int
-    data: memoryview | None
+    """What a leader has at an offset: records, or how far it is, or why it has nothing there."""
+
+    high_watermark: int = -1
+    data: memoryview | None = None
+    refusal: str = ""
+    is_cut: bool = False
+    """What was read before that offset is not what the log holds now."""
 
 
 class _Fetches:
@@ -135,9 +165,9 @@ class _Fetches:
     is unpacked. An in-sync replica on this host is asked before the leader (KIP-392)."""
 
     def __init__(self, client: BlockingClient, wanted: OffsetRange, timeout_s: float) -> None:
-        self.client = client
         self.wanted = wanted
-        self.timeout_s = timeout_s
+        self._client = client
+        self._timeout_s = timeout_s
         self._near: m.BrokerInfo | None = None
         self._ahead: tuple[int, Asked] | None = None
         with suppress(*TRIED_AGAIN):
@@ -146,30 +176,37 @@ class _Fetches:
             self._near = client.nearby(wanted.topic, wanted.partition)
         self.ask(wanted.start)
 
-    def ask(self, position: int) -> None:
-        """Ask for what comes at `position`, without waiting for it."""
-        topic, partition = self.wanted.topic, self.wanted.partition
-        if topic not in self.client.topics:
+    def ask(self, position: int, epoch: int = -1) -> None:
+        """Ask for what comes at `position`, behind a record of that leader epoch, without waiting
+        for it."""
+        client, topic = self._client, self.wanted.topic
+        if topic not in client.topics:
             return  # whoever waits for it looks first, as often as it takes
         near, self._near = self._near, None
         with suppress(*TRIED_AGAIN):
-            broker = near or self.client.leader_of(topic, partition, timeout_s=self.timeout_s)
+            leader = client.leader_of(topic, self.wanted.partition, timeout_s=self._timeout_s)
+            broker = near or leader
             rack = "" if near is None else broker.rack or broker.host
-            asked = self.client.ask((broker.host, broker.port), self._request(position, rack))
+            asked = client.ask((broker.host, broker.port), self._request(position, epoch, rack))
             self._ahead, self._near = (position, asked), near
 
-    def take(self, position: int) -> _Fetched:
-        """What the log holds from `position` on; raises `ApiError` if trying again is in vain,
-        `BrokerUnreachable` and `RequestTimedOut`."""
-        answer = self._asked_before(position)
-        if answer is None:
-            answer = self.client.call_leader(
-                self.wanted.topic,
-                self.wanted.partition,
-                self._request(position),
-                timeout_s=self.timeout_s,
+    def take(self, position: int, epoch: int = -1) -> _Fetched:
+        """What the log holds from `position` on; raises `ApiError` for what no retry helps and is
+        no loss, `BrokerUnreachable` and `RequestTimedOut`."""
+        wanted, request = self.wanted, self._request(position, epoch)
+        try:
+            answer = self._asked_before(position) or self._client.call_leader(
+                wanted.topic, wanted.partition, request, timeout_s=self._timeout_s
             )
+        except ApiError as error:
+            if error.code not in GONE:
+                raise
+            return _Fetched(refusal=str(error))
         result: m.FetchResult = answer[0].partitions[0]
+        if (common := result.diverging_epoch) is not None:
+            cut_at = min(common.end_offset, position)
+            why = f"the log was cut at offset {cut_at}, it was read up to {position}"
+            return _Fetched(refusal=why, is_cut=True)
         data = answer[1][result.records] if result.records >= 0 else None
         return _Fetched(result.high_watermark, data)
 
@@ -180,59 +217,50 @@ class _Fetches:
         if ahead is None or ahead[0] != position:
             return None
         with suppress(*TRIED_AGAIN):
-            answer = self.client.answer(ahead[1], timeout_s=self.timeout_s)
+            answer = self._client.answer(ahead[1], timeout_s=self._timeout_s)
             result = answer[0].partitions[0]
             if result.error is None and (result.records >= 0 or self._near is None):
                 return answer
         self._near = None
         return None
 
-    def _request(self, position: int, rack: str = "") -> m.FetchRequest:
+    def goes_on_at(self, position: int) -> int:
+        """Where the range goes on if somebody has nothing at `position`: there, if another leader
+        has it, or behind what was deleted; at its end if nothing is left of it."""
+        first, head = self._client.retrying(self._log, timeout_s=self._timeout_s)
+        if position < first:
+            return min(first, self.wanted.end)
+        return position if position < head else self.wanted.end
+
+    def _log(self, left_s: float) -> tuple[int, int]:
+        """The first offset and the high watermark, of a leader that must know all of the range."""
+        client, wanted = self._client, self.wanted
+        where, nothing = (wanted.topic, wanted.partition), (wanted.end, wanted.end)
+        try:
+            head = client.offset(*where, m.LATEST, timeout_s=left_s)
+            if client.topics[wanted.topic].topic_id != wanted.topic_id:
+                return nothing
+            if head.leader_epoch < wanted.leader_epoch:
+                client.topics.pop(wanted.topic)
+                why = f"{wanted} was planned in {wanted.leader_epoch}, who leads is still in "
+                raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{why}{head.leader_epoch}")
+            return client.offset(*where, m.EARLIEST, timeout_s=left_s).offset, head.offset
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return nothing
+
+    def _request(self, position: int, epoch: int, rack: str = "") -> m.FetchRequest:
         part = m.FetchPartition(
             topic=self.wanted.topic,
             partition=self.wanted.partition,
             topic_id=self.wanted.topic_id,
             fetch_offset=position,
+            last_fetched_epoch=epoch,
             max_bytes=FETCH_BYTES,
         )
         return m.FetchRequest(
             max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part], rack=rack
-        )
-
-
-def _take(fetches: _Fetches, position: int, fail_on_data_loss: bool) -> _Fetched | None:
-    """One fetch; None if what is at `position` is gone and that is allowed."""
-    try:
-        return fetches.take(position)
-    except ApiError as error:
-        gone = (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-        )
-        if error.code not in gone:
-            raise
-        _lost(fetches.wanted, str(error), fail_on_data_loss)
-        return None
-
-
-def _resume(fetches: _Fetches, position: int) -> int:
-    """Where what is left of a range begins, behind `position`; its end if nothing is left."""
-    client, wanted = fetches.client, fetches.wanted
-    where = wanted.topic, wanted.partition
-    try:
-        first = client.offset(*where, m.EARLIEST, timeout_s=fetches.timeout_s).offset
-    except ApiError:
-        return wanted.end
-    if client.topics[wanted.topic].topic_id != wanted.topic_id:
-        return wanted.end
-    return first if position < first < wanted.end else wanted.end
-
-
-def _lost(wanted: OffsetRange, why: str, fail_on_data_loss: bool) -> None:
-    if fail_on_data_loss:
-        raise DataLoss(
-            f"records of {wanted} are gone: {why}. To read on without them set failOnDataLoss=false"
         )
 
 

@@ -70,6 +70,10 @@ class Position(NamedTuple):
             {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
         )
 
+    def at(self, places: Mapping[tuple[str, int], Place]) -> Position:
+        """The same but for these places."""
+        return Position({**self.places, **places}, self.topic_ids)
+
 
 def advanced(start: Position, end: Position) -> bool:
     """Whether there is anything between two positions, or a partition is new."""
@@ -94,7 +98,7 @@ def begin_of(start: Position, where: tuple[str, int], first: Mapping[tuple[str, 
 
 
 def no_further_back(start: Position, end: Position) -> Position:
-    """`end`, but nowhere before `start`: an end that fell is not a reason to go back."""
+    """`end`, but nowhere before `start`: a leader of old that does not know yet says less."""
     places = dict(end.places)
     for where, before in start.places.items():
         place = places.get(where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from hightide.spark.fetch import OffsetRange
@@ -46,7 +47,4 @@ def _cut(wanted: OffsetRange, count: int) -> list[OffsetRange]:
     """So many parts of nearly the same size, none of them empty."""
     count = max(min(count, _size(wanted)), 1)
     edges = [wanted.start + _size(wanted) * number // count for number in range(count + 1)]
-    return [
-        OffsetRange(wanted.topic, wanted.topic_id, wanted.partition, start, end)
-        for start, end in pairwise(edges)
-    ]
+    return [replace(wanted, start=start, end=end) for start, end in pairwise(edges)]

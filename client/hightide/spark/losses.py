@@ -1,0 +1,95 @@
+"""Whether the cluster still holds what a query has read, and what it is to read next.
+
+What is gone is a `DataLoss` that names it and says why; with `failOnDataLoss=false` the log says
+it, with a count, and the query goes on behind it. What is gone of a range that was planned is found
+by who reads it (`fetch.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hightide.spark.offsets import DataLoss, Place, Position
+from hightide.spark.planner import Planner
+
+log = logging.getLogger("hightide.spark")
+
+
+class Losses:
+    """Looks for them before each batch; one for each run of a query."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._is_first_look = True
+        self._whole: dict[tuple[str, int], int] = {}
+        """The leader epoch in which a partition's log was last seen to be whole."""
+
+    def checked(self, begin: Position) -> Position:
+        """A position without topics that are gone, or were made again; raises `DataLoss`."""
+        ids = self._planner.refresh()
+        gone = [topic for topic in begin.topic_ids if topic not in ids]
+        for topic in gone:
+            self._lost(f"{topic}: the topic is gone, or no longer subscribed")
+        again = begin.made_again(ids)
+        for topic in again:
+            self._lost(
+                f"{topic}: the topic was deleted and made again "
+                f"(id {begin.topic_ids[topic]} became {ids[topic]})"
+            )
+        begin = begin.without([*gone, *again])
+        if self._is_first_look:
+            self._check_checkpoint(begin)
+            self._is_first_look = False
+        return begin
+
+    def _check_checkpoint(self, begin: Position) -> None:
+        """What may have become of partitions while the query did not run."""
+        reads = self._planner.options.reads
+        first = self._planner.starts(where for where in begin.places if reads(*where))
+        for where, place in begin.places.items():
+            if where not in first:
+                self._lost_at(where, place, "the partition is no longer assigned")
+            elif place.offset < first[where]:
+                count = first[where] - place.offset
+                why = f"the log begins at offset {first[where]}: {count} offsets were deleted"
+                self._lost_at(where, place, why)
+
+    def cuts(self, begin: Position, heads: Position) -> dict[tuple[str, int], Place]:
+        """Where logs end that were cut below what was read of them, as an unclean election does;
+        what comes there is to be read again. Raises `DataLoss`.
+
+        A log is cut only when its leader epoch changes, so it is only then asked about."""
+        found = {}
+        for where, place in begin.places.items():
+            head = heads.places.get(where)
+            if head is None or head.leader_epoch < place.leader_epoch:
+                continue  # not read any more; or the word of who led before
+            is_whole = head.leader_epoch == self._whole.get(where, place.leader_epoch)
+            if is_whole and head.offset >= place.offset:
+                continue
+            end = self._end_of_what_was_read(where, place, head)
+            if end < place.offset:
+                why = f"the log ends at offset {end}"
+                if place.leader_epoch >= 0:
+                    why = f"the log was cut at offset {end}: {place.offset - end} offsets are gone"
+                self._lost_at(where, place, why)
+                found[where] = Place(end, head.leader_epoch)
+            self._whole[where] = head.leader_epoch
+        return found
+
+    def _end_of_what_was_read(self, where: tuple[str, int], place: Place, head: Place) -> int:
+        """Where the log and the one that was read part, or end."""
+        if place.leader_epoch < 0:  # an offset that the user gave
+            return head.offset
+        timeout_s = self._planner.options.look_up_timeout_s
+        end = self._planner.client.epoch_end(*where, place.leader_epoch, timeout_s=timeout_s)
+        return head.offset if end.end_offset < 0 else min(end.end_offset, head.offset)
+
+    def _lost_at(self, where: tuple[str, int], place: Place, why: str) -> None:
+        self._lost(f"{where[0]}-{where[1]}: the query is at offset {place.offset}, but {why}")
+
+    def _lost(self, what: str) -> None:
+        """Raise `DataLoss`, or say it in the log if that is allowed."""
+        if self._planner.options.fail_on_data_loss:
+            raise DataLoss(f"{what}. To go on without what is lost set failOnDataLoss=false")
+        log.warning("%s; going on without what is lost", what)

@@ -1,0 +1,163 @@
+"""What both readers do on the driver: look at the cluster, resolve offsets, lay out ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hightide.errors import UsageError
+from hightide.messages import EARLIEST, LATEST
+from hightide.spark.client import BlockingClient, client_for
+from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.filters import EVERYTHING, Bounds
+from hightide.spark.offsets import Place, Position, begin_of
+from hightide.spark.options import ByTime, Offsets, SourceOptions, Where
+from hightide.spark.ranges import split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Planner:
+    """The driver's view of what a query reads."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    @property
+    def client(self) -> BlockingClient:
+        return client_for(self.options.bootstrap)
+
+    def refresh(self) -> dict[str, str]:
+        """Look at the topics again; their ids."""
+        options, timeout_s = self.options, self.options.look_up_timeout_s
+        self.client.refresh(None if options.pattern else options.topics, timeout_s=timeout_s)
+        return {topic: self.client.topics[topic].topic_id for topic in self.topics()}
+
+    def topics(self) -> list[str]:
+        """What is subscribed to, as of the last refresh; a pattern matches no internal topic."""
+        options = self.options
+        if not options.pattern:
+            return sorted(options.topics)
+        pattern = re.compile(options.pattern)
+        names = sorted(self.client.topics)
+        return [name for name in names if pattern.fullmatch(name) and not name.startswith("__")]
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """Every partition that is wanted, as of the last refresh."""
+        found = [
+            (topic, p.partition)
+            for topic in self.topics()
+            for p in self.client.topics[topic].partitions
+            if self.options.reads(topic, p.partition)
+        ]
+        for topic, numbers in (self.options.assigned or {}).items():
+            missing = sorted({*numbers} - {number for name, number in found if name == topic})
+            if missing:
+                raise UsageError(f"assign names {topic}-{missing[0]}, which does not exist")
+        return found
+
+    def look_up(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Place]:
+        """Where partitions have a time in ms, begin (EARLIEST) or end (LATEST), and the leader
+        epochs there; offset -1 where nothing is that late."""
+        found = self.client.offsets(wanted, timeout_s=self.options.look_up_timeout_s)
+        return {where: Place(each.offset, each.leader_epoch) for where, each in found.items()}
+
+    def heads(self) -> Position:
+        """The high watermarks now."""
+        return self.resolve(LATEST, "ending")
+
+    def starts(self, wheres: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The first offsets of partitions."""
+        found = self.look_up(dict.fromkeys(wheres, EARLIEST))
+        return {where: place.offset for where, place in found.items()}
+
+    def resolve(self, wanted: Where, side: str) -> Position:
+        """Where an option wants to begin (`starting`) or end (`ending`), as places."""
+        ids = self.refresh()
+        if isinstance(wanted, ByTime):
+            times = _said(wanted.at, self.partitions(), f"{side}OffsetsByTimestamp")
+            return Position(self._at_times(times, wanted.or_latest), ids)
+        said = _said(wanted, self.partitions(), f"{side}Offsets")
+        given = {where: Place(offset, -1) for where, offset in said.items() if offset >= 0}
+        asked = {where: offset for where, offset in said.items() if offset < 0}
+        return Position(given | self.look_up(asked), ids)
+
+    def _at_times(
+        self, times: Mapping[tuple[str, int], int], or_latest: bool
+    ) -> dict[tuple[str, int], Place]:
+        found = self.look_up(times)
+        late = [where for where, place in found.items() if place.offset < 0]
+        if late and not or_latest:
+            topic, partition = late[0]
+            raise UsageError(
+                f"{topic}-{partition} has no record of {times[late[0]]} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest would begin at its end"
+            )
+        return found | self.look_up(dict.fromkeys(late, LATEST))
+
+    def ranges(
+        self, start: Position, end: Position, bounds: Bounds = EVERYTHING
+    ) -> list[OffsetRange]:
+        """What lies between two positions and within `bounds`; partitions that `start` does not
+        know begin at their start."""
+        first = self.starts(where for where in end.places if where not in start.places)
+        since = self._since(bounds, end)
+        ranges = []
+        for where, place in sorted(end.places.items()):
+            topic, partition = where
+            begin = begin_of(start, where, first)
+            whole = OffsetRange(
+                topic, end.topic_ids[topic], partition, begin, place.offset, place.leader_epoch
+            )
+            if (left := bounds.cut(whole, since.get(where, begin))) is not None:
+                ranges.append(left)
+        options = self.options
+        return split(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+
+    def _since(self, bounds: Bounds, end: Position) -> dict[tuple[str, int], int]:
+        """Where the earliest time of the bounds begins; empty if they have none."""
+        if bounds.since_ms < 0:
+            return {}
+        wheres = [where for where in end.places if bounds.reads(*where)]
+        found = self.look_up(dict.fromkeys(wheres, int(bounds.since_ms)))
+        return {
+            where: place.offset if place.offset >= 0 else end.places[where].offset
+            for where, place in found.items()
+        }
+
+    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """An executor's part."""
+        return read_range(
+            self.options.bootstrap,
+            wanted,
+            include_headers=self.options.include_headers,
+            include_leader_epoch=self.options.include_leader_epoch,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            timeout_s=self.options.fetch_timeout_s,
+        )
+
+
+def _said(
+    option: int | Offsets, wheres: Sequence[tuple[str, int]], name: str
+) -> dict[tuple[str, int], int]:
+    """What an option says of each partition that is read; raises `UsageError` if it leaves one out
+    or names another."""
+    if isinstance(option, int):
+        return dict.fromkeys(wheres, option)
+    said = {
+        (topic, number): value
+        for topic, numbers in option.items()
+        for number, value in numbers.items()
+    }
+    for topic, number in wheres:
+        if (topic, number) not in said:
+            raise UsageError(f"{name} says nothing about {topic}-{number}: name every partition")
+    for topic, number in sorted(said.keys() - {*wheres}):
+        raise UsageError(f"{name} names {topic}-{number}, which is not read")
+    return said
