@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from hightide.blocking import Admin, Consumer
-from hightide.errors import UsageError
+from hightide.errors import ApiError, UsageError
 from hightide.messages import LATEST
 from hightide.partitioner import partition_for_key
 from hightide.spark.client import BlockingClient
@@ -215,6 +215,21 @@ def test_two_attempts_at_a_time_store_what_one_would(target):
         for kind in (0, 1):
             own = [n for n in values if bool(n % 3) == bool(kind)]
             assert own == sorted(own)
+
+
+def test_a_topic_of_small_batches_gets_small_ones(target):
+    target.admin.alter_topic_configs(target.name, set_={"max.message.bytes": "3000"})
+    for stored_before in (0, 2_000):
+        task = target.task()
+        task.write(rows(0, 2_000))
+        assert task.stored_before == stored_before
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(2_000)]
+    large = pa.record_batch({"value": [b"1", b"2" * 4_000, b"3"], "partition": [0, 0, 0]})
+    with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+        target.task(batch=1).write(large)
+    target.admin.alter_topic_configs(target.name, set_={"max.message.bytes": "5000"})
+    target.task(batch=1).write(large)
+    assert target.stored()[0][-3:] == [1, int(b"2" * 4_000), 3]
 
 
 def test_a_leader_that_dies_between_two_attempts_takes_nothing_along(target):

@@ -129,6 +129,8 @@ class TaskWriter:
         self._stored: dict[Place, int] = {}
         """How many of them its leader has."""
         self._without_key: dict[str, int] = {}
+        self._batch_bytes: dict[str, int] = {}
+        """Of topics that refused larger batches."""
         self._now_ms = int(time.time() * 1000)
         self.is_done = False
         """Whether all of this batch is known to be there."""
@@ -192,9 +194,7 @@ class TaskWriter:
                 return
             left = rows.slice(max(stored - first, 0), len(rows))
             try:
-                for start, batch in self._batches(where, left, max(stored, first)):
-                    self._send(where, batch, deadline)
-                    self._stored[where] = start + len(batch)
+                self._send_all(where, left, max(stored, first), deadline)
                 self.stored_before += len(rows) - len(left)
                 return
             except ApiError as error:
@@ -234,14 +234,23 @@ class TaskWriter:
             self._stored[where] = state.last_sequence + 1 if is_ours else 0
         return self._stored[where]
 
-    def _batches(self, where: Place, rows: Rows, first: int) -> Iterator[tuple[int, ArrowBatch]]:
-        """Rows as batches, each with the number of its first row."""
+    def _send_all(self, where: Place, rows: Rows, first: int, deadline: float) -> None:
+        """Rows as batches; `first` is the number of the first one. A topic that takes none so large
+        gets smaller ones from then on."""
         cutter = Cutter(rows.sizes())
         while not cutter.is_done:
-            start, end, _ = cutter.take(BATCH_BYTES)
+            start, end, size = cutter.take(self._batch_bytes.get(where[0], BATCH_BYTES))
             batch = ArrowBatch(where[0], where[1], 0.0, (), rows.slice(start, end))
             batch.sequence = first + start
-            yield first + start, batch
+            try:
+                self._send(where, batch, deadline)
+            except ApiError as error:
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(batch) == 1:
+                    raise
+                self._batch_bytes[where[0]] = size // 2
+                cutter.position = start
+            else:
+                self._stored[where] = first + end
 
     def _send(self, where: Place, batch: ArrowBatch, deadline: float) -> None:
         data = batch.encode("none", *self._attempt.producer)
