@@ -4,6 +4,7 @@ Method: a few seeds, as processes of their own.
 """
 
 import json
+import logging
 import re
 
 import pytest
@@ -96,3 +97,4 @@ def test_a_seed_in_which_a_node_crashes_is_named_and_does_not_end_the_others(mon
     assert (first.seed, second.seed) == (7, 8)
     assert first.violation.startswith("a node ended by a bug\n")
     assert "ValueError: in seed 7" in first.violation
+    assert logging.getLogger("hightide").isEnabledFor(logging.WARNING), "who calls it has logs, too"

@@ -103,6 +103,8 @@ def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
         # As text: what a node raises need not survive the way out of a process.
         why = "".join(traceback.format_exception(crash))
         return run.Outcome(seed, f"a node ended by a bug\n{why}", "", 0.0, {})
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @sim.command(epilog="Example: hightide sim replay 42")
