@@ -29,7 +29,8 @@ from hightide.errors import RemoteProtocolError
 from hightide.spark import connection, fetch
 from hightide.spark.client import BlockingClient, client_for, is_here
 from hightide.spark.connection import REQUEST_TIMEOUT_S, BlockingConnection
-from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.fetch import read_range
+from hightide.spark.ranges import OffsetRange
 from hightide_cli.own_cluster import OwnCluster
 
 PATIENCE_S, A_MOMENT_S = 20.0, 0.05

@@ -20,8 +20,9 @@ from hightide.messages import LATEST, BrokerInfo
 from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.connection import REQUEST_TIMEOUT_S
-from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.fetch import read_range
 from hightide.spark.offsets import DataLoss
+from hightide.spark.ranges import OffsetRange
 
 pytestmark = pytest.mark.slow
 

@@ -29,9 +29,9 @@ from sparkling import broker, numbered, spark  # noqa: F401
 
 from hightide.errors import UsageError
 from hightide.spark.client import client_for
-from hightide.spark.fetch import OffsetRange
 from hightide.spark.filters import bounds_of
 from hightide.spark.options import read_options
+from hightide.spark.ranges import OffsetRange
 from hightide.spark.source import FilteringReader, HightideReader
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

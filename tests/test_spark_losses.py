@@ -27,9 +27,9 @@ from hightide import messages as m
 from hightide.blocking import Admin, Producer
 from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
-from hightide.spark.fetch import OffsetRange
 from hightide.spark.offsets import DataLoss
 from hightide.spark.options import read_options
+from hightide.spark.ranges import OffsetRange
 from hightide.spark.source import HightideStreamReader
 from hightide.testing import BlockingCluster
 

@@ -17,10 +17,9 @@ pytest.importorskip("pyspark")
 
 from hightide.errors import UsageError
 from hightide.messages import EARLIEST, LATEST
-from hightide.spark.fetch import OffsetRange
 from hightide.spark.offsets import Place, Position, advanced, backlog
 from hightide.spark.options import ByTime, read_options
-from hightide.spark.ranges import split
+from hightide.spark.ranges import OffsetRange, split
 
 SIDES = ["starting", "ending"]
 ONE_OF_THREE = "give one of subscribe .*, subscribePattern and assign"

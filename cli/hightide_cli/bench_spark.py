@@ -206,7 +206,8 @@ def _read_partition(address: str) -> tuple[float | None, float | None]:
     after all of it."""
     from hightide.messages import LATEST
     from hightide.spark.client import client_for
-    from hightide.spark.fetch import OffsetRange, read_range
+    from hightide.spark.fetch import read_range
+    from hightide.spark.ranges import OffsetRange
 
     client = client_for(address)
     client.refresh([TOPIC], timeout_s=30)

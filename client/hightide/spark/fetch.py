@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide import messages as m
@@ -24,6 +23,7 @@ from hightide.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import TRIED_AGAIN, BlockingClient, client_for
 from hightide.spark.connection import Answer, Asked
 from hightide.spark.offsets import DataLoss
+from hightide.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,22 +41,6 @@ GONE = (
     ErrorCode.INCONSISTENT_TOPIC_ID,
 )
 """Refusals that may mean a loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Records [start, end) of a partition; all of them were committed when it was planned."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    start: int
-    end: int
-    leader_epoch: int = -1
-    """Who led when it was planned; a leader of old may not know all of it."""
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
 
 
 def read_range(

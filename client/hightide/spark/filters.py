@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from hightide.spark.fetch import OffsetRange
+from hightide.spark.ranges import OffsetRange
 
 Span = tuple[float, float]
 """From the first to the last, both included."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from hightide.errors import UsageError
 from hightide.messages import EARLIEST, LATEST
 from hightide.spark.client import BlockingClient, client_for
-from hightide.spark.fetch import OffsetRange, read_range
+from hightide.spark.fetch import read_range
 from hightide.spark.filters import EVERYTHING, Bounds
 from hightide.spark.offsets import Place, Position, begin_of
 from hightide.spark.options import ByTime, Offsets, SourceOptions, Where
-from hightide.spark.ranges import split
+from hightide.spark.ranges import OffsetRange, split
 
 if TYPE_CHECKING:
     import pyarrow as pa

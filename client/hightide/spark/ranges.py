@@ -1,13 +1,28 @@
-"""How offset ranges are shared out over tasks. Pure. Source: Spark's KafkaOffsetRangeCalculator."""
+"""Offset ranges, and how they are shared out over tasks. Pure. Source: Spark's
+KafkaOffsetRangeCalculator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hightide.spark.fetch import OffsetRange
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records [start, end) of a partition; all of them were committed when it was planned."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int = -1
+    """The leader's when it was planned: a leader of old may not know all of it."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
 
 
 def split(

@@ -30,7 +30,6 @@ from pyspark.sql.streaming.datasource import (
 from hightide import group_messages as g
 from hightide.errors import HightideError, UsageError
 from hightide.messages import EARLIEST, LATEST
-from hightide.spark.fetch import OffsetRange
 from hightide.spark.filters import EVERYTHING, bounds_of
 from hightide.spark.losses import Losses
 from hightide.spark.offsets import (
@@ -44,6 +43,7 @@ from hightide.spark.offsets import (
 )
 from hightide.spark.options import ByTime, SourceOptions
 from hightide.spark.planner import Planner
+from hightide.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
