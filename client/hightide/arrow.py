@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from hightide.columns import Columns, headers_of, open_batch
@@ -86,14 +87,16 @@ def join_arrow(
     """
     import pyarrow as pa
 
-    count = sum(columns.record_count for _, columns in parts)
+    edges = [0, *accumulate(columns.record_count for _, columns in parts)]
+    spans = [slice(begin, end) for begin, end in pairwise(edges)]
+    count = edges[-1]
     arrays = [
-        _binary([(columns.key_lengths, columns.keys) for _, columns in parts], count),
-        _binary([(columns.value_lengths, columns.values) for _, columns in parts], count),
+        _binary([(columns.key_lengths, columns.keys) for _, columns in parts], edges),
+        _binary([(columns.value_lengths, columns.values) for _, columns in parts], edges),
         _constant(topic, "string", count),
         _constant(partition, "int32", count),
-        pa.array(_joined([_offsets(columns, header) for header, columns in parts])),
-        _timestamps(parts, count),
+        pa.array(_offsets(parts, spans, count)),
+        _timestamps(parts, spans, count),
         _timestamp_types(parts, count),
     ]
     if include_headers:
@@ -105,44 +108,38 @@ def join_arrow(
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    import numpy as np
-
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _binary(parts: list[tuple[memoryview, memoryview]], count: int) -> pa.Array:
-    """Lengths and bytes as a binary array."""
+def _binary(parts: Sequence[tuple[memoryview, memoryview]], edges: Sequence[int]) -> pa.Array:
+    """Lengths and bytes of batches as one binary array; `edges` are the numbers of the rows that
+    they begin at. The lengths of each must be those of its bytes."""
     import numpy as np
     import pyarrow as pa
 
-    sizes = _joined([_sizes(lengths, blob) for lengths, blob in parts])
+    count = edges[-1]
+    sizes = np.concatenate([np.frombuffer(lengths, np.int32) for lengths, _ in parts])
     blob = parts[0][1] if len(parts) == 1 else b"".join([blob for _, blob in parts])
     validity = None
-    if count and int(sizes.min()) < 0:
+    if (least := int(sizes.min(initial=0))) < 0:
+        if least < -1:
+            raise CorruptBatch(f"a length is {least}")
         if not blob and int(sizes.max()) < 0:
             return pa.nulls(count, pa.binary())
         validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
         sizes = np.maximum(sizes, 0)
     starts = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=starts[1:])
+    np.cumsum(sizes, dtype=np.int32, out=starts[1:])
+    _check_sums(starts, edges, [len(blob) for _, blob in parts])
     buffers = [validity, pa.py_buffer(starts), pa.py_buffer(blob)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _sizes(lengths: memoryview, blob: memoryview) -> np.ndarray:
-    """The lengths of one batch, which must be those of its bytes."""
-    import numpy as np
-
-    sizes = np.frombuffer(lengths, np.int32)
-    total = int(sizes.sum(dtype=np.int64))
-    if total != len(blob) or (len(sizes) and int(sizes.min()) < 0):
-        if len(sizes) and (least := int(sizes.min())) < -1:
-            raise CorruptBatch(f"a length is {least}")
-        total += int(np.count_nonzero(sizes == -1))
-        if total != len(blob):
-            raise CorruptBatch(f"lengths add up to {total}, {len(blob)} bytes are there")
-    return sizes
+def _check_sums(starts: np.ndarray, edges: Sequence[int], sizes: Sequence[int]) -> None:
+    """Raise `CorruptBatch` unless the lengths of each batch, added up, are those of its bytes."""
+    if int(starts.min()) < 0:
+        raise CorruptBatch("lengths add up to more than 2 GiB")
+    sums = starts[edges].tolist()
+    for (begin, end), size in zip(pairwise(sums), sizes, strict=True):
+        if end - begin != size:
+            raise CorruptBatch(f"lengths add up to {end - begin}, {size} bytes are there")
 
 
 @lru_cache(maxsize=1024)
@@ -157,36 +154,42 @@ def _constant(value: str | int, kind: str, count: int) -> pa.Array:
     return _constant_block(value, kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
-def _offsets(columns: Columns, header: BatchHeader) -> np.ndarray:
+def _offsets(
+    parts: Sequence[tuple[BatchHeader, Columns]], spans: Sequence[slice], count: int
+) -> np.ndarray:
     import numpy as np
 
-    if columns.offset_deltas is None:
-        return np.arange(header.base_offset, header.base_offset + columns.record_count)
-    deltas = np.frombuffer(columns.offset_deltas, np.int32)
-    return deltas.astype(np.int64) + header.base_offset
+    first = parts[0][0].base_offset
+    offsets = np.arange(first, first + count)
+    for (header, columns), span in zip(parts, spans, strict=True):
+        if columns.offset_deltas is not None:
+            offsets[span] = np.frombuffer(columns.offset_deltas, np.int32)
+            offsets[span] += header.base_offset
+        elif gap := header.base_offset - first - span.start:
+            offsets[span] += gap
+    return offsets
 
 
-def _timestamps(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:
+def _timestamps(
+    parts: Sequence[tuple[BatchHeader, Columns]], spans: Sequence[slice], count: int
+) -> pa.Array:
+    import numpy as np
     import pyarrow as pa
 
-    milliseconds = _joined([_milliseconds(columns, header) for header, columns in parts])
-    microseconds = pa.py_buffer(milliseconds * 1000)
-    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, microseconds])
-
-
-def _milliseconds(columns: Columns, header: BatchHeader) -> np.ndarray:
-    """The timestamps of one batch."""
-    import numpy as np
-
-    if header.is_log_append_time:
-        _check_range(header.max_timestamp)
-        return np.full(columns.record_count, header.max_timestamp, np.int64)
-    wide = columns.timestamp_deltas.itemsize == 8
-    deltas = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
-    if columns.record_count:
-        _check_range(header.base_timestamp + int(deltas.min()))
-        _check_range(header.base_timestamp + int(deltas.max()))
-    return deltas.astype(np.int64) + header.base_timestamp
+    times = np.empty(count, np.int64)
+    for (header, columns), span in zip(parts, spans, strict=True):
+        if header.is_log_append_time:
+            times[span] = header.max_timestamp
+            continue
+        wide = columns.timestamp_deltas.itemsize == 8
+        times[span] = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
+        if columns.record_count:
+            _check_range(header.base_timestamp)  # or a sum might turn over
+            times[span] += header.base_timestamp
+    _check_range(int(times.min(initial=0)))
+    _check_range(int(times.max(initial=0)))
+    times *= 1000
+    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(times)])
 
 
 def _timestamp_types(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:
