@@ -40,38 +40,12 @@ def until(condition, what, query=None):
     raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
 
 
-class Broker:
-    """A broker process; it keeps its port and its data when it is started again."""
+class Served:
+    """Brokers at an address, and what a test does with their topics."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
-        self.directory = directory
-        self._settings = settings
-        self.port = 0
-        self.process = None
+    def __init__(self, address: str = "") -> None:
+        self.address = address
         self._topics = 0
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def start(self):
-        ready = self.directory / "ready.json"
-        ready.unlink(missing_ok=True)
-        keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}", *self._settings]
-        command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
-        command += [word for key in keys for word in ("--set", key)]
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)], stdout=log, stderr=log
-            )
-        until(lambda: ready.exists() or self.process.poll() is not None, "the broker serves")
-        assert ready.exists(), (self.directory / "log").read_text()
-        self.port = json.loads(ready.read_text())["port"]
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(DEADLINE_S)
 
     def topic(self, partitions=1, name=None, **configs):
         """A new topic; its name."""
@@ -105,6 +79,37 @@ class Broker:
             return [delivery.result(DEADLINE_S).offset for delivery in deliveries]
 
 
+class Broker(Served):
+    """A broker process; it keeps its port and its data when it is started again."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        super().__init__()
+        self.directory = directory
+        self._settings = settings
+        self.port = 0
+        self.process = None
+
+    def start(self):
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}", *self._settings]
+        command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
+        command += [word for key in keys for word in ("--set", key)]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(ready)], stdout=log, stderr=log
+            )
+        until(lambda: ready.exists() or self.process.poll() is not None, "the broker serves")
+        assert ready.exists(), (self.directory / "log").read_text()
+        self.port = json.loads(ready.read_text())["port"]
+        self.address = f"127.0.0.1:{self.port}"
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(DEADLINE_S)
+
+
 class Sink:
     """(topic, partition, offset, value) of each row, by batch; `gate` shut: a batch waits."""
 
@@ -132,6 +137,11 @@ class Sink:
     def sizes(self):
         """Rows of each batch that had any, in order."""
         return [len(rows) for _, rows in sorted(self.batches.items()) if rows]
+
+
+def warnings_in(caplog):
+    """What the source said of losses, in the log of this process."""
+    return [record.getMessage() for record in caplog.records if record.name == "hightide.spark"]
 
 
 def numbered(start, stop):

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from logkit import make_batch
-from sparkling import numbered, own_broker  # noqa: F401
+from sparkling import numbered, own_broker, warnings_in  # noqa: F401
 
 from hightide.errors import BrokerUnreachable, RemoteProtocolError, RequestTimedOut
 from hightide.messages import LATEST, BrokerInfo
@@ -183,7 +183,7 @@ def test_what_is_passed_over_is_counted_and_said(reading, caplog):
     reading.delete_records(topic, 12)
     wanted = OffsetRange(topic, reading.topic_id(topic), 0, 4, 25)
     assert read_all(reading, wanted, fail_on_data_loss=False) == list(range(12, 20))
-    told = [record.getMessage() for record in caplog.records if record.name == "hightide.spark"]
+    told = warnings_in(caplog)
     starts = [f"records of {wanted} are gone: {n} offsets from " for n in (8, 5)]
     assert all(text.startswith(start) for text, start in zip(told, starts, strict=True)), told
 

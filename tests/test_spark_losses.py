@@ -10,7 +10,6 @@ while it does not know all yet is played by the test on a plain socket.
 
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,12 +18,21 @@ pytest.importorskip("pyspark")
 
 from logkit import make_batch
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from sparkling import DEADLINE_S, Sink, Stream, failure_of, numbered, spark, until  # noqa: F401
+from sparkling import (  # noqa: F401
+    Served,
+    Sink,
+    Stream,
+    failure_of,
+    numbered,
+    spark,
+    until,
+    warnings_in,
+)
 from test_spark_ahead import ASK, NO_TOPICS, PATIENCE_S, Peer, broker_at, led_by
 
 from hightide import ErrorCode, wire
 from hightide import messages as m
-from hightide.blocking import Admin, Producer
+from hightide.blocking import Admin
 from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.offsets import DataLoss
@@ -46,37 +54,36 @@ def cluster():
         client_for(made.bootstrap).close()
 
 
-class Log:
+class Log(Served):
     """A topic whose one partition is on brokers 1 and 2; both have `KEPT`."""
 
     def __init__(self, cluster, name):
+        super().__init__(cluster.bootstrap)
         self.name, self._cluster = name, cluster
         self._admin = Admin(cluster.bootstrap)
         self._admin.open()
         self._admin.create_topic(name, assignment=[[1, 2]], configs=FRAIL)
-        self.fill(KEPT)
+        self.store(KEPT)
 
-    def fill(self, values):
-        with Producer(self._cluster.bootstrap) as producer:
-            for delivery in [producer.send(self.name, value) for value in values]:
-                delivery.result(DEADLINE_S)
+    def store(self, values):
+        self.fill(self.name, values)
 
     def fill_the_first_broker_alone(self):
         self._cluster.kill(2)
-        self.fill(LOST)
+        self.store(LOST)
 
     def lose_it(self):
         """The second broker leads, which never saw `LOST`, and takes `NEW` in its place."""
         self._cluster.kill(1)
         self._cluster.start(2)
         self._await_leader(2)
-        self.fill(NEW)
+        self.store(NEW)
 
     def change_leaders(self):
         """The other replica leads, and nothing is lost."""
         self._cluster.kill(1)
         self._await_leader(2)
-        self.fill(NEW)
+        self.store(NEW)
 
     def _await_leader(self, broker):
         def leads():
@@ -147,7 +154,7 @@ def test_without_fail_on_data_loss_a_log_that_was_cut_is_read_from_there(cluster
     assert query.batch() == LOST
     made_log.lose_it()
     assert query.batch() == []
-    assert [record.getMessage() for record in caplog.records if record.name == fetch.log.name] == [
+    assert warnings_in(caplog) == [
         f"{made_log.name}-0: the query is at offset 20, but the log was cut at offset 10: "
         "10 offsets are gone; going on without what is lost"
     ]
@@ -169,13 +176,10 @@ def test_a_log_that_is_cut_while_it_is_read_is_data_loss(cluster, made_log, monk
     monkeypatch.setattr(fetch, "ROWS_PER_BATCH", 1)
     made_log.fill_the_first_broker_alone()
     for value in LOST:
-        made_log.fill([value])  # in a batch of its own
-    client = client_for(cluster.bootstrap)
-    client.refresh([made_log.name], timeout_s=PATIENCE_S)
-    topic_id = client.topics[made_log.name].topic_id
+        made_log.store([value])  # in a batch of its own
     batches = fetch.read_range(
         cluster.bootstrap,
-        OffsetRange(made_log.name, topic_id, 0, 0, 30),
+        OffsetRange(made_log.name, made_log.topic_id(made_log.name), 0, 0, 30),
         include_headers=False,
         fail_on_data_loss=True,
         timeout_s=PATIENCE_S,
@@ -191,16 +195,15 @@ def test_a_log_that_is_cut_while_it_is_read_is_data_loss(cluster, made_log, monk
 @pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_query_of_spark_goes_back_to_where_the_log_was_cut(spark, cluster, made_log, tmp_path):
-    broker = SimpleNamespace(address=cluster.bootstrap)
-    with closing(Stream(spark, broker, tmp_path)) as stream:
+def test_a_query_of_spark_goes_back_to_where_the_log_was_cut(spark, made_log, tmp_path):
+    with closing(Stream(spark, made_log, tmp_path)) as stream:
         made_log.fill_the_first_broker_alone()
         assert stream.run(subscribe=made_log.name).values == KEPT + LOST
         made_log.lose_it()
         text = failure_of(stream.start(Sink(), subscribe=made_log.name))
         assert "the log was cut at offset 10: 10 offsets are gone" in text
         assert stream.run(subscribe=made_log.name, failOnDataLoss="false").values == NEW
-        made_log.fill(KEPT)
+        made_log.store(KEPT)
         assert stream.run(subscribe=made_log.name).values == KEPT
 
 
@@ -276,9 +279,7 @@ def leader(monkeypatch):
 def test_what_a_leader_does_not_know_yet_is_not_lost(leader, fetched, first_answer):
     """A new leader has to hear from its followers first, one of old does not know that it is."""
     leader.fetched(**fetched)
-    if (
-        "error" in fetched
-    ):  # the leader is asked again, who was asked ahead may have been a follower
+    if "error" in fetched:  # that might have been a follower's, so the leader is asked
         leader.fetched(**fetched)
         leader.looked_up()
     leader.offset(**first_answer)

@@ -6,7 +6,6 @@ A leader change in the middle changes nothing: the next fetch goes on at the nex
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,13 +21,11 @@ from hightide.errors import (
 from hightide.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import TRIED_AGAIN, BlockingClient, client_for
 from hightide.spark.connection import Answer, Asked
-from hightide.spark.offsets import DataLoss
+from hightide.spark.offsets import lost
 from hightide.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger("hightide.spark")
 
 ROWS_PER_BATCH = 40_000
 BYTES_PER_BATCH = 8 << 20
@@ -108,13 +105,15 @@ def _parts(fetches: _Fetches, fail_on_data_loss: bool) -> Iterator[_Part]:
             if until > position:
                 why = f"{until - position} offsets from {position} on: {why}"
             if until > position or answer.is_cut:
-                _lost(wanted, why, fail_on_data_loss)
+                what, remedy = f"records of {wanted} are gone: {why}", "read on without them"
+                lost(what, fail=fail_on_data_loss, remedy=remedy)
             position, epoch = until, -1
 
 
 def _opened(
     found: Sequence[tuple[BatchHeader, memoryview]], begin: int, end: int
 ) -> Iterator[_Part]:
+    """Those of them that have records in [begin, end)."""
     for header, batch in found:
         if header.base_offset >= end:
             return  # a gap that compaction left reaches behind the range
@@ -122,16 +121,6 @@ def _opened(
         columns = open_batch(batch, header, check_sums=False)
         if columns.record_count and not header.is_control:
             yield _Part(begin, header, columns)
-
-
-def _lost(wanted: OffsetRange, what: str, fail_on_data_loss: bool) -> None:
-    """Raise `DataLoss`, or say it in the log if that is allowed."""
-    if fail_on_data_loss:
-        raise DataLoss(
-            f"records of {wanted} are gone: {what}. To read on without them set "
-            "failOnDataLoss=false"
-        )
-    log.warning("records of %s are gone: %s; reading on without them", wanted, what)
 
 
 class _Fetched(NamedTuple):
@@ -158,9 +147,9 @@ class _Fetches:
             if wanted.topic not in client.topics:
                 client.refresh([wanted.topic], timeout_s=timeout_s)
             self._near = client.nearby(wanted.topic, wanted.partition)
-        self.ask(wanted.start)
+        self.ask(wanted.start, -1)
 
-    def ask(self, position: int, epoch: int = -1) -> None:
+    def ask(self, position: int, epoch: int) -> None:
         """Ask for what comes at `position`, behind a record of that leader epoch, without waiting
         for it."""
         client, topic = self._client, self.wanted.topic
@@ -168,19 +157,22 @@ class _Fetches:
             return  # whoever waits for it looks first, as often as it takes
         near, self._near = self._near, None
         with suppress(*TRIED_AGAIN):
-            leader = client.leader_of(topic, self.wanted.partition, timeout_s=self._timeout_s)
-            broker = near or leader
+            broker = near or client.leader_of(
+                topic, self.wanted.partition, timeout_s=self._timeout_s
+            )
             rack = "" if near is None else broker.rack or broker.host
             asked = client.ask((broker.host, broker.port), self._request(position, epoch, rack))
             self._ahead, self._near = (position, asked), near
 
-    def take(self, position: int, epoch: int = -1) -> _Fetched:
+    def take(self, position: int, epoch: int) -> _Fetched:
         """What the log holds from `position` on; raises `ApiError` for what no retry helps and is
         no loss, `BrokerUnreachable` and `RequestTimedOut`."""
-        wanted, request = self.wanted, self._request(position, epoch)
         try:
             answer = self._asked_before(position) or self._client.call_leader(
-                wanted.topic, wanted.partition, request, timeout_s=self._timeout_s
+                self.wanted.topic,
+                self.wanted.partition,
+                self._request(position, epoch),
+                timeout_s=self._timeout_s,
             )
         except ApiError as error:
             if error.code not in GONE:
@@ -211,12 +203,12 @@ class _Fetches:
     def goes_on_at(self, position: int) -> int:
         """Where the range goes on if somebody has nothing at `position`: there, if another leader
         has it, or behind what was deleted; at its end if nothing is left of it."""
-        first, head = self._client.retrying(self._log, timeout_s=self._timeout_s)
+        first, head = self._client.retrying(self._held, timeout_s=self._timeout_s)
         if position < first:
             return min(first, self.wanted.end)
         return position if position < head else self.wanted.end
 
-    def _log(self, left_s: float) -> tuple[int, int]:
+    def _held(self, left_s: float) -> tuple[int, int]:
         """The first offset and the high watermark, of a leader that must know all of the range."""
         client, wanted = self._client, self.wanted
         where, nothing = (wanted.topic, wanted.partition), (wanted.end, wanted.end)

@@ -7,12 +7,8 @@ by who reads it (`fetch.py`).
 
 from __future__ import annotations
 
-import logging
-
-from hightide.spark.offsets import DataLoss, Place, Position
+from hightide.spark.offsets import Place, Position, lost
 from hightide.spark.planner import Planner
-
-log = logging.getLogger("hightide.spark")
 
 
 class Losses:
@@ -89,7 +85,4 @@ class Losses:
         self._lost(f"{where[0]}-{where[1]}: the query is at offset {place.offset}, but {why}")
 
     def _lost(self, what: str) -> None:
-        """Raise `DataLoss`, or say it in the log if that is allowed."""
-        if self._planner.options.fail_on_data_loss:
-            raise DataLoss(f"{what}. To go on without what is lost set failOnDataLoss=false")
-        log.warning("%s; going on without what is lost", what)
+        lost(what, fail=self._planner.options.fail_on_data_loss)

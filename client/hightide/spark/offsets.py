@@ -9,10 +9,13 @@ are sorted by name and partitions by number, always.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from hightide.errors import HightideError
+
+log = logging.getLogger("hightide.spark")
 
 VERSION = 1
 Json = dict[str, Any]
@@ -20,6 +23,13 @@ Json = dict[str, Any]
 
 class DataLoss(HightideError):
     """Records that a query should have read are gone; says which range and why."""
+
+
+def lost(what: str, *, fail: bool, remedy: str = "go on without what is lost") -> None:
+    """Raise `DataLoss`, or say it in the log: `failOnDataLoss` decides."""
+    if fail:
+        raise DataLoss(f"{what}. To {remedy} set failOnDataLoss=false")
+    log.warning("%s; going on without what is lost", what)
 
 
 class Place(NamedTuple):

@@ -33,6 +33,10 @@ class Planner:
         """Look at the topics again; their ids."""
         options, timeout_s = self.options, self.options.look_up_timeout_s
         self.client.refresh(None if options.pattern else options.topics, timeout_s=timeout_s)
+        return self.topic_ids()
+
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics, as of the last refresh."""
         return {topic: self.client.topics[topic].topic_id for topic in self.topics()}
 
     def topics(self) -> list[str]:
@@ -65,8 +69,9 @@ class Planner:
         return {where: Place(each.offset, each.leader_epoch) for where, each in found.items()}
 
     def heads(self) -> Position:
-        """The high watermarks now."""
-        return self.resolve(LATEST, "ending")
+        """The high watermarks now, of the partitions as of the last refresh."""
+        ids = self.topic_ids()
+        return Position(self.look_up(dict.fromkeys(self.partitions(), LATEST)), ids)
 
     def starts(self, wheres: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The first offsets of partitions."""

@@ -137,6 +137,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an AvailableNow query ends: what is committed now."""
+        self._planner.refresh()
         self._target = self._planner.heads()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
@@ -153,10 +154,9 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = heads.to_json()
         cuts = self._losses.cuts(begin, heads)
         end = no_further_back(begin, heads).at(cuts)
-        if not cuts and not advanced(begin, end):
-            return start
         first = self._planner.starts(where for where in end.places if where not in begin.places)
-        if not cuts and self._waits_for_more(backlog(begin, end, first)):
+        waiting = backlog(begin, end, first)
+        if not cuts and (not advanced(begin, end) or self._waits_for_more(waiting)):
             return start
         if isinstance(limit, ReadMaxRows):
             end = prorate(begin, end, limit.max_rows, first)
@@ -175,6 +175,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not advanced(begin, heads):
             ends = {where: place.offset for where, place in heads.places.items()}
             self._planner.client.wait_for_more(ends, IDLE_WAIT_S)
+            self._planner.refresh()
             heads = self._planner.heads()
         return heads
 
