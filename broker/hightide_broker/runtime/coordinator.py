@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -81,8 +83,10 @@ class Coordinator:
         self.epoch = replica.leader_epoch
         self.loaded = trio.Event()
         self.ended: Refused | None = None
-        self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, GroupOffsets] = {}
+        self._groups: dict[str, Group] = {}
+        self._group_offsets: dict[str, GroupOffsets] = {}
+        self._appended: deque[tuple[int, Callable[[], None]]] = deque()
+        """(where it ends in the log, what it does once it is committed), in the log's order."""
         self._replica = replica
         self._role = replica.deleted  # closed when this leader epoch ends here
         self._limits = limits
@@ -182,6 +186,25 @@ class Coordinator:
 
     # -- groups ----------------------------------------------------------------------------------
 
+    @property
+    def groups(self) -> dict[str, Group]:
+        """By name, as the log has them."""
+        self._catch_up()
+        return self._groups
+
+    @property
+    def offsets(self) -> dict[str, GroupOffsets]:
+        """By group, as far as they are committed."""
+        self._catch_up()
+        return self._group_offsets
+
+    def _catch_up(self) -> None:
+        """Have what was appended, and is committed by now, count: it does so in the order of the
+        log, also where whoever asked for it went away."""
+        while self._appended and self._appended[0][0] <= self._replica.committed.value:
+            _, take_effect = self._appended.popleft()
+            take_effect()
+
     def group(self, name: str) -> Group:
         """A group, made if there is none."""
         group = self.groups.get(name)
@@ -190,7 +213,7 @@ class Coordinator:
         return group
 
     def _offsets(self, group: str) -> GroupOffsets:
-        return self.offsets.setdefault(group, GroupOffsets())
+        return self._group_offsets.setdefault(group, GroupOffsets())
 
     def settle(self, group: Group) -> None:
         """After anything happened to a group: answer, keep, and look again in time."""
@@ -259,8 +282,23 @@ class Coordinator:
         """Append these offsets, and have them count once they are committed; raises `Refused`."""
         if records:
             appending = self.append(records)
+            keep = partial(self.keep_offsets, group, records, appending.base_offset)
+            self._appended.append((appending.end_offset, keep))
             await appending.committed()
-            self.keep_offsets(group, records, appending.base_offset)
+
+    async def remove(self, group: Group) -> None:
+        """Append that a group is gone; it is, once that is committed, if it has done nothing since.
+        Raises `Refused`."""
+        name, generation = group.group_id, group.generation
+
+        def forget() -> None:
+            is_idle = group.state is State.EMPTY and group.generation == generation
+            if self._groups.get(name) is group and is_idle:
+                del self._groups[name]
+
+        appending = self.append([(GroupKey(name), None)])
+        self._appended.append((appending.end_offset, forget))
+        await appending.committed()
 
     def keep_offsets(self, group: str, records: Iterable[Record], at: int) -> None:
         """Committed offset records count from here on."""
@@ -282,15 +320,15 @@ class Appending:
 
     def __init__(self, watermark: Watermark, base: int, end: int, timeout_s: float) -> None:
         self.base_offset = base
+        self.end_offset = end
         self._watermark = watermark
-        self._end = end
         self._timeout_s = timeout_s
 
     async def committed(self) -> None:
         """Until they are; raises `Refused` as a coordinator says it."""
         try:
             with trio.move_on_after(self._timeout_s):
-                await self._watermark.wait_for(self._end)
+                await self._watermark.wait_for(self.end_offset)
                 return
         except Refused as refusal:
             raise translated(refusal) from refusal

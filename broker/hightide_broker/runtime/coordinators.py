@@ -21,7 +21,7 @@ from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.group import Group
 from hightide_broker.core.group_parts import Limits, State
-from hightide_broker.core.group_records import OFFSETS_TOPIC, GroupKey, OffsetKey, partition_of
+from hightide_broker.core.group_records import OFFSETS_TOPIC, OffsetKey, partition_of
 from hightide_broker.core.image import BrokerState, ClusterImage
 from hightide_broker.runtime.coordinator import Coordinator
 from hightide_broker.runtime.replica import Replica
@@ -201,7 +201,7 @@ class Coordinators:
         if coordinator.is_known(name):
             await self.forget(coordinator, group)
         else:
-            coordinator.groups.pop(name)  # somebody asked for it, and that was all
+            coordinator.groups.pop(name, None)  # somebody asked for it, and that was all
 
     async def _forget_offsets(
         self, coordinator: Coordinator, group: str, places: Iterable[tuple[str, int]]
@@ -212,9 +212,9 @@ class Coordinators:
         """Tombstones for a group without members, and for its offsets; then it is gone."""
         name = group.group_id
         await self._forget_offsets(coordinator, name, coordinator.offsets.get(name, ()))
-        await coordinator.append([(GroupKey(name), None)]).committed()
-        if group.state is State.EMPTY and not coordinator.offsets.get(name):
-            coordinator.groups.pop(name, None)
+        is_same = coordinator.groups.get(name) is group
+        if is_same and group.state is State.EMPTY and not coordinator.offsets.get(name):
+            await coordinator.remove(group)
 
 
 class _Everything:
