@@ -14,6 +14,7 @@ from hightide_broker.ports import Disk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import LogConfig, file_name
+from hightide_broker.storage.sync_job import SyncJob
 
 DIRECTORY = "data/jade-0"
 TOPIC_ID = "Q0hJTEQtVE9QSUMtMDAwMQ"
@@ -127,18 +128,22 @@ def reopen(
 
 
 def sync(disk: Disk, log: Log) -> None:
-    job = log.begin_sync()
-    if job is not None:
-        disk.sync_now(job.files, job.directories)
-        log.finish_sync(job)
+    finish(disk, log, log.begin_sync())
+
+
+def finish(disk: Disk, log: Log, job: SyncJob | None) -> None:
+    """What a worker thread does for a job (`carry_out`), and the loop afterwards."""
+    if job is None:
+        return
+    if job.epochs is not None:
+        job.epochs()
+    disk.sync_now(job.files, job.directories)
+    log.finish_sync(job)
 
 
 def stop(disk: Disk, log: Log) -> None:
     """An orderly stop: indexes written, all synced, files closed."""
-    job = log.finish()
-    if job is not None:
-        disk.sync_now(job.files, job.directories)
-        log.finish_sync(job)
+    finish(disk, log, log.finish())
     log.close()
 
 

@@ -86,16 +86,13 @@ class Place:
         self.following = Following(
             now_ms=lambda: NOW_MS, lower_recovery_point=self.lower_recovery_point
         )
-        self.may_lower = True
         self.lowered: list[tuple[int, int]] = []
         """What the recovery point was lowered to, and where the log ended at that moment."""
 
-    def lower_recovery_point(self, replica: Replica, offset: int) -> bool:
+    def lower_recovery_point(self, replica: Replica, offset: int) -> None:
         assert replica is self.replica
-        if self.may_lower:
-            self.disk.replace(RECOVERY_POINTS, b"%d" % offset)
-            self.lowered.append((offset, self.log.log_end))
-        return self.may_lower
+        self.disk.replace(RECOVERY_POINTS, b"%d" % offset)
+        self.lowered.append((offset, self.log.log_end))
 
     @property
     def batches(self) -> list[Stored]:

@@ -1,8 +1,9 @@
 """The leader epoch cache: Kafka's rules.
 
-Goal: the cache answers as Kafka's does and its file is Kafka's, byte for byte, at every step.
-Method: Kafka's own vectors as tables, with the file written out by hand; the disk is simulated, so
-that a crash or a failing write can come at the worst moment.
+Goal: the cache answers as Kafka's does and its file is Kafka's, byte for byte, whenever it is
+written; what is not written yet is known to be missing. Method: Kafka's own vectors as tables, with
+the file written out by hand; the disk is simulated, so that a crash or a failing write can come at
+the worst moment. What a log makes of a file that lags behind: `test_epochs_lagging.py`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ THREE = {5: 11, 6: 12, 7: 13}
 
 
 def cache_of(entries: dict[int, int], disk: SimDisk | None = None) -> EpochCache:
+    """A cache of these entries, with its file."""
     disk = disk or SimDisk()
     disk.make_dirs(DIRECTORY)
     cache = EpochCache(disk, PATH)
     for epoch, start in entries.items():
-        cache.assign(epoch, start)
+        assert cache.assign(epoch, start)
+    cache.write()
     assert dict(cache.entries) == entries
+    assert not cache.is_ahead
     return cache
 
 
@@ -80,11 +84,16 @@ ASSIGNED = {
 
 
 @pytest.mark.parametrize("steps", ASSIGNED.values(), ids=ASSIGNED.keys())
-def test_the_file_after_each_assign_is_kafkas_text(steps):
+def test_the_file_that_is_written_after_each_assign_is_kafkas_text(steps):
     disk = SimDisk()
     cache = cache_of({}, disk)
     for (epoch, start), text in steps:
-        cache.assign(epoch, start)
+        before = disk.read_file(PATH)
+        assert cache.assign(epoch, start) == (text != before)
+        assert disk.read_file(PATH) == before, "nothing is written on the loop"
+        assert cache.is_ahead == (text != before)
+        cache.write()
+        assert not cache.is_ahead
         assert disk.read_file(PATH) == text
         assert EpochCache.load(disk, PATH).entries == cache.entries
 
@@ -97,14 +106,39 @@ def test_a_negative_epoch_or_start_is_an_error(epoch, start):
     assert cache.entries == ((0, 0),)
 
 
-def test_an_assign_that_changes_nothing_writes_nothing():
+def test_an_assign_that_changes_nothing_leaves_nothing_to_be_written():
+    cache = cache_of({4: 10})
+    assert not cache.assign(4, 10)
+    assert not cache.assign(4, 500)
+    assert not cache.is_ahead
+    assert cache.assign(5, 500)
+    assert cache.is_ahead
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cache: cache.assign(8, 20),
+        lambda cache: cache.truncate_from_end(12),
+        lambda cache: cache.truncate_from_start(12),
+        lambda cache: cache.clear(),
+        lambda cache: cache.rebuild([]),
+    ],
+    ids=["assign", "cut at the end", "cut at the start", "clear", "rebuild"],
+)
+def test_no_change_touches_the_disk_and_each_is_to_be_written(change):
     disk = SimDisk()
-    cache = cache_of({4: 10}, disk)
-    disk.fail("replace", PATH)
-    cache.assign(4, 10)
-    cache.assign(4, 500)
-    with pytest.raises(DiskError):
-        cache.assign(5, 500)
+    cache = cache_of(THREE, disk)
+    for operation in ("read", "write", "truncate", "replace", "sync"):
+        disk.fail(operation, "")
+    change(cache)
+    assert dict(cache.entries) != THREE
+    assert cache.is_ahead
+    disk.heal()
+    assert disk.read_file(PATH) == b"0\n3\n5 11\n6 12\n7 13\n"
+    cache.write()
+    assert EpochCache.load(disk, PATH).entries == cache.entries
+    assert not cache.is_ahead
 
 
 @settings(max_examples=100, deadline=None)
@@ -113,10 +147,12 @@ def test_both_columns_rise_and_the_newest_entry_is_the_one_assigned(steps):
     cache = cache_of({})
     for epoch, start in steps:
         before = cache.entries
-        cache.assign(epoch, start)
+        changed = cache.assign(epoch, start)
         if before and before[-1][0] == epoch and before[-1][1] <= start:
             assert cache.entries == before
+            assert not changed
             continue
+        assert changed
         # The rule of EC1 as a filter: no entry that is kept reaches the new one in either column.
         kept = [entry for entry in before if entry[0] < epoch and entry[1] < start]
         assert cache.entries == (*kept, (epoch, start))
@@ -127,32 +163,81 @@ def test_both_columns_rise_and_the_newest_entry_is_the_one_assigned(steps):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_assigned_epoch_survives_a_power_loss_at_once(seed):
+def test_an_epoch_that_was_written_survives_a_power_loss_at_once(seed):
     disk = SimDisk()
     cache = cache_of(THREE, disk)
     cache.assign(8, 20)
+    cache.write()
     disk.crash(random.Random(seed))
     assert dict(EpochCache.load(disk, PATH).entries) == {**THREE, 8: 20}
 
 
-def test_a_truncation_may_leave_stale_entries_in_the_file_until_it_is_written():
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_loss_before_the_write_leaves_the_file_as_it_was_written_last(seed):
+    disk = SimDisk()
+    cache = cache_of(THREE, disk)
+    cache.assign(8, 20)
+    disk.crash(random.Random(seed))
+    assert dict(EpochCache.load(disk, PATH).entries) == THREE
+
+
+def test_a_truncation_leaves_stale_entries_in_the_file_until_it_is_written():
     disk = SimDisk()
     cache = cache_of(THREE, disk)
     assert cache.truncate_from_end(12)
     assert disk.read_file(PATH) == b"0\n3\n5 11\n6 12\n7 13\n"
+    assert cache.is_ahead
     cache.write()
     assert disk.read_file(PATH) == b"0\n1\n5 11\n"
 
 
-def test_an_assign_that_could_not_be_written_is_written_when_it_is_tried_again():
+@pytest.mark.parametrize("later", [False, True], ids=["tried again", "after another epoch"])
+def test_an_epoch_that_could_not_be_written_is_written_with_the_next_write(later):
     disk = SimDisk()
     cache = cache_of({0: 0}, disk)
+    assert cache.assign(1, 10)
     disk.fail("replace", PATH, "No space left on device")
     with pytest.raises(DiskError):
-        cache.assign(1, 10)
+        cache.write()
+    assert cache.is_ahead
+    assert cache.entries == ((0, 0), (1, 10)), "it is known all the same"
     disk.heal()
+    if later:
+        cache.assign(2, 20)
+    cache.write()
+    assert not cache.is_ahead
+    assert disk.read_file(PATH) == (b"0\n3\n0 0\n1 10\n2 20\n" if later else b"0\n2\n0 0\n1 10\n")
+
+
+def test_what_a_worker_thread_writes_is_what_was_known_when_it_was_told_to():
+    disk = SimDisk()
+    cache = cache_of({0: 0}, disk)
     cache.assign(1, 10)
+    write = cache.writing()
+    cache.assign(2, 20)
+    cache.truncate_from_start(5)
+    write()
     assert disk.read_file(PATH) == b"0\n2\n0 0\n1 10\n"
+    assert cache.is_ahead, "more has become known since"
+    cache.writing()()
+    assert disk.read_file(PATH) == b"0\n3\n0 5\n1 10\n2 20\n"
+    assert not cache.is_ahead
+
+
+def test_an_older_write_that_comes_after_a_newer_one_is_not_the_last():
+    """A worker thread was told to write; before it does, a cut is written on the loop."""
+    disk = SimDisk()
+    cache = cache_of(THREE, disk)
+    cache.assign(8, 20)
+    write = cache.writing()
+    cache.truncate_from_end(12)
+    cache.write()
+    assert not cache.is_ahead
+    write()
+    assert disk.read_file(PATH) == b"0\n4\n5 11\n6 12\n7 13\n8 20\n"
+    assert cache.is_ahead, "what is in the file is not what is known"
+    cache.write()
+    assert disk.read_file(PATH) == b"0\n1\n5 11\n"
 
 
 def test_an_epoch_whose_first_append_met_a_full_disk_is_in_the_file_after_the_next_one():
@@ -297,6 +382,7 @@ def test_s4_a_reopened_cache_is_the_same_after_many_changes_of_leader():
     log_end = 0
     for epoch in range(0, 60, 2):
         cache.assign(epoch, log_end)  # Every third leader is deposed before it writes.
+        cache.write()
         log_end += epoch % 3
         loaded = EpochCache.load(disk, PATH)
         assert loaded.entries == cache.entries
@@ -317,4 +403,5 @@ def test_s5_cutting_at_the_end_forgets_a_leadership_without_writes(target):
     assert log.truncate_to(target) == 29
     assert (log.log_start, log.log_end) == (27, 29)
     assert dict(log.epochs.entries) == {19: 27}
-    assert disk.read_file(PATH) == b"0\n1\n19 27\n"
+    assert disk.read_file(PATH) == b"0\n1\n19 27\n", "the cut is written at once"
+    assert not log.epochs.is_ahead

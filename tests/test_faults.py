@@ -190,17 +190,18 @@ async def test_a_failed_read_or_write_takes_only_its_replica_offline(operation):
     [
         ("read", "t-0/", lambda client: client.offset(NOW_MS)),
         ("read", "t-0/", lambda client: client.offset(m.MAX_TIMESTAMP)),
-        ("replace", "t-0/leader-epoch", lambda client: client.delete_records(1)),
+        ("replace", "t-0/leader-epoch", lambda client: client.produce(b"first")),
     ],
-    ids=["by timestamp", "largest timestamp", "delete_records"],
+    ids=["by timestamp", "largest timestamp", "the first of an epoch"],
 )
 async def test_a_failing_disk_is_a_typed_error_of_the_partition(operation, part, call):
     disk = SimDisk()
     async with broker(disk) as client:
-        await client.create()
         await client.create("other")
-        await client.produce(b"x", b"y")
         disk.fail(operation, part)
+        await client.create()
+        if operation == "read":
+            await client.produce(b"x", b"y")
         assert (await call(client)).error == STORAGE
         disk.heal()
         await assert_served(client, "other")

@@ -22,6 +22,7 @@ from replicakit import (
     sequenced,
     spans_of,
 )
+from trio.testing import wait_all_tasks_blocked
 
 from hightide.errors import ErrorCode, Refused
 from hightide.records import parse_header
@@ -33,7 +34,8 @@ from hightide_broker.core.follower import (
     Truncate,
 )
 from hightide_broker.runtime.following import own_log
-from hightide_broker.runtime.watermark import Wake
+from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.watermark import Wake, Watermark
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -132,13 +134,6 @@ def test_a_log_that_ends_inside_the_leaders_first_batch_begins_anew_with_it() ->
     assert spans_of(place.batches) == [(EPOCH, 5, 10)]
     assert place.offsets == (7, 10, 10)
     assert place.lowered == [(5, 7)]
-
-
-def test_it_waits_to_begin_anew_while_the_recovery_point_cannot_be_lowered() -> None:
-    place = Place((1, 5), (2, 2))
-    place.may_lower = False
-    assert paused(place.answer(batch(5, 5), watermark=10, log_start=7), place, "checkpoint")
-    assert place.offsets == (0, 0, 7)
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_cut_takes_the_replica_offline() -> None:
@@ -293,20 +288,6 @@ def test_beginning_anew_drops_everything() -> None:
 
 
 @pytest.mark.parametrize("step", [Truncate(3), StartAnew(9)])
-def test_a_cut_waits_while_the_recovery_point_cannot_be_lowered(step: Truncate | StartAnew) -> None:
-    place = Place((1, 3), (1, 3), high_watermark=5)
-    place.answer(sequenced(6, 0))
-    before = place.batches
-    place.may_lower = False
-    assert paused(place.do(step), place, "checkpoint")
-    assert (place.batches, place.offsets, place.epochs) == (before, (0, 5, 7), {1: 0, EPOCH: 6})
-    assert len(place.replica.producers) == 1
-    place.may_lower = True
-    assert place.do(step, now=1.0) == step
-    assert place.offsets == ((0, 3, 3) if isinstance(step, Truncate) else (9, 9, 9))
-
-
-@pytest.mark.parametrize("step", [Truncate(3), StartAnew(9)])
 @pytest.mark.parametrize("full", [True, False])
 def test_a_recovery_point_that_cannot_be_written_prevents_the_cut(
     step: Truncate | StartAnew, full: bool
@@ -352,18 +333,37 @@ def test_on_a_full_disk_it_waits_and_keeps_what_found_room() -> None:
     assert place.offsets == (0, 3, 3)
 
 
-@pytest.mark.parametrize("operation", ["write", "replace"])
-def test_a_disk_that_fails_while_records_are_stored_takes_the_replica_offline(
-    operation: str,
-) -> None:
+def test_a_disk_that_fails_while_records_are_stored_takes_the_replica_offline() -> None:
     place = Place((1, 1), high_watermark=1)
     old = place.replica.committed
-    place.disk.fail(operation, "jade-0")
+    place.disk.fail("write", "jade-0")
     assert isinstance(place.answer(batch(1), watermark=2), Stop)
+    check_offline(place, old)
+    assert place.log.log_end == 1
+
+
+@pytest.mark.parametrize("flush", ["replicated", "synced"])
+async def test_a_disk_that_fails_to_take_an_epoch_takes_the_replica_offline_at_the_next_sync(
+    nursery, flush: str
+) -> None:
+    """Records are stored without a look at the file of the epochs."""
+    place = Place((1, 1), high_watermark=1, flush=flush)
+    syncer, old = Syncer(place.disk), place.replica.committed
+    nursery.start_soon(syncer.run)
+    place.disk.fail("replace", "jade-0/leader-epoch")
+    assert place.answer(batch(1), watermark=1) == Append(1, 0)
+    assert (place.log.log_end, place.replica.offline) == (2, "")
+    syncer.mark(place.replica)
+    await wait_all_tasks_blocked()
+    check_offline(place, old)
+    assert place.log.synced_end < 2, "nothing that came with it is called durable"
+
+
+def check_offline(place: Place, old: Watermark) -> None:
+    """The disk has failed, and whoever waited heard of it."""
     assert "Input/output error" in place.replica.offline
     assert isinstance(old.closed, Refused)
     assert old.closed.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert place.log.log_end == 1
     with pytest.raises(Refused, match="offline"):
         own_log(place.replica)
 

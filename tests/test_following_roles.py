@@ -7,7 +7,7 @@ acknowledges what is not on disk. Method: as in `test_following.py`.
 from __future__ import annotations
 
 import pytest
-from logkit import sync
+from logkit import DIRECTORY, finish, sync
 from replicakit import (
     EPOCH,
     LEADER,
@@ -27,6 +27,7 @@ from hightide_broker.core.follower import (
     Truncate,
 )
 from hightide_broker.runtime.following import owes_sync
+from hightide_broker.storage.epochs import EpochCache
 
 # --- answers that change nothing ---------------------------------------------------------------
 
@@ -104,11 +105,32 @@ def test_with_flush_synced_no_fetch_acknowledges_what_is_not_on_disk() -> None:
 
 
 def test_with_flush_replicated_nothing_waits_for_the_disk() -> None:
-    place = Place((1, 2), flush="replicated")
+    place = Place((EPOCH, 2), flush="replicated")
+    sync(place.disk, place.log)
     place.answer(batch(2), watermark=2)
     assert place.log.synced_end < place.log.log_end
     assert not owes_sync(place.replica)
     assert not place.replica.needs_sync
+
+
+def test_with_flush_replicated_a_new_epoch_is_to_be_written_and_nothing_waits_for_it() -> None:
+    place = Place((1, 2), flush="replicated")
+    sync(place.disk, place.log)
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    written = place.disk.read_file(path)
+    place.answer(batch(2), watermark=2)
+    assert not owes_sync(place.replica)
+    assert place.replica.needs_sync
+    job = place.replica.begin_sync()
+    assert job is not None
+    assert job.epochs is not None
+    assert not place.replica.needs_sync
+    place.answer(batch(3), watermark=3)
+    assert not place.replica.needs_sync, "of the same epoch"
+    assert place.disk.read_file(path) == written, "nothing is written on the loop"
+    finish(place.disk, place.log, job)
+    assert dict(EpochCache.load(place.disk, path).entries) == {1: 0, EPOCH: 2}
+    assert place.log.synced_end == 3
 
 
 def test_after_a_cut_or_a_new_beginning_nothing_is_owed() -> None:

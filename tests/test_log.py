@@ -2,7 +2,8 @@
 
 Goal: append, roll, read, truncate, find, retire and replace as Kafka's rules has them (1.10, 1.15,
 1.17; S5, S6, S8-S11, S14, S15, S29). Method: transcripts on the simulated disk, with time as an
-argument; beneath them plain tests of failures, of durability, and of the runner itself.
+argument; beneath them plain tests of failures, of durability, and of the runner itself. What a sync
+makes durable: `test_sync_job.py`.
 """
 
 from __future__ import annotations
@@ -255,42 +256,6 @@ def test_an_append_that_fails_changes_nothing_and_can_be_tried_again(rolling):
     assert log.segment_bases() == ([0, 3] if rolling else [0])
     stop(disk, log)
     assert len(contents(reopen(disk, clean=True, recovery_point=4))) == 4
-
-
-def test_a_sync_job_covers_what_was_appended_before_it_began():
-    disk = SimDisk()
-    log = create(disk)
-    fill(log, 2)
-    job = log.begin_sync()
-    fill(log, 2)
-    disk.sync_now(job.files, job.directories)
-    assert log.finish_sync(job) == 2
-    sync(disk, log)
-    assert (log.synced_end, log.begin_sync()) == (4, None)
-
-
-def test_a_sync_job_has_every_segment_that_was_not_synced():
-    disk = SimDisk()
-    log = create(disk)
-    fill(log, 1)
-    sync(disk, log)
-    fill(log, 25)
-    names = [file.path for file in log.begin_sync().files]
-    assert names == [path_of(base) for base in log.segment_bases()]
-    assert len(names) > 2
-
-
-def test_a_sync_that_began_before_a_cut_does_not_vouch_for_what_came_after_it():
-    disk = SimDisk()
-    log = create(disk)
-    fill(log, 10)
-    job = log.begin_sync()
-    disk.sync_now(job.files, job.directories)
-    # While the worker thread syncs, a new leader makes this replica cut and append.
-    log.truncate_to(5)
-    fill(log, 5, epoch=1)
-    log.finish_sync(job)
-    assert log.synced_end <= 5
 
 
 def test_what_a_reader_left_behind_is_forgotten_by_a_cut():

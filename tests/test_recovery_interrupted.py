@@ -3,13 +3,15 @@
 Goal: each operation that changes more than one file leaves the log as before or as after it, at
 every point where it can be interrupted. Method: the operation runs on a disk that stops before its
 n-th change, for every n until it runs through; then the process is restarted, with the page cache
-kept (kill -9) or with what was not synced lost in several ways (power); then opened again, twice.
+kept (kill -9), with what was not synced lost in several ways (power), or with only the bytes lost,
+while the directory had been written by itself; then opened again, twice.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 from logkit import (
@@ -33,14 +35,40 @@ from logkit import (
     sync,
 )
 
+from hightide.records import parse_header
 from hightide_broker.simulation.disk import PAGE_BYTES, SimDisk
+from hightide_broker.storage.indexing import rebuild_indexes
 from hightide_broker.storage.log import Log
-from hightide_broker.storage.segment import LogConfig
+from hightide_broker.storage.segment import LogConfig, Segment
 
 SIZE = len(make_batch())
 PER_SEGMENT = CONFIG.segment_bytes // SIZE
-FATES = [None, *range(4)]
-"""How the process ends: None is `kill -9`, a number is a power loss with this seed."""
+
+
+class Fate(NamedTuple):
+    """How a process ends."""
+
+    seed: int = -1
+    """Of what is lost with the power; it is not, for -1: `kill -9`."""
+    keeps_names: bool = False
+    """Every change of the directory so far is on the disk, without a sync."""
+
+    def __str__(self) -> str:
+        names = ", names kept" if self.keeps_names else ""
+        return f"power {self.seed}{names}" if self.loses_power else "kill"
+
+    @property
+    def loses_power(self) -> bool:
+        return self.seed >= 0
+
+    def befall(self, disk: SimDisk) -> None:
+        if self.keeps_names:
+            disk.sync_now([], [DIRECTORY])
+        if self.loses_power:
+            disk.crash(random.Random(self.seed))
+
+
+FATES = [Fate(), *(Fate(seed, names) for names in (False, True) for seed in range(4))]
 
 
 def log_of_three_segments(disk: SimDisk) -> Log:
@@ -52,7 +80,7 @@ def log_of_three_segments(disk: SimDisk) -> Log:
 
 
 def every_interruption(
-    operation: Callable[[BreakingDisk, Log], object], fate: int | None
+    operation: Callable[[BreakingDisk, Log], object], fate: Fate
 ) -> Iterator[tuple[BreakingDisk, Log]]:
     """The disk after the operation was interrupted before each of its changes, and run through."""
     for changes in range(1000):
@@ -66,8 +94,7 @@ def every_interruption(
         else:
             finished = True
         disk.mend()
-        if fate is not None:
-            disk.crash(random.Random(fate))
+        fate.befall(disk)
         yield disk, log
         if finished:
             assert changes > 0, "the operation changes nothing"
@@ -107,10 +134,34 @@ def without_records(batch: Stored) -> Stored:
     return batch._replace(data=emptied(batch.data))
 
 
-@pytest.mark.parametrize("fate", FATES)
+def write_cleaned(disk: SimDisk, base: int, kept: list[Stored], *, indexed: bool) -> str:
+    """What the cleaner's thread leaves: a durable segment, and perhaps indexes that are not."""
+    file = disk.open(f"{path_of(base)}.cleaned", create=True)
+    for batch in kept:
+        file.append(batch.data)
+    disk.sync_now([file])
+    if indexed:
+        rebuild_indexes(Segment(disk, DIRECTORY, base, config=CONFIG, suffix=".cleaned"))
+    return file.path
+
+
+def check_found(log: Log, batches: list[Stored]) -> None:
+    """Every record of these is found, by its offset and by its timestamp."""
+    for batch in batches:
+        if parse_header(batch.data).record_count:
+            part = log.read(batch.base_offset, max_bytes=1)
+            assert part is not None
+            assert part.read() == batch.data
+            found = log.offset_for_timestamp(1000 + batch.base_offset)
+            assert found is not None
+            assert found.offset == batch.base_offset
+
+
+@pytest.mark.parametrize("fate", FATES, ids=str)
 @pytest.mark.parametrize("base", [0, PER_SEGMENT])
 @pytest.mark.parametrize("every", [3, 1 << 30], ids=["some kept", "none kept"])
-def test_s28_a_replaced_segment_is_the_old_or_the_new_one(base, every, fate):
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
+def test_s28_a_replaced_segment_is_the_old_or_the_new_one(base, every, indexed, fate):
     seen = set()
     old = contents(log_of_three_segments(SimDisk()))
     kept = kept_by_the_cleaner(old[base : base + PER_SEGMENT], every=every)
@@ -118,12 +169,9 @@ def test_s28_a_replaced_segment_is_the_old_or_the_new_one(base, every, fate):
     assert len(new) < len(old)
 
     def replace(disk: BreakingDisk, log: Log) -> None:
-        file = disk.open(f"{path_of(base)}.cleaned", create=True)
-        for batch in kept:
-            file.append(batch.data)
-        disk.sync_now([file])
-        log.replace_segment(base, file.path)
+        log.replace_segment(base, write_cleaned(disk, base, kept, indexed=indexed))
         assert contents(log) == new
+        sync(disk, log)
 
     for broken, _ in every_interruption(replace, fate):
         log = reopen_twice(broken, recovery_point=2 * PER_SEGMENT)
@@ -132,8 +180,43 @@ def test_s28_a_replaced_segment_is_the_old_or_the_new_one(base, every, fate):
         assert log.log_end == 2 * PER_SEGMENT + 5
         check_contiguous(log)
         check_epochs(log)
+        check_found(log, found)
         seen.add(found == new)
     assert seen == {False, True}
+    assert found == new, "it had been synced"
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
+def test_s28_a_replaced_segment_is_durable_with_the_next_sync_and_not_before(indexed):
+    disk = SimDisk()
+    log = log_of_three_segments(disk)
+    old = contents(log)
+    kept = kept_by_the_cleaner(old[:PER_SEGMENT], every=3)
+    cleaned = write_cleaned(disk, 0, kept, indexed=indexed)
+    syncs = disk.sync_count
+    disk.fail("sync", "")
+    log.replace_segment(0, cleaned)
+    assert disk.sync_count == syncs, "nothing is synced on the loop"
+    disk.heal()
+    names = {name for name in disk.list(DIRECTORY) if name.startswith(f"{0:020d}")}
+    assert names == {f"{0:020d}.{suffix}" for suffix in ("log", "index", "timeindex")}
+    expected = b"".join(each.data for each in kept)
+    assert disk.durable_file(path_of(0)) == b"".join(each.data for each in old[:PER_SEGMENT])
+    sync(disk, log)
+    assert disk.durable_file(path_of(0)) == expected
+
+
+def test_s28_indexes_beside_a_cleaned_segment_become_its_own():
+    disk = SimDisk()
+    log = log_of_three_segments(disk)
+    kept = kept_by_the_cleaner(contents(log)[:PER_SEGMENT], every=2)
+    cleaned = write_cleaned(disk, 0, kept, indexed=True)
+    suffixes = ("index", "timeindex")
+    made = {suffix: disk.read_file(f"{path_of(0, suffix)}.cleaned") for suffix in suffixes}
+    log.replace_segment(0, cleaned)
+    assert {suffix: disk.read_file(path_of(0, suffix)) for suffix in suffixes} == made
+    assert len(made["timeindex"]) > 0
+    check_found(log, contents(log))
 
 
 LEFTOVERS = [
@@ -175,7 +258,7 @@ def test_s28_leftovers_are_finished_or_removed(suffixes, new_counts, old_is_ther
 # --- cutting, deleting, rolling -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", FATES, ids=str)
 @pytest.mark.parametrize("target", [3, PER_SEGMENT, PER_SEGMENT + 2, 2 * PER_SEGMENT + 1])
 def test_s29_an_interrupted_cut_leaves_a_prefix(target, fate):
     def cut(disk: BreakingDisk, log: Log) -> None:
@@ -189,10 +272,10 @@ def test_s29_an_interrupted_cut_leaves_a_prefix(target, fate):
         assert found == before[: len(found)]
         assert target <= len(found) == log.log_end
         check_epochs(log)
-    assert fate is not None or len(found) == target
+    assert fate.loses_power or len(found) == target
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", FATES, ids=str)
 def test_s29_what_is_appended_after_a_cut_never_mixes_with_what_was_cut(fate):
     def cut_and_append(disk: BreakingDisk, log: Log) -> None:
         log.truncate_to(PER_SEGMENT + 2)
@@ -213,7 +296,7 @@ def test_s29_what_is_appended_after_a_cut_never_mixes_with_what_was_cut(fate):
     assert found == after
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", FATES, ids=str)
 @pytest.mark.parametrize("target", [1, 1000])
 def test_a_log_begun_anew_is_the_old_one_or_the_new_one(target, fate):
     def begin_anew(disk: BreakingDisk, log: Log) -> None:
@@ -235,7 +318,7 @@ def test_a_log_begun_anew_is_the_old_one_or_the_new_one(target, fate):
     assert (log.log_start, log.log_end) == (target, target + 3)
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", FATES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_deleted_segments_are_gone_from_the_start_or_back(count, fate):
     def delete(disk: BreakingDisk, log: Log) -> None:
@@ -272,7 +355,7 @@ def log_with_a_hole(disk: SimDisk) -> list[Stored]:
     return before
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", FATES, ids=str)
 def test_a_recovery_that_is_interrupted_is_done_by_the_next_start(fate):
     for changes in range(1000):
         disk = BreakingDisk()
@@ -285,8 +368,7 @@ def test_a_recovery_that_is_interrupted_is_done_by_the_next_start(fate):
         else:
             finished = True
         disk.mend()
-        if fate is not None:
-            disk.crash(random.Random(fate))
+        fate.befall(disk)
         for _ in range(2):
             log = reopen(disk, config=PAGES)
             assert contents(log) == before[:2], f"after {changes} changes"

@@ -111,10 +111,26 @@ def test_a_record_from_the_future_keeps_its_segment() -> None:
     assert count([Piece(10, max_timestamp=NOW_MS + 10**9), Piece(20)], retention_ms=0) == 0
 
 
-def test_a_segment_without_timestamps_has_no_age() -> None:
-    segments = [Piece(10, max_timestamp=-1), Piece(20)]
-    assert count(segments, retention_ms=0) == 0
-    assert count(segments, retention_ms=0, retention_bytes=0) == 2, "but it has a size"
+def test_a_segment_without_records_is_as_old_as_can_be_and_keeps_nobody() -> None:
+    """Compaction leaves such, and no producer can send a negative timestamp."""
+    segments = [Piece(10, max_timestamp=-1), Piece(20), Piece(30, max_timestamp=NOW_MS)]
+    assert count(segments, retention_ms=0) == 2
+    assert count(segments, retention_ms=NOW_MS) == 1
+    assert count(segments, retention_ms=NOW_MS + 1) == 0, "it has an age nevertheless"
+    assert count(segments) == 0, "and stays for ever with the others"
+
+
+@pytest.mark.parametrize(("high_watermark", "gone"), [(9, 0), (10, 1), (19, 1), (20, 2)])
+def test_a_segment_without_records_goes_below_the_high_watermark_only(
+    high_watermark: int, gone: int
+) -> None:
+    segments = [Piece(10, max_timestamp=-1), Piece(20, max_timestamp=-1), Piece(30)]
+    assert count(segments, retention_ms=NOW_MS, high_watermark=high_watermark) == gone
+
+
+def test_a_young_segment_keeps_the_empty_ones_after_it() -> None:
+    segments = [Piece(10, max_timestamp=NOW_MS), Piece(20, max_timestamp=-1), Piece(30)]
+    assert count(segments, retention_ms=10) == 0
 
 
 def test_timestamp_zero_is_an_age() -> None:
@@ -219,7 +235,6 @@ def may_go(segments: list[Piece], number: int, limit: dict[str, int]) -> bool:
     }
     is_old = (
         limit["retention_ms"] != FOR_EVER
-        and segment.max_timestamp != -1
         and limit["now_ms"] - segment.max_timestamp > limit["retention_ms"]
     )
     if segment.next_base_offset > limit["high_watermark"]:

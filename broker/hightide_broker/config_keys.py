@@ -212,9 +212,10 @@ _KEYS = (
     Key(
         "message.inflated.max.bytes",
         "64MiB",
-        "what one compressed batch may inflate to",
+        "what one compressed batch may inflate to: no more than every reader takes",
         "bytes",
         low=1,
+        high=64 << 20,
     ),
     Key(
         "producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", "ms", low=1

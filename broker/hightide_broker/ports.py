@@ -65,9 +65,19 @@ class DiskFile(Protocol):
         """Cut to `size` bytes."""
         ...
 
+    def rewrite(self, position: int) -> None:
+        """Write what is there from `position` on once more: after a sync that failed the system may
+        call pages clean that never reached the disk, and no later sync would write them."""
+        ...
+
     def duplicate_descriptor(self) -> int | None:
         """A descriptor of its own for `sendfile`, to be closed by the caller; None where there are
         no descriptors."""
+        ...
+
+    def detach(self) -> None:
+        """Keep to the bytes that are there, whatever becomes of the name: it is about to be removed
+        or given to another file. Released when nobody has this file any more."""
         ...
 
     def close(self) -> None:
@@ -95,7 +105,7 @@ class Disk(Protocol):
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and its parents; fine if it is there."""
+        """Make a directory and its parents, durably; fine if it is there."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -113,7 +123,8 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file durably and all at once: tmp, sync, rename, sync the directory."""
+        """Write a small file durably and all at once: tmp, sync, rename, sync the directory. Others
+        may replace it at the same time; the last one stays."""
         ...
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:

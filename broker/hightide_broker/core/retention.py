@@ -44,7 +44,8 @@ def deletable(
             break
         below_start = segment.next_base_offset <= log_start and not active
         too_much = not active and 0 <= retention_bytes <= total - segment.size
-        too_old = 0 <= retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
+        # A segment without records (-1), as compaction leaves it, keeps nobody.
+        too_old = 0 <= retention_ms < now_ms - segment.max_timestamp
         if not (below_start or too_much or too_old):
             break
         total -= segment.size

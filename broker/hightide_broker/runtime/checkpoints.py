@@ -5,11 +5,16 @@ One of Kafka's text files for each kind, for all partitions together. A file tha
 counts as empty, which is always safe for these: a watermark of 0 is learned again, a recovery point
 of 0 makes the next start scan more. A recovery point must never be above what is durable, so it is
 lowered, durably, before a log is cut.
+
+Files are written by worker threads, but what must be so at once is written on the loop. Each write
+says all there is to say as of its beginning, and an older one never follows a newer one.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from functools import partial
 
 from hightide_broker.ports import Disk, DiskError
@@ -26,74 +31,136 @@ from hightide_broker.storage.checkpoint import (
 
 log = logging.getLogger("hightide.checkpoints")
 
+Offsets = dict[TopicPartition, int]
+
+
+class OffsetFile:
+    """One checkpoint: what is to be in it, and the writes that bring it there."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.offsets: Offsets = {}
+        """As they were given last, on the disk already or about to be."""
+        self.is_behind = False
+        """Whether the file may say something else: a write is under way, or has failed."""
+        self._disk = disk
+        self._path = path
+        self._given = self._written = 0
+        self._changing, self._writing = threading.Lock(), threading.Lock()
+        try:
+            self.offsets = read_offsets(disk, path)
+        except MalformedCheckpoint as error:
+            log.warning("ignoring a damaged checkpoint: %s", error)
+
+    def change_now(self, change: Callable[[Offsets], Offsets]) -> None:
+        """Make something else of it, durably, before anything else happens; raises `DiskError`."""
+        with self._changing:
+            offsets = change(self.offsets)
+            if offsets == self.offsets and not self.is_behind:
+                return
+            number = self._give(offsets)
+        self._write(number, offsets)
+        self._settled(number)
+
+    async def put(self, offsets: Offsets) -> bool:
+        """Have these, in a worker thread; whether that could be done."""
+        return await self.bring(self.give(offsets))
+
+    def give(self, offsets: Offsets) -> int:
+        """These are to be had, by a write that is to be begun (`bring`)."""
+        with self._changing:
+            return self._give(offsets)
+
+    async def bring(self, number: int) -> bool:
+        """Write what was given under this number, in a worker thread; whether that could be done.
+        Nothing is written if it has been overtaken."""
+        if number != self._given:
+            return True
+        offsets = self.offsets
+        try:
+            await self._disk.in_thread(partial(self._write, number, offsets))
+        except DiskError as error:
+            log.warning("checkpoint not written, the last one stays: %s", error)
+            return False
+        self._settled(number)
+        return True
+
+    def _give(self, offsets: Offsets) -> int:
+        self.offsets, self.is_behind = offsets, True
+        self._given += 1
+        return self._given
+
+    def _write(self, number: int, offsets: Offsets) -> None:
+        with self._writing:
+            if number > self._written:
+                write_offsets(self._disk, self._path, offsets)
+                self._written = number
+
+    def _settled(self, number: int) -> None:
+        if number == self._given:
+            self.is_behind = False
+
 
 class Checkpoints:
     """What was kept last, and how to keep more."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        self.high_watermarks = self._read(HIGH_WATERMARKS)
-        self.recovery_points = self._read(RECOVERY_POINTS)
-        self.log_starts = self._read(LOG_STARTS)
-        self.cleaner_offsets = self._read(CLEANER_OFFSETS)
-        """How far each partition has been compacted; housekeeping's to move."""
-        self._writing_points = False
+        files = [
+            OffsetFile(disk, f"{directory}/{name}")
+            for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+        ]
+        self._files = files
+        self._marks, self._points, self._starts, self._cleaned = files
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self._disk, f"{self._directory}/{name}")
-        except MalformedCheckpoint as error:
-            log.warning("ignoring a damaged checkpoint: %s", error)
-            return {}
+    @property
+    def high_watermarks(self) -> Offsets:
+        """Where consumers may read to at once after a restart."""
+        return self._marks.offsets
+
+    @property
+    def recovery_points(self) -> Offsets:
+        """What is durable."""
+        return self._points.offsets
+
+    @property
+    def log_starts(self) -> Offsets:
+        """Where logs start that begin inside a segment."""
+        return self._starts.offsets
+
+    @property
+    def cleaner_offsets(self) -> Offsets:
+        """How far each partition has been compacted."""
+        return self._cleaned.offsets
 
     def had_records(self, key: TopicPartition) -> bool:
         """Whether a log had anything in it when it was last kept track of."""
         return self.high_watermarks.get(key, 0) > 0 or self.recovery_points.get(key, 0) > 0
 
     def forget(self, key: TopicPartition) -> None:
-        """A new log must not inherit the offsets of a deleted one of the same name."""
-        for name, offsets in (
-            (RECOVERY_POINTS, self.recovery_points),
-            (LOG_STARTS, self.log_starts),
-            (HIGH_WATERMARKS, self.high_watermarks),
-            (CLEANER_OFFSETS, self.cleaner_offsets),
-        ):
-            if offsets.pop(key, None) is not None:
-                write_offsets(self._disk, f"{self._directory}/{name}", offsets)
-
-    def lower_recovery_point(self, key: TopicPartition, offset: int) -> bool:
-        """A log is about to be cut at `offset`: nothing above may be taken for durable, and that is
-        kept before the cut. False: not now, an older state is just being written. Raises
+        """A new log must not inherit the offsets of a deleted one of the same name; raises
         `DiskError`."""
-        if self._writing_points:
-            return False
-        if self.recovery_points.get(key, 0) > offset:
-            points = {**self.recovery_points, key: offset}
-            write_offsets(self._disk, f"{self._directory}/{RECOVERY_POINTS}", points)
-            self.recovery_points = points
-        return True
+        for file in self._files:
+            file.change_now(lambda known: {each: at for each, at in known.items() if each != key})
 
-    async def keep_high_watermarks(self, marks: dict[TopicPartition, int]) -> None:
-        """After a restart they are where consumers may read to at once."""
-        await self._write(HIGH_WATERMARKS, marks)
-        self.high_watermarks = marks
+    def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
+        """A log is about to be cut at `offset`: nothing above may be taken for durable, and that is
+        kept before the cut. Raises `DiskError`."""
 
-    async def keep_recovery_points(
-        self, points: dict[TopicPartition, int], starts: dict[TopicPartition, int]
-    ) -> None:
-        """What is durable, and where logs start."""
-        self._writing_points = True
-        try:
-            await self._write(RECOVERY_POINTS, points)
-        finally:
-            self._writing_points = False
-        await self._write(LOG_STARTS, starts)
-        self.recovery_points, self.log_starts = points, starts
+        def lowered(points: Offsets) -> Offsets:
+            return {**points, key: offset} if points.get(key, 0) > offset else points
 
-    async def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        path = f"{self._directory}/{name}"
-        try:
-            await self._disk.in_thread(partial(write_offsets, self._disk, path, offsets))
-        except DiskError as error:
-            log.warning("checkpoint not written, the last one stays: %s", error)
+        self._points.change_now(lowered)
+
+    async def keep_high_watermarks(self, marks: Offsets) -> bool:
+        """After a restart they are where consumers may read to at once; whether they are kept."""
+        return await self._marks.put(marks)
+
+    async def keep_recovery_points(self, points: Offsets, starts: Offsets) -> bool:
+        """What is durable, and where logs start; whether that is kept."""
+        # Both as of this moment: what is forgotten from now on stays so.
+        number, start_number = self._points.give(points), self._starts.give(starts)
+        points_kept = await self._points.bring(number)
+        return await self._starts.bring(start_number) and points_kept
+
+    async def keep_cleaner_offset(self, key: TopicPartition, offset: int) -> bool:
+        """How far a log is compacted by now; whether that is kept."""
+        return await self._cleaned.put({**self._cleaned.offsets, key: offset})

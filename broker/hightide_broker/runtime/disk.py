@@ -14,9 +14,10 @@ import resource
 import shutil
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import trio
@@ -27,8 +28,9 @@ from hightide_broker.ports import DiskError, DiskFile, LockHeld
 T = TypeVar("T")
 
 OPEN_FILES_MAX = 4096
-LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 """Upper bound of the descriptor cache; half of the process's limit if that is lower."""
+LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
+REWRITE_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -48,6 +50,8 @@ class RealFile:
         self._cache = cache
         self._path = path
         self._size = size
+        self._own: int | None = None
+        """The descriptor of a detached file."""
 
     def __repr__(self) -> str:
         return f"<RealFile {self._path} {self._size}>"
@@ -60,17 +64,17 @@ class RealFile:
         return self._size
 
     def read(self, position: int, size: int) -> bytes:
-        with _mapped(self._path, "read"), self._cache.held(self) as descriptor:
+        with _mapped(self._path, "read"), self._held() as descriptor:
             return os.pread(descriptor, size, position)
 
     def read_into(self, view: memoryview, position: int) -> int:
-        with _mapped(self._path, "read"), self._cache.held(self) as descriptor:
+        with _mapped(self._path, "read"), self._held() as descriptor:
             return os.preadv(descriptor, [view], position)
 
     def append(self, data: Buffer) -> None:
         view = memoryview(data)
         written = 0
-        with _mapped(self._path, "write"), self._cache.held(self) as descriptor:
+        with _mapped(self._path, "write"), self._held() as descriptor:
             try:
                 while written < len(view):
                     written += os.pwrite(descriptor, view[written:], self._size + written)
@@ -80,13 +84,38 @@ class RealFile:
         self._size += written
 
     def truncate(self, size: int) -> None:
-        with _mapped(self._path, "truncate"), self._cache.held(self) as descriptor:
+        with _mapped(self._path, "truncate"), self._held() as descriptor:
             os.ftruncate(descriptor, size)
         self._size = size
 
+    def rewrite(self, position: int) -> None:
+        while data := self.read(position, REWRITE_BYTES):
+            view = memoryview(data)
+            with _mapped(self._path, "write"), self._held() as descriptor:
+                while view:
+                    written = os.pwrite(descriptor, view, position)
+                    view, position = view[written:], position + written
+
     def duplicate_descriptor(self) -> int:
-        with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
+        with _mapped(self._path, "open"), self._held() as descriptor:
             return os.dup(descriptor)
+
+    @contextmanager
+    def _held(self) -> Iterator[int]:
+        if self._own is not None:
+            yield self._own
+        else:
+            with self._cache.held(self) as descriptor:
+                yield descriptor
+
+    def detach(self) -> None:
+        if self._own is None:
+            with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
+                own = os.dup(descriptor)
+            # Whoever reads is in one of our calls, and has this file.
+            weakref.finalize(self, os.close, own)
+            self._own = own
+            self._cache.close(self)
 
     def close(self) -> None:
         self._cache.close(self)
@@ -160,6 +189,29 @@ class RealLock:
         os.close(self._descriptor)
 
 
+class _OneAtATime:
+    """A lock for each path that somebody replaces now: all use one temporary name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: dict[str, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def of(self, path: str) -> Iterator[None]:
+        """Be alone with a path for the block."""
+        with self._lock:
+            lock, users = self._paths.get(path, (threading.Lock(), 0))
+            self._paths[path] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                _, users = self._paths.pop(path)
+                if users > 1:
+                    self._paths[path] = (lock, users - 1)
+
+
 def raise_open_files_limit() -> int:
     """Lift the process's soft limit of open files to the hard one; the limit that holds then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -174,6 +226,7 @@ class RealDisk:
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._descriptors = _Descriptors(max(min(open_files_max, soft // 2), 16))
+        self._replacing = _OneAtATime()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         with _mapped(path, "open"):
@@ -190,7 +243,7 @@ class RealDisk:
 
     def make_dirs(self, path: str) -> None:
         with _mapped(path, "mkdir"):
-            os.makedirs(path, exist_ok=True)
+            _make_durable_dirs(path)
 
     def rename(self, old: str, new: str) -> None:
         with _mapped(old, "rename"):
@@ -216,7 +269,7 @@ class RealDisk:
 
     def replace(self, path: str, data: bytes) -> None:
         temporary = f"{path}.tmp"
-        with _mapped(path, "replace"):
+        with _mapped(path, "replace"), self._replacing.of(path):
             descriptor = os.open(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
             )
@@ -300,6 +353,18 @@ def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:
     finally:
         for _, descriptor in files:
             os.close(descriptor)
+
+
+def _make_durable_dirs(path: str) -> None:
+    """Make a directory and what lies above it; each new name is synced where it stands."""
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    _make_durable_dirs(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    _sync_directory(above)
 
 
 def _sync_directory(path: str) -> None:

@@ -94,6 +94,9 @@ class FetchHandler:
             while not look.complete:
                 await _news(look.seen)
                 look = self._look_again(request, look)
+        if not look.complete:
+            # What it found may be gone by now: deleted, or rewritten.
+            look = self._look(request, request.partitions, is_new=False)
         return look.reply()
 
     def _look_again(self, request: m.FetchRequest, before: _Look) -> _Look:

@@ -52,11 +52,11 @@ def owes_sync(replica: Replica) -> bool:
 class Following:
     """Carries out the steps of followers.
 
-    `lower_recovery_point(replica, offset)`: whether it is durable that nothing above is.
+    `lower_recovery_point(replica, offset)` makes it durable that nothing above is.
     """
 
     def __init__(
-        self, *, now_ms: Callable[[], int], lower_recovery_point: Callable[[Replica, int], bool]
+        self, *, now_ms: Callable[[], int], lower_recovery_point: Callable[[Replica, int], None]
     ) -> None:
         self._now_ms = now_ms
         self._lower_recovery_point = lower_recovery_point
@@ -83,9 +83,9 @@ class Following:
         try:
             match step:
                 case Append():
-                    return self._append(replica, step, data, now)
+                    return self._append(replica, step, data)
                 case Truncate() | StartAnew():
-                    return self._cut(replica, step, now)
+                    return self._cut(replica, step)
                 case Pause() | Stop():
                     log.info("%s waits: %s", replica.name, step.why)
                 case AskOffsets() | Ignore():
@@ -104,17 +104,19 @@ class Following:
             replica.tell(replica)
         return step
 
-    def _append(self, replica: Replica, step: Append, data: Buffer, now: float) -> Step:
+    def _append(self, replica: Replica, step: Append, data: Buffer) -> Step:
         """Store batches as the leader sent them, then take over its watermark and log start."""
         found = replica.log
         batches = _checked(data, replica.leader_epoch)
         if batches:
             anew = _where_to_begin_anew(batches[0][0], found, step.log_start)
             if anew is not None:
-                cut = self._cut(replica, StartAnew(anew), now)
-                if isinstance(cut, Pause):
-                    return cut
+                self._cut(replica, StartAnew(anew))
+                if replica.offline:
+                    return Stop(replica.offline)
             replica.needs_sync = replica.needs_sync or replica.config.synced
+            begins_epoch = batches[-1][0].leader_epoch > found.epochs.latest_epoch
+            replica.needs_sync = replica.needs_sync or begins_epoch
         for header, batch in batches:
             self._store(replica, found, header, batch)
             if replica.offline:
@@ -134,15 +136,14 @@ class Following:
             replica.rolled(found, header)
         replica.producers.update(header, now_ms=now_ms)
 
-    def _cut(self, replica: Replica, step: Truncate | StartAnew, now: float) -> Step:
+    def _cut(self, replica: Replica, step: Truncate | StartAnew) -> Step:
         """Cut the log, or drop all of it. A disk that fails in the middle takes the replica
         offline: it is not known what is left."""
-        follower, found, before = replica.follower, replica.log, replica.log.log_end
-        assert follower is not None, f"{replica!r} does not follow"
+        found, before = replica.log, replica.log.log_end
         anew = isinstance(step, StartAnew)
         target = step.offset if anew else found.end_after_cut(step.offset)
-        if (anew or target < before) and not self._lower_recovery_point(replica, target):
-            return follower.back_off("a checkpoint is being written", now)
+        if anew or target < before:
+            self._lower_recovery_point(replica, target)
         try:
             if anew:
                 log.warning("%s begins anew at %d, as its leader does", replica.name, target)

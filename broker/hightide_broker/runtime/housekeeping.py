@@ -11,14 +11,13 @@ from functools import partial
 
 import trio
 
-from hightide.errors import Refused
+from hightide.errors import CorruptBatch, Refused
 from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.retention import deletable
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.storage.checkpoint import CLEANER_OFFSETS, write_offsets
 from hightide_broker.storage.cleaner import (
     CleanedSegment,
     CleaningPlan,
@@ -46,7 +45,6 @@ class Housekeeping:
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._cleaned_until = replicas.checkpoints.cleaner_offsets
         self._doomed_files: dict[str, int] = {}
         """Files of deleted segments → when they may go, ms."""
 
@@ -108,6 +106,9 @@ class Housekeeping:
             except SegmentDamage as damage:
                 log.error("%s: compaction met damage: %s", replica.name, damage)
                 replica.go_offline(advice(damage), damaged=True)
+            except CorruptBatch as error:
+                # Its bytes are as they were stored, and nobody can read what is in them.
+                log.error("%s cannot be compacted: %s", replica.name, error)
 
     async def _remove_files(self) -> None:
         """Remove the files of deleted segments whose time has come."""
@@ -146,7 +147,7 @@ class Housekeeping:
         """One pass of compaction over a replica; whether there was anything to do."""
         config, key = replica.config, (replica.topic, replica.partition)
         now_ms = self._clock.now_ms()
-        cleaned = self._cleaned_until.get(key, 0)
+        cleaned = self._replicas.checkpoints.cleaner_offsets.get(key, 0)
         plan = plan_cleaning(
             replica.log,
             dirty_from=max(cleaned if cleaned <= replica.log.log_end else 0, replica.log.log_start),
@@ -162,11 +163,7 @@ class Housekeeping:
         rewritten, until = await self._disk.in_thread(work)
         for segment in rewritten:
             replica.log.replace_segment(segment.base, segment.path)
-        self._cleaned_until[key] = until
-        path = f"{self._replicas.directory}/{CLEANER_OFFSETS}"
-        await self._disk.in_thread(
-            partial(write_offsets, self._disk, path, dict(self._cleaned_until))
-        )
+        await self._replicas.checkpoints.keep_cleaner_offset(key, until)
         log.info("%s: compacted up to offset %d", replica.name, until)
         return True
 

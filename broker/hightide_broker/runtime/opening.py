@@ -17,6 +17,7 @@ from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.replica import log_config
+from hightide_broker.storage.aside import set_aside
 from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged
@@ -86,14 +87,14 @@ class Opener:
     ) -> Log:
         path, key = f"{self._directory}/{topic.name}-{number}", (topic.name, number)
         if salvage:
-            self._set_aside_if_nobodys(path)
+            self._set_aside_if_nobodys(f"{topic.name}-{number}")
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
         if must_reach != NOWHERE and found != topic.topic_id:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found is not None and found != topic.topic_id:
-            log.warning("%s is of a deleted topic, set aside as %s.%s-stray", path, path, found)
-            self._disk.rename(path, f"{path}.{found}-stray")
+            aside = set_aside(self._disk, self._directory, f"{topic.name}-{number}")
+            log.warning("%s is of a deleted topic, set aside: %s", path, aside)
         if found != topic.topic_id:
             self._checkpoints.forget(key)
             return Log.create(self._disk, path, topic_id=topic.topic_id, config=log_config(config))
@@ -115,14 +116,13 @@ class Opener:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
         return opened
 
-    def _set_aside_if_nobodys(self, path: str) -> None:
+    def _set_aside_if_nobodys(self, name: str) -> None:
         """A directory that does not say any more which topic it belongs to is not used."""
         try:
-            read_partition_metadata(self._disk, path)
+            read_partition_metadata(self._disk, f"{self._directory}/{name}")
         except MalformedCheckpoint as error:
-            log.warning("%s; set aside as %s.damaged-stray", error, path)
-            self._disk.remove_tree(f"{path}.damaged-stray")
-            self._disk.rename(path, f"{path}.damaged-stray")
+            aside = set_aside(self._disk, self._directory, name)
+            log.warning("%s; set aside: %s", error, aside)
 
 
 class _Missing(Exception):

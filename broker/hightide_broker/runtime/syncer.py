@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from hightide_broker.ports import Disk, DiskError
-from hightide_broker.storage.log import SyncJob
+from hightide_broker.storage.sync_job import SyncJob, carry_out
 
 log = logging.getLogger("hightide.disk")
 
@@ -60,7 +60,7 @@ class Syncer:
     async def _sync(self, subject: Syncable) -> None:
         try:
             while (job := subject.begin_sync()) is not None:
-                await self._disk.sync(job.files, job.directories)
+                await carry_out(job, self._disk)
                 subject.finish_sync(job)
                 if not subject.needs_sync:
                     break
@@ -74,5 +74,5 @@ class Syncer:
         """Sync one subject and wait for it; raises `DiskError`."""
         job = subject.begin_sync()
         if job is not None:
-            await self._disk.sync(job.files, job.directories)
+            await carry_out(job, self._disk)
             subject.finish_sync(job)

@@ -25,14 +25,16 @@ from hightide.columns import (
 from hightide.records import (
     CODEC_MASK,
     DELETE_HORIZON,
+    INFLATED_BYTES_MAX,
     NO_PRODUCER_ID,
     TIMESTAMP_MAX,
     BatchHeader,
     encode_batch,
 )
 from hightide_broker.ports import Disk
+from hightide_broker.storage.indexing import rebuild_indexes
 from hightide_broker.storage.log import Log
-from hightide_broker.storage.segment import Segment
+from hightide_broker.storage.segment import CLEANED, Segment
 
 KEYS_MAX = 5_000_000
 """Keys remembered in one pass; what lies behind is cleaned in the next."""
@@ -110,7 +112,7 @@ def clean_segments(
     cleaned = []
     for base in plan.bases:
         segment = Segment(disk, log.directory, base, config=log.config)
-        path = f"{segment.path}.cleaned"
+        path = f"{segment.path}{CLEANED}"
         disk.remove(path)
         target = disk.open(path, create=True)
         changed = False
@@ -128,14 +130,22 @@ def clean_segments(
             changed = changed or kept is not batch
             if kept is not None:
                 target.append(kept)
+        target.close()
         if changed:
-            disk.sync_now([target])
+            _finish(disk, log, base)
             cleaned.append(CleanedSegment(base, path))
         else:
             disk.remove(path)
-        target.close()
         segment.close()
     return cleaned
+
+
+def _finish(disk: Disk, log: Log, base: int) -> None:
+    """Index a rewritten segment, and make all of it durable."""
+    segment = Segment(disk, log.directory, base, config=log.config, suffix=CLEANED)
+    rebuild_indexes(segment)
+    disk.sync_now([segment.file])
+    segment.close()
 
 
 def _end_of(segment: Segment) -> int:
@@ -175,19 +185,21 @@ def _clean_batch(
         return None
     if horizon is None and tombstones:
         horizon = min(now_ms + delete_retention_ms, TIMESTAMP_MAX)
-    return _rebuild(header, columns, stays, horizon)
+    return _rebuild(header, columns, stays, horizon) or batch
 
 
 def _rebuild(
     header: BatchHeader, columns: Columns, stays: Sequence[int], horizon: int | None
-) -> bytearray:
-    """A batch of the records that stay, with their offsets, in the place of the old one."""
+) -> bytearray | None:
+    """A batch of the records that stay, with their offsets, in the place of the old one; None if
+    nobody could read it."""
     keys, values = keys_of(columns), values_of(columns)
     timestamps, headers = timestamps_of(columns, header), headers_of(columns)
     offsets = offsets_of(columns, header)
     kept_times = [timestamps[index] for index in stays]
     base_timestamp = next(iter(kept_times), 0) if horizon is None else horizon
     newest = max(kept_times, default=-1)
+    # What was not there before may make it larger than readers take: then it stays as it is.
     payload = encode_columns(
         kept_times,
         [keys[index] for index in stays],
@@ -196,6 +208,8 @@ def _rebuild(
         base_timestamp=base_timestamp,
         offset_deltas=[offsets[index] - header.base_offset for index in stays],
     )
+    if len(payload) > INFLATED_BYTES_MAX:
+        return None
     return encode_batch(
         payload,
         record_count=len(stays),

@@ -1,17 +1,19 @@
 """The leader epoch cache: which leader wrote which offsets (KIP-101, KIP-279).
 
 An ordered map epoch → start offset, the offset of the first record the leader of that epoch could
-write; both columns rise strictly. `assign` is durable before it returns, so the file never lacks an
-entry; truncation may leave stale entries behind a crash, which the log removes when it is opened.
+write; both columns rise strictly. The file may lag behind, and have an entry too many after a cut:
+both are noticed when the log is opened, and mended by the batches. Worker threads write it with the
+next sync of the log; what a cut removes is written at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from hightide.records import BatchHeader
-from hightide_broker.ports import Disk, DiskError
+from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
 
 UNDEFINED = (-1, -1)
@@ -25,6 +27,7 @@ class EpochCache:
         self._disk = disk
         self._path = path
         self._entries: list[tuple[int, int]] = entries if entries is not None else []
+        self._changes = self._written = 0
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> EpochCache:
@@ -45,22 +48,17 @@ class EpochCache:
         """The newest epoch, -1 if there is none."""
         return self._entries[-1][0] if self._entries else -1
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that `epoch` begins at `start_offset`; durable on return.
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there is more than in the file."""
+        return self._changes > self._written
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Record that `epoch` begins at `start_offset`; whether anything changed.
 
         Nothing happens if the newest entry is this epoch and starts no later. Otherwise entries
         with an epoch or a start at or above the new one's are dropped from the tail first.
         """
-        before = list(self._entries)
-        if self.insert(epoch, start_offset):
-            try:
-                self.write()
-            except DiskError:
-                self._entries = before
-                raise
-
-    def insert(self, epoch: int, start_offset: int) -> bool:
-        """`assign` without the file, for recovery scans; whether anything changed."""
         assert epoch >= 0, f"epoch {epoch} is negative"
         assert start_offset >= 0, f"start offset {start_offset} of epoch {epoch} is negative"
         if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
@@ -70,6 +68,7 @@ class EpochCache:
         ):
             self._entries.pop()
         self._entries.append((epoch, start_offset))
+        self._changes += 1
         return True
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
@@ -94,10 +93,12 @@ class EpochCache:
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop every entry that starts at or above `end_offset`; whether any was dropped."""
-        before = len(self._entries)
-        if end_offset >= 0:
-            self._entries = [entry for entry in self._entries if entry[1] < end_offset]
-        return len(self._entries) != before
+        kept = [entry for entry in self._entries if entry[1] < end_offset or end_offset < 0]
+        if len(kept) == len(self._entries):
+            return False
+        self._entries = kept
+        self._changes += 1
+        return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
         """Forget what lies below `start_offset`, keeping the epoch that covers it; whether
@@ -106,6 +107,7 @@ class EpochCache:
         if above == 0 or (self._entries[above - 1][1] == start_offset and above == 1):
             return False
         self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
+        self._changes += 1
         return True
 
     def agrees_with(self, header_at: Callable[[int], BatchHeader | None]) -> bool:
@@ -129,15 +131,25 @@ class EpochCache:
 
     def rebuild(self, headers: Iterable[BatchHeader]) -> None:
         """Become what the batches of the log say, without the file."""
-        self._entries.clear()
+        self.clear()
         for header in headers:
             if header.leader_epoch > self.latest_epoch:
-                self.insert(header.leader_epoch, header.base_offset)
+                self.assign(header.leader_epoch, header.base_offset)
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._changes += 1
 
     def write(self) -> None:
         """Replace the file, durably."""
-        write_epochs(self._disk, self._path, self._entries)
+        self.writing()()
+
+    def writing(self) -> Callable[[], None]:
+        """What replaces the file by what is known now, in any thread. If something newer was
+        written meanwhile, the next sync writes that again."""
+        return partial(self._write, self._changes, list(self._entries))
+
+    def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
+        write_epochs(self._disk, self._path, entries)
+        self._written = number

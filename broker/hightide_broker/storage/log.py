@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hightide.records import BatchHeader, Buffer, stamp
-from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import (
     LEADER_EPOCHS,
     MalformedCheckpoint,
@@ -24,9 +24,10 @@ from hightide_broker.storage.checkpoint import (
     write_partition_metadata,
 )
 from hightide_broker.storage.epochs import EpochCache
-from hightide_broker.storage.indexing import rebuild_indexes
+from hightide_broker.storage.indexing import load_trusted, rebuild_indexes
 from hightide_broker.storage.recovery import LoadedLog, Recovery, load
 from hightide_broker.storage.segment import (
+    CLEANED,
     FileSlice,
     LogConfig,
     Segment,
@@ -34,6 +35,7 @@ from hightide_broker.storage.segment import (
     TimestampOffset,
     file_name,
 )
+from hightide_broker.storage.sync_job import SyncJob
 
 
 class OffsetOutOfRange(Exception):
@@ -42,16 +44,6 @@ class OffsetOutOfRange(Exception):
 
 class UnexpectedAppendOffset(Exception):
     """A replicated batch does not continue the log."""
-
-
-class SyncJob(NamedTuple):
-    """What to sync so that everything below `end` is durable."""
-
-    files: list[DiskFile]
-    directories: list[str]
-    end: int
-    cuts: int
-    """How often the log had been cut when the job was made."""
 
 
 class SegmentInfo(NamedTuple):
@@ -132,7 +124,7 @@ class Log:
             salvage=salvage,
         )
         log = cls(disk, directory, config, loaded)
-        if not clean or salvage:
+        if loaded.was_scanned:
             # What the scan found may be in the page cache only.
             trusted = 0 if salvage else recovery_point
             log.synced_end = min(max(trusted, log.log_start), log.log_end)
@@ -234,13 +226,14 @@ class Log:
 
     def begin_sync(self) -> SyncJob | None:
         """What has to be synced for everything written so far; None if nothing has."""
-        if self.synced_end == self.log_end and not self._directory_dirty:
+        epochs = self.epochs.writing() if self.epochs.is_ahead else None
+        if self.synced_end == self.log_end and not self._directory_dirty and epochs is None:
             return None
         first = self._segment_number(self.synced_end)
         directories = [self.directory] if self._directory_dirty else []
         self._directory_dirty = False
         files = [segment.file for segment in self._segments[first:]]
-        return SyncJob(files, directories, self.log_end, self._cuts)
+        return SyncJob(files, directories, self.log_end, self._cuts, epochs)
 
     def finish_sync(self, job: SyncJob) -> int:
         """Take a finished job into account; the new synced end.
@@ -391,8 +384,7 @@ class Log:
             return False
         assert offset <= self.log_end, f"{self!r}: log start {offset} above the end"
         self.log_start = offset
-        if self.epochs.truncate_from_start(offset):
-            self.epochs.write()
+        self.epochs.truncate_from_start(offset)
         return True
 
     def delete_segments(self, count: int) -> list[str]:
@@ -413,29 +405,29 @@ class Log:
         return renamed
 
     def replace_segment(self, base: int, cleaned: str) -> None:
-        """Swap the segment at `base` for the cleaned file, whose name ends in `.cleaned`.
+        """Swap the segment at `base` for the cleaned file, whose name ends in `.cleaned`, and which
+        is durable; its indexes lie beside it, or are built.
 
-        A crash leaves either the old one or the new one: the rename to `.swap` is the moment of
-        change, and opening the log completes it.
+        The rename is the moment of change: a crash leaves either the old one or the new one,
+        without indexes if it comes between. Whoever reads the old one goes on with it.
         """
         number = self._segment_number(base)
         old = self._segments[number]
         assert old.base_offset == base, f"{self!r}: no segment begins at {base}"
         assert number < len(self._segments) - 1, f"{self!r}: the active segment is not cleaned"
-        swap = f"{old.path}.swap"
-        self._disk.rename(cleaned, swap)
-        self._disk.sync_now([], [self.directory])
-        self._drop(old)
-        self._disk.rename(swap, old.path)
-        self._segments[number] = self._reopen(base)
-
-    def _reopen(self, base: int) -> Segment:
+        self._forget_indexes(old)
+        self._disk.rename(cleaned, old.path)
+        for index in (old.offsets, old.times):
+            if self._disk.exists(f"{index.path}{CLEANED}"):
+                self._disk.rename(f"{index.path}{CLEANED}", index.path)
+        self._directory_dirty = True
         segment = Segment(self._disk, self.directory, base, config=self.config)
-        rebuild_indexes(segment)
-        return segment
+        load_trusted(segment)
+        self._segments[number] = segment
 
     def _forget_indexes(self, segment: Segment) -> None:
-        segment.close()
+        """Drop a segment's indexes; whoever reads it still, reads what was in it."""
+        segment.file.detach()
         segment.offsets.clear()
         segment.times.clear()
 

@@ -1,7 +1,8 @@
 """Opening a log: which files count, what is scanned after an unclean stop, and what may be cut.
 
-After a clean stop everything is trusted. After an unclean one the log is scanned from its recovery
-point; what lies below was made durable before it was called so. Segments are contiguous: each one
+After a clean stop everything is trusted, if the log ends where its recovery point says. After an
+unclean one, or if it ends further on, the log is scanned from its recovery point; what lies below
+was made durable before it was called so. Segments are contiguous: each one
 ends where the next begins (compaction keeps the last batch of a segment, if only empty), so a
 sealed segment whose tail was lost is noticed. The scan ends at the first batch that fails its
 checks:
@@ -97,6 +98,8 @@ class LoadedLog:
     log_start: int
     log_end: int
     recovery: Recovery
+    was_scanned: bool = False
+    """Whether what lies behind the recovery point was found, and may be in the page cache only."""
 
 
 def load(
@@ -145,16 +148,18 @@ def _load(
     cache = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
     if epochs is not None and not rebuild_epochs:
         cache = epochs
-    if clean and not rebuild_epochs:
-        for segment in segments:
-            _trust(segment, recovery)
-        _check_contiguous(segments)
-    else:
+    if epochs is not None and not rebuild_epochs and _lags(cache, segments, recovery_point):
+        cache.rebuild(_headers_below(segments, recovery_point))
+        recovery.rebuilt.append(LEADER_EPOCHS)
+    as_left = clean and _is_as_it_was_left(segments, recovery_point, recovery)
+    if rebuild_epochs or not as_left:
         from_offset = 0 if rebuild_epochs else recovery_point
         segments = _scan(disk, directory, segments, cache, from_offset, recovery, salvage)
+    if not as_left and not salvage:
+        _write_again(segments, recovery_point)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
     log_end = segments[-1].end_offset if segments else log_start
-    if log_end < recovery_point or (clean and recovery_point and log_end > recovery_point):
+    if log_end < recovery_point:
         path = segments[-1].path if segments else directory
         size = segments[-1].size if segments else 0
         why = f"the log ends at offset {log_end}, its recovery point says {recovery_point}"
@@ -173,13 +178,50 @@ def _load(
         changed = True
     if changed or rebuild_epochs:
         cache.write()
-    return LoadedLog(segments, cache, log_start, log_end, recovery)
+    return LoadedLog(segments, cache, log_start, log_end, recovery, was_scanned=not as_left)
+
+
+def _is_as_it_was_left(segments: list[Segment], recovery_point: int, recovery: Recovery) -> bool:
+    """Whether a log that was closed in order ends where everything was durable; if so it is open.
+    If not, something was appended too late, or the checkpoint could not be written. A recovery
+    point of 0 says nothing: there may be no checkpoint."""
+    try:
+        for segment in segments:
+            _trust(segment, recovery)
+        ends_right = not segments or segments[-1].end_offset <= recovery_point
+    except SegmentDamage:
+        ends_right = False
+        if not recovery_point:
+            raise
+    if ends_right or not recovery_point:
+        _check_contiguous(segments)
+    return ends_right or not recovery_point
 
 
 def _begins_late(epochs: EpochCache, log_start: int) -> bool:
     """Whether the cache knows nothing of the log's first records: it was cut to a new log start,
     and a crash brought back what had been deleted. An epoch that is asked for would be missed."""
     return bool(epochs.entries) and epochs.entries[0][1] > log_start
+
+
+def _lags(epochs: EpochCache, segments: list[Segment], recovery_point: int) -> bool:
+    """Whether the file was not written since the last epochs below the recovery point began: those
+    batches will not be scanned, and their epochs would be missed. A damaged header is not ours to
+    find."""
+    try:
+        header = _headers_at(segments)(recovery_point - 1) if recovery_point else None
+    except SegmentDamage:
+        return False
+    return header is not None and epochs.epoch_for_offset(header.base_offset) < header.leader_epoch
+
+
+def _headers_below(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
+    """The headers of all batches that begin below an offset; nothing behind is looked at."""
+    for segment in segments:
+        for header, _ in segment.headers():
+            yield header
+            if header.next_offset >= offset:
+                return
 
 
 def _headers_at(segments: list[Segment]) -> Callable[[int], BatchHeader | None]:
@@ -284,7 +326,7 @@ def _scan_segment(
         segment.end_offset = header.next_offset
         recovery.scanned_bytes += header.size
         if header.leader_epoch > epochs.latest_epoch:
-            epochs.insert(header.leader_epoch, header.base_offset)
+            epochs.assign(header.leader_epoch, header.base_offset)
     segment.flush_indexes(final=True)
 
 
@@ -314,6 +356,16 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
     last = segment.offsets.last
     segment._unindexed_bytes = position - (last[1] if last else 0)
     return position
+
+
+def _write_again(segments: list[Segment], recovery_point: int) -> None:
+    """Have everything behind the recovery point reach the disk with the next sync, whatever the
+    system believes: the sync of the process before this one may have failed, and then what was
+    found may be in the page cache only, in pages that no sync would write (fsyncgate)."""
+    for segment in segments:
+        if segment.end_offset > recovery_point:
+            found = segment.locate(recovery_point) if recovery_point > segment.base_offset else None
+            segment.file.rewrite(found[1] if found else 0)
 
 
 def _cut_or_refuse(

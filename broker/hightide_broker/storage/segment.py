@@ -32,6 +32,8 @@ from hightide.records import (
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.index import SparseIndex, offset_index, time_index
 
+CLEANED = ".cleaned"
+"""Behind the names of a segment that is being rewritten."""
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SCAN_BYTES = 1 << 20
 _HINTS_MAX = 32
@@ -94,17 +96,26 @@ def file_name(offset: int, suffix: str) -> str:
 class Segment:
     """An open segment; made by `Segment.create` or by `recovery.py`."""
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, config: LogConfig) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        config: LogConfig,
+        suffix: str = "",
+    ) -> None:
+        """`suffix` comes behind the names of its three files, `CLEANED` while it is rewritten."""
         self.base_offset = base_offset
         self.config = config
-        self.path = f"{directory}/{file_name(base_offset, 'log')}"
+        self.path = f"{directory}/{file_name(base_offset, 'log')}{suffix}"
         self.file = disk.open(self.path, create=True)
         self.size = self.file.size()
         self.offsets: SparseIndex = offset_index(
-            disk, f"{directory}/{file_name(base_offset, 'index')}"
+            disk, f"{directory}/{file_name(base_offset, 'index')}{suffix}"
         )
         self.times: SparseIndex = time_index(
-            disk, f"{directory}/{file_name(base_offset, 'timeindex')}"
+            disk, f"{directory}/{file_name(base_offset, 'timeindex')}{suffix}"
         )
         self.max_timestamp = _NO_TIMESTAMP
         self.max_timestamp_offset = base_offset

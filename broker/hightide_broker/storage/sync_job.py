@@ -1,0 +1,32 @@
+"""What has to be synced so that everything written to a log so far is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hightide_broker.ports import Disk, DiskError, DiskFile
+
+
+class SyncJob(NamedTuple):
+    """What to sync so that everything below `end` is durable."""
+
+    files: list[DiskFile]
+    directories: list[str]
+    end: int
+    cuts: int
+    """How often the log had been cut when the job was made."""
+    epochs: Callable[[], None] | None = None
+    """Writes the leader epochs, if there are more than in their file; a worker thread's work."""
+
+
+async def carry_out(job: SyncJob, disk: Disk) -> None:
+    """Do a job. Epochs for which there is no room would be found in the batches again. Raises
+    `DiskError`."""
+    if job.epochs is not None:
+        try:
+            await disk.in_thread(job.epochs)
+        except DiskError as error:
+            if not error.full:
+                raise
+    await disk.sync(job.files, job.directories)
