@@ -49,6 +49,7 @@ class Cluster:
             "session_timeout_s": SESSION_S,
         }
         self.controller = Controller(self.image, **self._facts)
+        self._settle()
         self._ids = 0
         self._processes = 0
         for broker in brokers:
@@ -75,6 +76,11 @@ class Cluster:
         self.image = self.replayed()
         self.controller = Controller(self.image, **self._facts)
         self.controller.brokers.activate(self.now)
+        self._settle()
+
+    def _settle(self) -> None:
+        """As a controller does that becomes active."""
+        self.commit(Decision(self.controller.partitions.settle(), m.Message()))
 
     def register(
         self,
@@ -84,6 +90,7 @@ class Cluster:
         previous: int = -1,
         cluster: str = OURS,
         directory: str | None = None,
+        runs: list[str] | None = None,
     ) -> int:
         """The epoch that a process gets: a new one on this broker's own disk, if not told."""
         self._processes += 1
@@ -97,6 +104,7 @@ class Cluster:
             roles=["broker"],
             previous_broker_epoch=previous,
             directory=f"disk-{broker}" if directory is None else directory,
+            runs=runs,
         )
         promised = self.commit(self.controller.register_broker(request, self.now)).broker_epoch
         epoch = self.image.brokers[broker].epoch
@@ -104,7 +112,7 @@ class Cluster:
         return epoch
 
     def heartbeat(
-        self, broker: int, *, epoch: int | None = None, seen: int | None = None, **wants: bool
+        self, broker: int, *, epoch: int | None = None, seen: int | None = None, **wants: Any
     ) -> c.BrokerHeartbeatResponse:
         request = c.BrokerHeartbeatRequest(
             broker=broker,
@@ -140,7 +148,8 @@ class Cluster:
         return [change.broker for change in self.changes if isinstance(change, FenceBroker)]
 
     def rebalance(self) -> list[AnyChange]:
-        self.commit(Decision(self.controller.partitions.rebalance(), m.Message()))
+        is_well = self.controller.brokers.who_is_well(self.now)
+        self.commit(Decision(self.controller.partitions.rebalance(is_well), m.Message()))
         return self.changes
 
     def elect(

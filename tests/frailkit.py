@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import trio
 from brokers import DATA, NOW_MS, FakeClock
-from leaderkit import EPOCH, ME, THREE, TWO, Here, Nowhere
+from leaderkit import EPOCH, ME, THREE, TWO, Here, Nowhere, broker_epoch
 from logkit import contents, make_batch, path_of
 from replicakit import batch, joined, spans_of, write
 
@@ -61,6 +61,7 @@ class Frail(Here):
             isr_changes=self.isr_changes,
             clean=clean,
         )
+        self.replicas.registered(broker_epoch(ME))
         self.following = Following(
             now_ms=lambda: NOW_MS, lower_recovery_point=self.replicas.lower_recovery_point
         )

@@ -204,6 +204,7 @@ class Here:
         self.records = RecordHandlers(self.replicas, config=self.config, clock=clock)
         for broker in (ME, TWO, THREE):
             self.register(broker, broker_epoch(broker))
+        self.replicas.registered(broker_epoch(ME))
 
     # -- metadata --------------------------------------------------------------------------------
 

@@ -47,6 +47,10 @@ def unpack(data: memoryview | bytes) -> list[Entry]:
 class FakeLog:
     """A log in memory. What lies below its start is remembered as the snapshot's contents."""
 
+    voters = None
+    """The configuration says who votes."""
+    voters_end = 0
+
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = [*entries]
         self.log_start = 0

@@ -287,6 +287,7 @@ def test_a_formatted_directory_says_whose_it_is_and_may_be_formatted_again(comma
         "directory": "d",
         "cluster_id": name,
         "node_id": 1,
+        "joining": False,
         "clean_shutdown": False,
     }
     assert f"cluster_id: {name}\n" in command("storage", "info", "--set", "log.dirs=d").out

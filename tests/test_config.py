@@ -307,7 +307,8 @@ def test_what_a_node_sets_reaches_its_topics_in_their_units() -> None:
     assert defaults["retention.ms"] == "7200000"
     assert topic.number("retention.ms") == 5, "the topic's own comes first"
     assert topic.number("delete.retention.ms") == 86_400_000
-    assert (topic.is_compacted, topic.is_deleted, topic.synced) == (True, True, False)
+    assert (topic.is_compacted, topic.is_deleted, topic.synced) == (True, True, True)
+    assert topic.number("min.insync.replicas") == 1, "what all must agree about is a record"
     assert topic.min_cleanable_dirty_ratio == 0.25
 
 

@@ -26,8 +26,10 @@ from hightide_broker.core.changes import (
     RegisterBroker,
     RemoveTopic,
     SetConfig,
+    SetVoters,
     StopBroker,
     UnfenceBroker,
+    Voter,
     decode_change,
     encode_change,
 )
@@ -433,6 +435,10 @@ OLD_RECORDS = [
     (
         SetConfig(kind="topic", name="a", key="flush", value=None),
         {"type": "config", "kind": "topic", "name": "a", "key": "flush", "value": None},
+    ),
+    (
+        SetVoters(voters=(Voter(id=2, directory="d", host="h", port=9),)),
+        {"type": "voters", "voters": [{"id": 2, "directory": "d", "host": "h", "port": 9}]},
     ),
     (AllocateProducerIds(next_id=1000), {"type": "producer_ids", "next_id": 1000}),
 ]

@@ -38,9 +38,9 @@ def three_brokers() -> Cluster:
 
 def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record() -> None:
     cluster = Cluster(7)
-    assert cluster.register(4, incarnation="a", directory="d") == 2
+    assert cluster.register(4, incarnation="a", directory="d") == 5
     assert cluster.image.brokers[4] == BrokerState(
-        4, 2, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
+        4, 5, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
     )
     assert not cluster.image.is_active(4)
     assert not cluster.image.is_active(99), "nobody knows it"
@@ -259,7 +259,7 @@ def test_one_of_three_that_has_to_stop_leaves_two_that_can_create_topics() -> No
 
 def test_the_image_goes_only_forward() -> None:
     cluster = Cluster(1)
-    with pytest.raises(AssertionError, match="replay of offset 1 at 2"):
+    with pytest.raises(AssertionError, match="replay of offset 1 at 5"):
         cluster.image.replay(decode_change(cluster.log[1]), 1)
 
 
@@ -268,9 +268,9 @@ def test_the_image_asserts_what_a_controller_guarantees() -> None:
     topic_id, at = cluster.image.topics["a"].topic_id, cluster.image.offset
     for wrong, words in (
         (ChangePartition(topic_id=topic_id, partition=0, isr=(1, 9)), r"replicas \(1, 2, 3\)"),
-        (FenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
-        (UnfenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
-        (StopBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 0"),
+        (FenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),
+        (UnfenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),
+        (StopBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),
     ):
         with pytest.raises(AssertionError, match=words):
             cluster.image.replay(wrong, at)

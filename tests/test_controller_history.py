@@ -16,9 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.image import PartitionState
+from hightide_broker.core.image import CLUSTER, PartitionState
 from hightide_broker.core.topic_config import check_topic_configs
 
 
@@ -90,7 +91,15 @@ class Requests(RuleBasedStateMachine):
     @rule(broker=brokers, wish=wants, seen=st.sampled_from([None, None, None, 0]))
     def heartbeat(self, broker, wish, seen):
         if broker in self.cluster.image.brokers:
-            reply = self.cluster.heartbeat(broker, seen=seen, **wish)
+            led_by_nobody = [
+                c.LeaderlessReplica(
+                    topic_id=topic.topic_id, partition=number, last_epoch=0, log_end=broker
+                )
+                for topic in self.cluster.image.topics.values()
+                for number, partition in enumerate(topic.partitions)
+                if partition.leader == NONE and broker in partition.replicas
+            ]
+            reply = self.cluster.heartbeat(broker, seen=seen, leaderless=led_by_nobody, **wish)
             state = self.cluster.image.brokers[broker]
             assert reply.fenced is state.fenced
             assert not (wish and self.cluster.image.is_active(broker)), "it gets nothing new"
@@ -128,12 +137,12 @@ class Requests(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, SESSION_S / 2, SESSION_S]))
     def time_passes(self, seconds):
-        """One silent broker is fenced in each run."""
+        """All silent brokers are fenced in one run, and nobody else."""
         self.cluster.now += seconds
         before = {b: s for b, s in self.cluster.image.brokers.items() if not s.fenced}
         fenced = self.cluster.fence_silent()
-        assert len(fenced) <= 1
         assert {*fenced} <= before.keys()
+        assert self.cluster.fence_silent() == []
 
     @rule(broker=brokers, older=st.integers(1, 5))
     def stale_heartbeat(self, broker, older):
@@ -203,7 +212,7 @@ class Requests(RuleBasedStateMachine):
         assert {t.topic_id: t for t in image.topics.values()} == image.topics_by_id
         assert all(name == topic.name for name, topic in image.topics.items())
         for (kind, name), entries in image.configs.items():
-            assert (kind, name in image.topics) == ("topic", True)
+            assert (kind, name) == CLUSTER or (kind, name in image.topics) == ("topic", True)
             check_topic_configs(entries)
 
     @invariant()
@@ -222,19 +231,26 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def who_is_eligible_is_known_only_while_the_isr_is_too_small(self):
-        """KIP-966; and whoever is eligible or led last would lead if it could."""
-        image, settings_of = self.cluster.image, self.cluster.controller.partitions
+        """KIP-966; and whoever is eligible would lead if it could."""
+        image = self.cluster.image
         for topic in image.topics.values():
-            min_isr = int(settings_of.setting(topic.name, "min.insync.replicas"))
+            min_isr = int(image.setting(topic.name, "min.insync.replicas"))
             for partition in topic.partitions:
                 assert set(partition.elr) <= set(partition.replicas) - set(partition.isr)
                 assert len(set(partition.elr)) == len(partition.elr)
                 enough = min(min_isr, len(partition.replicas))
                 assert not partition.elr or len(partition.isr) < enough
                 assert (partition.last_leader == NONE) == bool(partition.isr)
+                assert not {*partition.last_known_elr} & {*partition.isr, *partition.elr}
+                assert not partition.last_known_elr or len(partition.isr) < enough
                 if not partition.isr:
-                    waiting_for = partition.elr or (partition.last_leader,)
-                    assert not any(image.is_active(b) for b in waiting_for)
+                    assert not any(self.is_well(b) for b in partition.elr)
+
+    def is_well(self, broker: int) -> bool:
+        """Whether the controller has heard of a broker lately: others may be gone, and lead nothing
+        when somebody who waited for them comes back."""
+        sessions = self.cluster.controller.brokers._sessions
+        return self.cluster.image.is_active(broker) and sessions.is_recent(broker, self.cluster.now)
 
     @invariant()
     def epochs_only_rise(self):

@@ -124,6 +124,7 @@ def test_a_refusal_waits_until_what_it_may_rest_on_is_committed():
     async def body(world):
         leader = await until_led(world)
         log, core = leader.node.metadata, leader.node.quorum.core
+        await until(lambda: core.high_watermark == log.log_end)
         before, told, refused = log.log_end, [], []
         isolate(world, leader)
         async with trio.open_nursery() as nursery:
@@ -242,12 +243,26 @@ class Channel:
         return reply, 0
 
 
+class Nothing:
+    """There is nothing to tell of any replica."""
+
+    troubles = Watermark()
+
+    def offline(self):
+        return []
+
+    def leaderless(self):
+        return []
+
+
 def stopped_after(pause_s, channel):
     """The heartbeats after a stop has begun, of a broker that has lived for a while."""
 
     async def body():
         config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
-        lifecycle = BrokerLifecycle(channel, Watermark(0), broker=1, config=config, offline=list)
+        lifecycle = BrokerLifecycle(
+            channel, Watermark(0), broker=1, config=config, replicas=Nothing()
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lifecycle.run)
             await trio.sleep(pause_s)

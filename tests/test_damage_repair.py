@@ -303,16 +303,16 @@ async def test_every_heartbeat_names_the_replicas_that_are_offline_then(nursery,
     listener = Listener()
     config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
     lifecycle = BrokerLifecycle(
-        listener, Watermark(0), broker=ME, config=config, offline=here.replicas.offline
+        listener, Watermark(0), broker=ME, config=config, replicas=here.replicas
     )
     nursery.start_soon(lifecycle.run)
     await trio.sleep(2.5)
     here.damage(3)
     here.meet(3)
-    await trio.sleep(2)
+    await trio.sleep(1.7)
     await here.replicas.mend()
     await trio.sleep(2)
-    assert listener.told == [[]] * 3 + [[OURS]] * 2 + [[]] * 2
+    assert listener.told == [[]] * 3 + [[OURS]] * 2 + [[]] * 2, "it is told at once, too"
 
 
 async def test_a_replica_that_waits_for_room_is_not_reported():

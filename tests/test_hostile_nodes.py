@@ -14,11 +14,13 @@ from small_worlds import ask, in_world, others, until_led
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
 from hightide_broker.core.changes import FenceBroker, SetConfig
 from hightide_broker.core.controller import PARTITIONS_MAX
 from hightide_broker.core.ready import Answered, Ballot, Requested
 from hightide_broker.core.serving import EPOCH_MAX
+from hightide_broker.core.topic_config import CLUSTER_KEYS
 from hightide_broker.runtime.metadata_log import CHANGES_BYTES_MAX, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.world import CLUSTER_ID
@@ -89,7 +91,7 @@ def test_no_broker_registers_with_a_negative_id(broker):
 
 
 def test_a_broker_may_have_the_id_0():
-    assert Cluster(0).image.brokers[0].epoch == 0
+    assert Cluster(0).image.brokers[0].epoch == len(CLUSTER_KEYS)
 
 
 # Data is not fetched from a controller.
@@ -107,7 +109,7 @@ def test_a_controller_refuses_a_fetch_of_data_and_lives(topics):
                 E.NOT_LEADER_OR_FOLLOWER,
                 True,
             )
-        status = await ask(world, leader, m.DescribeQuorumRequest())
+        status = await ask(world, leader, q.DescribeQuorumRequest())
         assert status.leader == leader.id
         assert all(machine.node for machine in world.machines)
 

@@ -169,13 +169,65 @@ def just_removed(**facts: Any) -> Leader:
     return some
 
 
+def fetching_again(said: int = 103) -> Leader:
+    """After that it fetches again: by now it has what there was at its last fetch, at 0 s, but not
+    all 20 that are committed. Then come 10 more."""
+    some = just_removed()
+    assert some.on_metadata((1, 2, 3), (1, 2), 8, 2.0) == 20
+    assert fetch(some, 3, 15, 3.0, broker_epoch=said) == 20
+    some.on_append(30, 3.0)
+    fetch(some, 2, 30, 3.0)
+    assert some.proposal is None
+    return some
+
+
 def test_whoever_was_caught_up_not_too_long_ago_is_waited_for() -> None:
     """It may join any moment, and would have to chase a watermark that runs away."""
+    some = fetching_again()
+    assert some.advance(3.0) == 20
+    assert some.advance(LAG_S) == 20
+    assert some.advance(LAG_S + 0.001) == 30
+
+
+def test_whoever_the_metadata_removed_is_not_waited_for_until_it_fetches_again() -> None:
+    """Its replica may be offline: it would never fetch, and all would wait for a whole lag."""
     some = just_removed()
-    assert some.on_metadata((1, 2, 3), (1, 2), 8, 2.0) == 10
-    assert some.proposal is None
-    assert some.advance(LAG_S) == 10
-    assert some.advance(LAG_S + 0.001) == 20
+    assert some.advance(2.0) == 10, "a member is, until the controller says otherwise"
+    assert some.on_metadata((1, 2, 3), (1, 2), 8, 2.0) == 20
+    assert (some.remotes[3].caught_up_at, some.remotes[3].log_end) == (NEVER, 10)
+    assert (some.remotes[2].caught_up_at, some.remotes[2].log_end) == (1.0, 20)
+    some.on_append(30, 2.0)
+    assert fetch(some, 2, 30, 2.0) == 30
+
+
+def test_whoever_was_removed_and_fetches_is_not_waited_for_until_it_is_caught_up_again() -> None:
+    some = just_removed()
+    some.on_metadata((1, 2, 3), (1, 2), 8, 2.0)
+    some.on_append(30, 3.0)
+    assert fetch(some, 3, 5, 3.0) == 20, "it has lost some that it had"
+    assert fetch(some, 2, 30, 3.0) == 30
+    assert fetch(some, 3, 29, 4.0) == 30, "there were 30 when it fetched"
+    some.on_append(40, 4.0)
+    assert fetch(some, 2, 40, 4.0) == 40
+    assert fetch(some, 3, 35, 5.0) == 40, "it has those by now"
+    some.on_append(50, 5.0)
+    assert fetch(some, 2, 50, 5.0) == 40
+    assert (some.remotes[3].caught_up_at, some.proposal) == (4.0, None)
+
+
+@pytest.mark.parametrize("partition_epoch", [6, 7])
+def test_metadata_that_is_no_newer_removes_nobody(partition_epoch: int) -> None:
+    some = just_removed()
+    assert some.on_metadata((1, 2, 3), (1, 2), partition_epoch, 2.0) == 10
+    assert some.remotes[3].caught_up_at == 0.0
+    assert some.advance(LAG_S + 1) == 10
+
+
+def test_whoever_is_only_proposed_to_be_removed_is_waited_for() -> None:
+    some = just_removed()
+    assert some.drop_laggards(LAG_S + 1)
+    assert some.advance(LAG_S + 1) == 10
+    assert some.on_metadata((1, 2, 3), (1, 2), 8, LAG_S + 1) == 20
 
 
 def test_a_fenced_or_stopping_replica_is_not_waited_for() -> None:
@@ -183,21 +235,24 @@ def test_a_fenced_or_stopping_replica_is_not_waited_for() -> None:
     some.active = {1: 101, 2: 102}
     assert some.advance(2.0) == 10, "a member is, until the controller says otherwise"
     assert some.on_metadata((1, 2, 3), (1, 2), 8, 2.0) == 20
+    some = fetching_again()
+    assert some.advance(3.0) == 20
+    some.active = {1: 101, 2: 102}
+    assert some.advance(3.0) == 30
 
 
 def test_a_replica_whose_process_was_replaced_is_not_waited_for() -> None:
-    some = just_removed()
-    some.on_metadata((1, 2, 3), (1, 2), 8, 2.0)
-    assert some.advance(2.0) == 10
+    some = fetching_again()
+    assert some.advance(3.0) == 20
     some.active = {**some.active, 3: 203}
-    assert some.advance(2.0) == 20
+    assert some.advance(3.0) == 30
 
 
 def test_a_replica_that_does_not_say_its_broker_epoch_is_waited_for() -> None:
-    some = just_removed()
-    fetch(some, 3, 10, 1.0, broker_epoch=UNKNOWN)
+    some = fetching_again(said=UNKNOWN)
     some.active = {**some.active, 3: 203}
-    assert some.on_metadata((1, 2, 3), (1, 2), 8, 2.0) == 10
+    assert some.advance(3.0) == 20
+    assert some.advance(LAG_S + 0.001) == 30
 
 
 def test_a_removed_member_that_never_fetched_is_not_waited_for() -> None:

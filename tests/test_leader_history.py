@@ -69,8 +69,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.end = self.synced = self.start = start
         self.isr, self.partition_epoch = isr, 7
         self.active = dict(self.leader.active)
-        self.began_with = isr
+        self.began_with = {*isr}
         self.fetches: dict[int, list[Fetch]] = {2: [], 3: []}
+        self.removed_after = {2: 0, 3: 0}
+        """How many fetches there had been when the metadata removed it last: what they said of when
+        it was caught up is forgotten."""
         self.seen: list[Proposal] = []
         self.may_be_in = {*isr}
         self.suspects: set[int] = set()
@@ -80,11 +83,12 @@ class AnyOrder(RuleBasedStateMachine):
     def caught_up_at(self, broker: int) -> float:
         moments = [100.0] if broker in self.began_with else []
         before = None
-        for fetch in self.fetches[broker]:
-            if fetch.offset >= fetch.leader_end:
-                moments.append(fetch.at)
-            if before is not None and fetch.offset >= before.leader_end:
-                moments.append(before.at)
+        for number, fetch in enumerate(self.fetches[broker]):
+            if number >= self.removed_after[broker]:
+                if fetch.offset >= fetch.leader_end:
+                    moments.append(fetch.at)
+                if before is not None and fetch.offset >= before.leader_end:
+                    moments.append(before.at)
             before = fetch
         return max(moments, default=float("-inf"))
 
@@ -162,6 +166,9 @@ class AnyOrder(RuleBasedStateMachine):
     def metadata(self, isr: tuple[int, ...], newer: int) -> None:
         if newer > 0:
             self.partition_epoch += newer
+            for broker in {*self.isr} - {*isr, 1}:
+                self.began_with.discard(broker)
+                self.removed_after[broker] = len(self.fetches[broker])
             self.isr, self.may_be_in, self.suspects = isr, {*isr}, set()
         epoch = self.partition_epoch + min(newer, 0)
         before = self.leader.proposal

@@ -59,14 +59,17 @@ def test_a_replica_is_proposed_with_all_that_is_committed_and_that_the_epoch_beg
 
 def test_the_watermark_that_a_joining_replica_needs_is_the_one_before_its_fetch() -> None:
     """Nobody had looked since it lagged too long to be waited for: it is in time."""
-    some = of_three()
+    some = of_three(isr=(1, 2))
     some.on_append(10, 0.0)
-    fetch(some, 2, 10)
-    assert fetch(some, 3, 10) == 10
+    assert fetch(some, 2, 10) == 10
+    fetch(some, 3, 5)
     some.on_append(20, 0.0)
-    assert some.on_metadata((1, 2, 3), (1, 2), 8, 0.0) == 10
-    assert fetch(some, 2, 20, LAG_S) == 10
-    assert fetch(some, 3, 15, LAG_S + 1) == 15
+    assert fetch(some, 2, 20) == 20
+    assert fetch(some, 3, 15) == 20, "it has what there was at its last fetch"
+    some.on_append(30, 0.0)
+    assert fetch(some, 2, 30, LAG_S) == 20
+    assert some.maximal_isr == (1, 2)
+    assert fetch(some, 3, 25, LAG_S + 1) == 25
     assert some.maximal_isr == (1, 2, 3)
 
 

@@ -278,6 +278,7 @@ def test_an_unclean_restart_forgets_what_was_not_synced_and_another_disk_everyth
         if is_fenced_first:
             cluster.fence(1)
         cluster.now += 60
+        cluster.heartbeat(0)
         cluster.register(1, directory=directory)
         assert who(cluster) == is_(0, (0,), elr=(1,) if is_eligible else ())
 
@@ -288,19 +289,6 @@ def test_another_disk_forgets_even_after_a_clean_stop() -> None:
     cluster.register(1, previous=cluster.image.brokers[1].epoch, directory="another")
     assert who(cluster) == is_(0, (0,))
     assert not cluster.image.brokers[1].clean
-
-
-def test_the_last_leader_leads_again_when_nobody_is_eligible() -> None:
-    """The only way on without asking a human; KIP-966 calls it the last known leader."""
-    cluster = cluster_of(0, 1, min_isr=2, flush="replicated")
-    cluster.fence(1)
-    cluster.register(1)
-    cluster.register(0)
-    assert who(cluster) == is_(NONE, (), last=0)
-    cluster.unfence(1)
-    assert who(cluster) == is_(NONE, (), last=0)
-    cluster.unfence(0)
-    assert who(cluster) == is_(0, (0,))
 
 
 def test_a_partition_cannot_need_more_in_sync_than_it_has_replicas() -> None:

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from hightide_broker.config import make_config
-from hightide_broker.node import prepare_directory
+from hightide_broker.formatting import format_node
 from hightide_broker.runtime.disk import RealDisk
 from hightide_cli.main import main
 from hightide_cli.processes import (
@@ -171,7 +171,7 @@ def test_two_clusters_never_have_the_same_id(plan):
 def test_a_directory_that_has_a_cluster_already_keeps_its_id(plan, tmp_path):
     directory = tmp_path / "data" / "broker-1"
     config = make_config({"log.dirs": str(directory), "cluster.id": "from-before"})
-    prepare_directory(config, RealDisk(), random.Random(0))
+    format_node(config, RealDisk(), random.Random(0))
     assert plan(1).cluster_id == "from-before"
     assert read_plan(tmp_path / "data").cluster_id == "from-before"
 

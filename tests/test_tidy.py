@@ -35,7 +35,7 @@ def these(package, names):
     return tuple(f"{package}.{name}" for name in names.split())
 
 
-PURE_WIRE = "errors records columns messages controller_messages group_messages"
+PURE_WIRE = "errors records columns messages controller_messages group_messages quorum_messages"
 # The longest name that fits a module is its room.
 CONFIG_OF_TOPICS = ("hightide_broker.core.topic_config",)
 ARROWS = {

@@ -29,6 +29,7 @@ from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.roles import QuorumConfig
 from hightide_broker.core.serving import METADATA_TOPIC
+from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.admin_handlers import AdminHandlers
 from hightide_broker.runtime.channel import ControllerChannel
@@ -53,19 +54,14 @@ from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.directory import (
     Meta,
-    check_owner,
-    format_directory,
     lock_directory,
-    read_meta,
     take_clean_marker,
     write_clean_marker,
 )
 from hightide_broker.storage.quorum_state import (
-    QUORUM_STATE,
-    QuorumState,
     read_quorum_state,
-    write_quorum_state,
 )
+from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.node")
@@ -77,6 +73,8 @@ _DECIDED_BY_CONTROLLER = (
     "alter_configs",
     "elect_leaders",
     "describe_quorum",
+    "add_voter",
+    "remove_voter",
 )
 FETCH_WAIT_MS = 500
 """How long a follower of the metadata lets its leader wait for news."""
@@ -131,7 +129,7 @@ class Node:
         self._meta = meta
         self._disk = disk
         self._random = random
-        self._directory = _directory(config)
+        self._directory = directory_of(config)
         self._syncer = Syncer(disk)
         self._stop = trio.Event()
         self._attached = False
@@ -140,8 +138,9 @@ class Node:
         self._network = network
         # The quorum has connections of its own: what waits for a commit must not hold up the
         # fetches that commit it.
-        self._peers = Peers(network, self._voters, node=self.id)
-        self._forwarding = Peers(network, self._voters, node=self.id)
+        self._addresses = dict(self._voters)
+        self._peers = Peers(network, self._addresses, node=self.id)
+        self._forwarding = Peers(network, self._addresses, node=self.id)
         self._build_quorum(clock, witness)
         self._build_broker(clock, witness, clean=clean)
 
@@ -153,17 +152,15 @@ class Node:
             config=LogConfig(segment_bytes=config.number("metadata.log.segment.bytes")),
             clock=clock,
         )
-        before = self.metadata.last_voters()
-        if before is not None and before != tuple(sorted(self._voters)):
-            raise ConfigError(
-                f"controller.quorum.voters names nodes {sorted(self._voters)}, but the metadata "
-                f"log in {path} is one of voters {list(before)}: voters cannot be changed"
-            )
+        self._check_voters(path)
         fetch_timeout_s = config.seconds("controller.quorum.fetch.timeout.ms")
         self.quorum = QuorumDriver(
             QuorumConfig(
                 node=self.id,
                 voters=tuple(self._voters),
+                addresses=self._voters,
+                directory=self._meta.directory_id,
+                joining=self._meta.joining,
                 cluster_id=self.cluster_id,
                 election_timeout_s=config.seconds("controller.quorum.election.timeout.ms"),
                 fetch_timeout_s=fetch_timeout_s,
@@ -178,6 +175,7 @@ class Node:
             syncer=self._syncer,
             random=self._random,
             request_timeout_s=config.seconds("controller.quorum.request.timeout.ms"),
+            addresses=self._addresses,
             witness=witness,
         )
         self.publisher = ImagePublisher(
@@ -200,6 +198,17 @@ class Node:
             self._forwarding,
             timeout_s=config.seconds("request.timeout.ms"),
         )
+
+    def _check_voters(self, path: str) -> None:
+        """A configuration counts only while there is no record, and must not change until then."""
+        before = self.metadata.last_voters()
+        is_recorded = self.metadata.voters is not None
+        if not is_recorded and before is not None and before != tuple(sorted(self._voters)):
+            raise ConfigError(
+                f"controller.quorum.voters names nodes {sorted(self._voters)}, but the metadata "
+                f"log in {path} is one of voters {list(before)}: voters are added and removed "
+                f"while they run (hightide quorum add, remove, replace), not by configuration"
+            )
 
     def _build_broker(self, clock: WallClock, witness: Witness | None, *, clean: bool) -> None:
         config, disk = self.config, self._disk
@@ -227,7 +236,7 @@ class Node:
                 self.publisher.applied,
                 broker=self.id,
                 config=config,
-                offline=self.replicas.offline,
+                replicas=self.replicas,
             )
         self._housekeeping = Housekeeping(self.replicas, config=config, disk=disk, clock=clock)
         self._records = RecordHandlers(self.replicas, config=config, clock=clock)
@@ -352,10 +361,12 @@ class Node:
     async def _join(self, nursery: trio.Nursery, previous_epoch: int | None) -> None:
         """Register, catch up, open the replicas, be unfenced."""
         if self.lifecycle is not None:
+            incarnation = random_id(self._random)
+            runs = begin_run(self._disk, self._directory, incarnation)
             await self.lifecycle.register(
                 c.RegisterBrokerRequest(
                     broker=self.id,
-                    incarnation=random_id(self._random),
+                    incarnation=incarnation,
                     cluster_id=self.cluster_id,
                     host=self.config.advertised_host,
                     port=self.advertised_port,
@@ -363,10 +374,13 @@ class Node:
                     roles=list(self.config.roles),
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
                     directory=self._meta.directory_id,
+                    runs=runs,
                 )
             )
+            confirm_run(self._disk, self._directory, incarnation)
             self._attached = True
-            nursery.start_soon(self._fetchers.run, self._following)
+            self.replicas.registered(self.broker_epoch)
+            nursery.start_soon(self._fetchers.run, self._following, self.broker_epoch)
             nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
             nursery.start_soon(self._coordinators.run)
             await self.publisher.attach(self.replicas)
@@ -419,33 +433,6 @@ def _is_of_metadata(request: m.Message) -> bool:
     return any(part.topic == METADATA_TOPIC for part in request.partitions)
 
 
-def _directory(config: BrokerConfig) -> str:
-    directory = config.text("log.dirs").rstrip("/")
-    if not directory:
-        raise ConfigError("log.dirs is empty, expected a directory")
-    return directory
-
-
-def prepare_directory(config: BrokerConfig, disk: Disk, random: Random) -> Meta:
-    """Whose the directory is; a new one is formatted. Raises `WrongDirectory` or `DiskError`."""
-    directory = _directory(config)
-    node = config.number("node.id")
-    cluster = config.text("cluster.id") or None
-    disk.make_dirs(directory)
-    meta = read_meta(disk, directory)
-    if meta is None:
-        meta = Meta(cluster or random_id(random), node, random_id(random))
-        metadata = f"{directory}/{METADATA_DIRECTORY}"
-        disk.make_dirs(metadata)
-        if not disk.exists(f"{metadata}/{QUORUM_STATE}"):
-            write_quorum_state(disk, metadata, QuorumState())
-        disk.sync_now([], [directory])
-        # Last: from here on, a quorum state that is missing was lost.
-        format_directory(disk, directory, meta)
-    check_owner(directory, meta, cluster_id=cluster, node_id=node)
-    return meta
-
-
 @asynccontextmanager
 async def open_node(
     config: BrokerConfig,
@@ -457,18 +444,23 @@ async def open_node(
     network: Network | None = None,
     witness: Witness | None = None,
     wait: bool = True,
+    formats: bool = True,
 ) -> AsyncIterator[Node]:
     """A node for the block, serving already unless told not to `wait`; an orderly stop at its end.
 
-    Raises `LockHeld`, `WrongDirectory`, `QuorumStateDamaged`, `LogDamaged`, `SnapshotDamaged`,
-    `DiskError`, or `OSError` if the port is taken.
+    `formats`: make the directory, if it is new, for a new cluster: not where it may have been lost.
+    Raises `LockHeld`, `NotFormatted`, `WrongDirectory`, `QuorumStateDamaged`, `LogDamaged`,
+    `SnapshotDamaged`, `DiskError`, or `OSError` if the port is taken.
     """
-    directory = _directory(config)
-    disk.make_dirs(directory)
+    directory = directory_of(config)
+    if formats:
+        disk.make_dirs(directory)
+    else:
+        read_directory(config, disk)
     lock = lock_directory(disk, directory)
     listener: Listener | None = None
     try:
-        meta = prepare_directory(config, disk, random)
+        meta = format_node(config, disk, random) if formats else read_directory(config, disk)
         host, port = config.text("listen.host"), config.number("listen.port")
         try:
             listener = await listen(host, port)

@@ -1,4 +1,4 @@
-"""`hightide brokers` and `hightide quorum`: who serves, and who decides."""
+"""`hightide brokers`: who serves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.failures import NOT_FOUND, UNHEALTHY
-from hightide_cli.options import ask, client_options, print_table, say, show, show_one
+from hightide_cli.failures import NOT_FOUND
+from hightide_cli.options import ask, client_options, say, show, show_one
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -68,55 +68,3 @@ async def _describe_cluster(admin: Admin) -> Any:
 async def _replicas_of(admin: Admin, broker: int) -> Any:
     (described,) = await admin.describe_log_dirs(brokers=[broker])
     return described.replicas
-
-
-@click.group()
-def quorum() -> None:
-    """Show the quorum of controllers."""
-
-
-@quorum.command(epilog="Example: hightide quorum status -o json")
-@client_options
-def status(bootstrap: str, output: str, timeout_s: float) -> None:
-    """Who leads the metadata quorum, and how far every voter and observer has followed."""
-    found = ask(bootstrap, timeout_s, _describe_quorum)
-    fields = {
-        "cluster_id": found.cluster_id,
-        "leader": found.leader,
-        "epoch": found.epoch,
-        "high_watermark": found.high_watermark,
-        "voters": [_replica(each) for each in found.voters],
-        "observers": [_replica(each) for each in found.observers],
-    }
-    if output == "quiet":
-        click.echo(found.leader)
-    elif output != "table":
-        show_one(fields, output)
-    else:
-        show_one({name: fields[name] for name in list(fields)[:4]}, output)
-        kinds = [("voter", each) for each in found.voters]
-        kinds += [("observer", each) for each in found.observers]
-        columns = ["id", "kind", "log_end_offset", "lag", "last_fetch_ms_ago"]
-        rows = [
-            [str(r.id), kind, str(r.log_end_offset), str(r.lag), str(r.last_fetch_ms_ago)]
-            for kind, r in kinds
-        ]
-        print_table(rows, columns)
-    silent = [voter.id for voter in found.voters if voter.last_fetch_ms_ago < 0]
-    if silent:
-        say(f"not heard of in epoch {found.epoch}: voters {silent}")
-        raise click.exceptions.Exit(UNHEALTHY)
-
-
-def _replica(replica: Any) -> dict[str, Any]:
-    return {
-        "id": replica.id,
-        "log_end_offset": replica.log_end_offset,
-        "lag": replica.lag,
-        "last_fetch_ms_ago": replica.last_fetch_ms_ago,
-        "last_caught_up_ms_ago": replica.last_caught_up_ms_ago,
-    }
-
-
-async def _describe_quorum(admin: Admin) -> Any:
-    return await admin.describe_quorum()

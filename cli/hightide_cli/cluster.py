@@ -17,6 +17,7 @@ from hightide_cli.processes import (
     NodeProcess,
     Plan,
     forget_plan,
+    format_nodes,
     make_plan,
     nodes_of,
     read_plan,
@@ -27,6 +28,8 @@ from hightide_cli.processes import (
     wait_for_all,
 )
 
+ADMISSION_S = 30.0
+"""How long `up --replace` waits for a new directory to catch up with the metadata, and vote."""
 data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -56,6 +59,14 @@ data_option = click.option(
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A key of all nodes."
 )
+@click.option(
+    "--replace",
+    "replaced",
+    multiple=True,
+    type=int,
+    metavar="NODE",
+    help="Give a node whose disk was lost a new, empty directory; what only it held is gone.",
+)
 def up(
     count: int | None,
     roles: str | None,
@@ -64,6 +75,7 @@ def up(
     detach: bool,
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
+    replaced: tuple[int, ...],
 ) -> None:
     """Start a cluster, wait until it serves, print its address; on the same --data it resumes, and
     nodes that run already are left alone."""
@@ -81,6 +93,7 @@ def up(
             say(f"already running: process {node.pid()} serves {address}")
     if not missing:
         raise click.exceptions.Exit(CONFLICT)
+    _replace_directories(plan, replaced, is_new=is_new)
     processes = {
         node: start_node(
             node,
@@ -97,6 +110,7 @@ def up(
         serves = True
         facts_of = [node.facts() for node in plan.processes if "broker" in node.roles]
         address = ",".join(f"{facts['host']}:{facts['port']}" for facts in facts_of)
+        _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         click.echo(address)
         if detach:
@@ -113,11 +127,39 @@ def up(
         raise
 
 
+def _replace_directories(plan: Plan, replaced: tuple[int, ...], *, is_new: bool) -> None:
+    """Make the directories of nodes that lost theirs anew; they begin as strangers."""
+    nodes = {node.node: node for node in plan.processes}
+    for number in replaced:
+        node = nodes.get(number)
+        if node is None or is_new:
+            raise click.UsageError(
+                f"--replace {number}: the cluster has nodes {sorted(nodes)}"
+                if not is_new
+                else f"--replace {number}: there is no cluster yet"
+            )
+        if (node.directory / "meta.properties").exists():
+            raise click.UsageError(
+                f"--replace {number}: {node.directory} is there and formatted; move it away first, "
+                f"if the node is to begin anew without what is in it"
+            )
+    format_nodes(plan, [nodes[number] for number in replaced], joining=True)
+
+
+def _admit(plan: Plan, replaced: tuple[int, ...], address: str) -> None:
+    """Have controllers that were replaced vote again, with their new directories."""
+    from hightide_cli.quorum import replace_voter
+
+    for node in plan.processes:
+        if node.node in replaced and "controller" in node.roles:
+            replace_voter(address, ADMISSION_S, node.node, None)
+
+
 def _plan(data: Path, *, count: int | None, roles: str | None, port: int | None) -> Plan:
     """The cluster's nodes: as they were, if there is one already."""
     plan = read_plan(data)
     if plan is None:
-        return make_plan(data, brokers=count or 1, split=roles == "split", port=port)
+        return make_plan(data, brokers=count or 1, split=roles == "split", port=port, formats=True)
     brokers = sum("broker" in node.roles for node in plan.processes)
     is_split = not any(len(node.roles) > 1 for node in plan.processes)
     if count not in (None, brokers) or roles not in (None, "split" if is_split else "combined"):

@@ -24,7 +24,7 @@ COMMANDS = {
     "topics": ("topics", "topics", "create, list, describe, alter and delete topics"),
     "partitions": ("partitions", "partitions", "elect leaders, compare replicas"),
     "brokers": ("brokers", "brokers", "list and describe brokers"),
-    "quorum": ("brokers", "quorum", "show the quorum of controllers"),
+    "quorum": ("quorum", "quorum", "show and change the quorum of controllers"),
     "configs": ("topics", "configs", "describe and alter configurations"),
     "produce": ("produce", "produce", "write lines or JSON to a topic"),
     "consume": ("consume", "consume", "read records from topics"),

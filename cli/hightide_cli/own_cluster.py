@@ -33,7 +33,7 @@ class OwnCluster:
 
     def __enter__(self) -> OwnCluster:
         data = Path(self._temporary.name)
-        self._plan = make_plan(data, brokers=self._brokers, split=False, port=0)
+        self._plan = make_plan(data, brokers=self._brokers, split=False, port=0, formats=True)
         with ExitStack() as stack:
             stack.callback(self._remove)
             self.start(*(process.node for process in self._plan.processes))

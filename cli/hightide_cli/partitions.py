@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.diff import diff
-from hightide_cli.failures import exit_code
+from hightide_cli.failures import UNHEALTHY, exit_code
 from hightide_cli.options import (
     ask,
     check_partition,
@@ -31,23 +31,23 @@ def partitions() -> None:
 @click.argument("part", metavar="TOPIC:PARTITION")
 @client_options
 def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
-    """Every replica of a partition: its offsets, and whether it is in sync."""
+    """Every replica of a partition: its offsets, and whether it is in sync; and why nobody leads
+    it, where nobody does (exit code 6)."""
     topic, number = parse_partition(part)
-    rows = ask(bootstrap, timeout_s, _describe, topic, number)
+    rows, why = ask(bootstrap, timeout_s, _describe, topic, number)
     show(rows, output, columns=[*rows[0]], key="broker")
+    if why:
+        say(why)
+        raise click.exceptions.Exit(UNHEALTHY)
 
 
-async def _describe(admin: Admin, topic: str, number: int) -> list[dict[str, Any]]:
+async def _describe(admin: Admin, topic: str, number: int) -> tuple[list[dict[str, Any]], str]:
+    """Its replicas, and why nobody leads it, if nobody does."""
     known = await admin.describe_topic(topic)
     check_partition(topic, number, len(known.partitions))
     partition = known.partitions[number]
-    found = {
-        directory.broker: info
-        for directory in await admin.describe_log_dirs([topic])
-        for info in directory.replicas
-        if info.partition == number
-    }
-    return [
+    found = await _replicas(admin, topic, number)
+    rows = [
         {
             "broker": broker,
             "leads": broker == partition.leader,
@@ -60,6 +60,17 @@ async def _describe(admin: Admin, topic: str, number: int) -> list[dict[str, Any
         }
         for broker in partition.replicas
     ]
+    return rows, partition.message
+
+
+async def _replicas(admin: Admin, topic: str, number: int) -> dict[int, Any]:
+    """What each broker that answers says of its replica."""
+    return {
+        directory.broker: info
+        for directory in await admin.describe_log_dirs([topic])
+        for info in directory.replicas
+        if info.partition == number
+    }
 
 
 @partitions.command(
@@ -85,9 +96,12 @@ def elect(
     """Move leadership to the preferred replicas; or bring back partitions that have no leader."""
     if everywhere == bool(parts) or (preferred and unclean):
         raise click.UsageError("give partitions or --all, and --preferred or --unclean")
+    wanted = None if everywhere else [parse_partition(part) for part in parts]
+    if unclean:
+        for line in ask(bootstrap, timeout_s, _weigh, wanted):
+            say(line)
     if unclean and not yes:
         raise click.UsageError("--unclean may lose acknowledged records: add --yes to do it")
-    wanted = None if everywhere else [parse_partition(part) for part in parts]
     results = ask(bootstrap, timeout_s, _elect, wanted, unclean)
     rows = [
         {
@@ -105,6 +119,28 @@ def elect(
         say(f"{each.topic}:{each.partition}: {each.error}: {each.message}")
     if refused:
         raise click.exceptions.Exit(exit_code(refused[0].error))
+
+
+async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str]:
+    """What each candidate of an unclean election still holds, a line for each partition."""
+    lines = []
+    for topic in await admin.list_topics():
+        for known in topic.partitions:
+            part = (topic.topic, known.partition)
+            if known.leader >= 0 or (wanted is not None and part not in wanted):
+                continue
+            found = await _replicas(admin, *part)
+            whole = {b: found[b] for b in known.replicas if b in found and not found[b].error}
+            watermark = max((info.high_watermark for info in whole.values()), default=0)
+            held = [
+                f"broker {b} {max(min(info.log_end_offset, watermark) - info.log_start_offset, 0)}"
+                for b, info in whole.items()
+            ]
+            lines.append(
+                f"{topic.topic}:{known.partition}: {known.message}. Records below the last known "
+                f"watermark, {watermark}: {', '.join(held) or 'nobody holds any'}"
+            )
+    return lines
 
 
 async def _elect(admin: Admin, wanted: list[tuple[str, int]] | None, unclean: bool) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from hightide_cli.failures import REFUSED, UNREACHABLE
+from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.options import say
 
 DEFAULT_PORT = 19092
@@ -101,6 +101,18 @@ def _read_json(path: Path) -> dict[str, Any]:
 # -- which nodes there are -------------------------------------------------------------------------
 
 
+class PlanDamaged(click.ClickException):
+    """`cluster.json` is there, and does not say which nodes the cluster has."""
+
+    exit_code = CORRUPT
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is damaged: restore it from a copy; or, if no node runs, remove it and start "
+            f"with the same -n, --roles and --port as before: the nodes keep their data"
+        )
+
+
 @dataclass(frozen=True)
 class Plan:
     """The nodes of a cluster, their ports, and its id."""
@@ -131,20 +143,29 @@ def nodes_of(data: Path) -> list[NodeProcess]:
 
 
 def read_plan(data: Path) -> Plan | None:
-    """What `cluster.json` says; None if there is none that can be read."""
-    facts = _read_json(data / "cluster.json")
+    """What `cluster.json` says, None if there is none; raises `PlanDamaged`."""
+    path = data / "cluster.json"
+    if not path.exists():
+        return None
+    facts = _read_json(path)
     try:
         nodes = [
             (NodeProcess(data, node["node"], tuple(node["roles"])), node["port"])
             for node in facts["nodes"]
         ]
-        return Plan(facts["cluster_id"], tuple(nodes))
-    except (KeyError, TypeError):
-        return None
+        plan = Plan(facts["cluster_id"], tuple(nodes))
+    except (KeyError, TypeError) as error:
+        raise PlanDamaged(path) from error
+    if not nodes:
+        raise PlanDamaged(path)
+    return plan
 
 
-def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Plan:
-    """Decide which nodes a new cluster has, and write it down.
+def make_plan(
+    data: Path, *, brokers: int, split: bool, port: int | None, formats: bool = False
+) -> Plan:
+    """Decide which nodes a new cluster has, and write it down; with `formats`, once their
+    directories are made.
 
     Node directories that are there already must be among them: their cluster goes on.
 
@@ -172,19 +193,27 @@ def make_plan(data: Path, *, brokers: int, split: bool, port: int | None) -> Pla
         next(cluster_ids, None) or random_id(system_random()),
         tuple(zip(nodes, ports, strict=True)),
     )
-    data.mkdir(parents=True, exist_ok=True)
+    if formats:
+        format_nodes(plan, plan.processes)
     _write_plan(data, plan)
     return plan
 
 
 def _write_plan(data: Path, plan: Plan) -> None:
+    """Keep it, durably; raises `OSError`."""
+    from hightide_broker.ports import DiskError
+    from hightide_broker.runtime.disk import RealDisk
+
     nodes = [
         {"node": process.node, "roles": process.roles, "port": port} for process, port in plan.nodes
     ]
     text = json.dumps({"cluster_id": plan.cluster_id, "nodes": nodes}, indent=2)
-    temporary = data / "cluster.json.tmp"
-    temporary.write_text(text + "\n")
-    temporary.replace(data / "cluster.json")
+    disk = RealDisk()
+    try:
+        disk.make_dirs(str(data))
+        disk.replace(str(data / "cluster.json"), f"{text}\n".encode())
+    except DiskError as error:
+        raise OSError(str(error)) from error
 
 
 def forget_plan(data: Path) -> None:
@@ -218,6 +247,33 @@ def _ports(first: int | None, count: int) -> list[int]:
 # -- starting and stopping -------------------------------------------------------------------------
 
 
+def _keys(process: NodeProcess, *, port: int, cluster_id: str, voters: str) -> list[str]:
+    """What is set for one node, as for --set."""
+    keys = [
+        f"node.id={process.node}",
+        f"log.dirs={process.directory.resolve()}",
+        f"listen.port={port}",
+        f"process.roles={','.join(process.roles)}",
+    ]
+    keys += [f"cluster.id={cluster_id}"] if cluster_id else []
+    keys += [f"controller.quorum.voters={voters}"] if voters else []
+    return keys
+
+
+def format_nodes(plan: Plan, nodes: Sequence[NodeProcess], *, joining: bool = False) -> None:
+    """Make the directories of nodes: of a new cluster, or, `joining`, of one that exists."""
+    from hightide.ports import system_random
+    from hightide_broker.config import make_config, read_assignments
+    from hightide_broker.formatting import format_node
+    from hightide_broker.runtime.disk import RealDisk
+
+    ports = dict(plan.nodes)
+    for node in nodes:
+        keys = _keys(node, port=ports[node], cluster_id=plan.cluster_id, voters=plan.voters)
+        config = make_config(read_assignments(tuple(keys)))
+        format_node(config, RealDisk(), system_random(), joining=joining)
+
+
 def start_node(
     process: NodeProcess,
     *,
@@ -227,17 +283,10 @@ def start_node(
     assignments: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a node's process; its output goes to its log file."""
-    for path in (process.directory, process.log_file.parent, process.ready_file.parent):
+    for path in (process.log_file.parent, process.ready_file.parent):
         path.mkdir(parents=True, exist_ok=True)
     process.ready_file.unlink(missing_ok=True)
-    keys = [
-        f"node.id={process.node}",
-        f"log.dirs={process.directory.resolve()}",
-        f"listen.port={port}",
-        f"process.roles={','.join(process.roles)}",
-    ]
-    keys += [f"cluster.id={cluster_id}"] if cluster_id else []
-    keys += [f"controller.quorum.voters={voters}"] if voters else []
+    keys = _keys(process, port=port, cluster_id=cluster_id, voters=voters)
     command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
     command += [word for key in (*keys, *assignments) for word in ("--set", key)]
     command += ["--ready-file", str(process.ready_file.resolve())]

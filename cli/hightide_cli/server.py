@@ -103,6 +103,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             random=system_random(),
             listen=listen,
             wait=False,
+            formats=False,
         ) as node:
             async with trio.open_nursery() as nursery:
                 if ready_file is not None:
@@ -153,14 +154,23 @@ def new_id() -> None:
 @config_option
 @set_option
 @click.option("--cluster-id", required=True, help="As printed by `hightide storage id`.")
-def format_(config_file: Path | None, assignments: tuple[str, ...], cluster_id: str) -> None:
-    """Make a data directory this node's; fine if it is already, refused if it is another's."""
+@click.option(
+    "--join", is_flag=True, help="For a cluster that exists: the node votes once it is admitted."
+)
+def format_(
+    config_file: Path | None, assignments: tuple[str, ...], cluster_id: str, join: bool
+) -> None:
+    """Make a data directory this node's; fine if it is already, refused if it is another's.
+
+    A node that comes to a cluster that exists, or whose directory was lost, needs --join: it knows
+    nothing of what was decided, and must not vote before `hightide quorum add` or `replace`.
+    """
     from hightide.ports import system_random
-    from hightide_broker.node import prepare_directory
+    from hightide_broker.formatting import format_node
     from hightide_broker.runtime.disk import RealDisk
 
     config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
-    meta = prepare_directory(config, RealDisk(), system_random())
+    meta = format_node(config, RealDisk(), system_random(), joining=join)
     say(f"{config.text('log.dirs')} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
 
 
@@ -185,6 +195,7 @@ def info(config_file: Path | None, assignments: tuple[str, ...], output: str) ->
             "cluster_id": meta.cluster_id,
             "node_id": meta.node_id,
             "directory_id": meta.directory_id,
+            "joining": meta.joining,
             "clean_shutdown": disk.exists(f"{directory}/{CLEAN_SHUTDOWN}"),
         },
         output,

@@ -206,11 +206,15 @@ def _topic_row(
             "replicas": partition.replicas,
             "isr": partition.isr,
             "elr": partition.elr,
+            "last_known_elr": partition.last_known_elr,
+            "last_leader": partition.last_leader,
             "high_watermark": info.high_watermark if info else None,
             "log_end_offset": info.log_end_offset if info else None,
         }
         if info is not None and info.error:
             row["error"] = info.error
+        elif partition.message:
+            row["error"] = partition.message
         partitions.append(row)
     return {
         "topic": topic.topic,

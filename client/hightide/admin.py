@@ -15,6 +15,7 @@ from typing import Any, Self
 import trio
 
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, first_refusal, only, open_cluster
 from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.group_admin import GroupAdmin
@@ -188,10 +189,24 @@ class Admin(GroupAdmin):
         reply: m.DescribeClusterResponse = await self._call(m.DescribeClusterRequest())
         return reply
 
-    async def describe_quorum(self) -> m.DescribeQuorumResponse:
+    async def describe_quorum(self) -> q.DescribeQuorumResponse:
         """The quorum of controllers as its leader sees it."""
-        reply: m.DescribeQuorumResponse = await self._call(m.DescribeQuorumRequest())
+        reply: q.DescribeQuorumResponse = await self._call(q.DescribeQuorumRequest())
         return reply
+
+    async def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
+        """Admit a node that observes the metadata quorum, and keeps up, as a voter (KIP-853); the
+        id of its directory. Raises `ApiError` REQUEST_TIMED_OUT while it has not caught up, or
+        another change of the voters is not committed: then it may be tried again."""
+        request = q.AddVoterRequest(id=node, host=host, port=port, directory=directory)
+        reply: q.AddVoterResponse = await self._call(request)
+        return reply.directory
+
+    async def remove_voter(self, node: int, *, directory: str = "") -> str:
+        """Let a voter of the metadata quorum vote no more; the id of its directory."""
+        request = q.RemoveVoterRequest(id=node, directory=directory)
+        reply: q.RemoveVoterResponse = await self._call(request)
+        return reply.directory
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False

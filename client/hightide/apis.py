@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hightide import controller_messages as c
 from hightide import group_messages as g
 from hightide import messages as m
+from hightide import quorum_messages as q
 
 
 class Api(NamedTuple):
@@ -46,7 +47,9 @@ APIS: tuple[Api, ...] = (
     Api("begin_quorum_epoch", c.BeginQuorumEpochRequest, c.BeginQuorumEpochResponse),
     Api("end_quorum_epoch", c.EndQuorumEpochRequest, c.EndQuorumEpochResponse),
     Api("fetch_snapshot", c.FetchSnapshotRequest, c.FetchSnapshotResponse),
-    Api("describe_quorum", m.DescribeQuorumRequest, m.DescribeQuorumResponse),
+    Api("add_voter", q.AddVoterRequest, q.AddVoterResponse),
+    Api("remove_voter", q.RemoveVoterRequest, q.RemoveVoterResponse),
+    Api("describe_quorum", q.DescribeQuorumRequest, q.DescribeQuorumResponse),
     Api("find_coordinator", g.FindCoordinatorRequest, g.FindCoordinatorResponse),
     Api("join_group", g.JoinGroupRequest, g.JoinGroupResponse),
     Api("sync_group", g.SyncGroupRequest, g.SyncGroupResponse),

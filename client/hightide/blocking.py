@@ -21,6 +21,7 @@ import hightide.consumer
 import hightide.producer
 from hightide import group_messages as g
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.bulk import Deliveries as AsyncDeliveries
 from hightide.bulk import RecordRange
 from hightide.columns import Record
@@ -342,9 +343,17 @@ class Admin(Blocking):
         """Each broker's replicas with offsets and sizes."""
         return self._run(self._async.describe_log_dirs, topics)
 
-    def describe_quorum(self) -> m.DescribeQuorumResponse:
+    def describe_quorum(self) -> q.DescribeQuorumResponse:
         """Who leads the metadata quorum, and how far everybody has followed."""
         return self._run(self._async.describe_quorum)
+
+    def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
+        """Admit a node that observes the metadata quorum as a voter; its directory's id."""
+        return self._run(partial(self._async.add_voter, node, host, port, directory=directory))
+
+    def remove_voter(self, node: int, *, directory: str = "") -> str:
+        """Let a voter of the metadata quorum vote no more; its directory's id."""
+        return self._run(partial(self._async.remove_voter, node, directory=directory))
 
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False

@@ -107,6 +107,11 @@ class Cluster:
         known = self._leaders.get((topic, partition))
         return known if known is not None and known.leader in self.brokers else None
 
+    def why_leaderless(self, topic: str, partition: int) -> str:
+        """Why nobody leads a partition, as far as a broker said."""
+        known = self._leaders.get((topic, partition))
+        return (known.message if known else "") or f"{topic}-{partition} has no leader"
+
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has; 0 if it is not known."""
         known = self.topics.get(topic)
@@ -280,7 +285,9 @@ class Cluster:
                     )
             state = self.leader(topic, partition)
             if state is None:
-                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+                raise ApiError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, self.why_leaderless(topic, partition)
+                )
             connection = await self.connection_to(state.leader)
             response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
             result = only(response.partitions)

@@ -24,6 +24,11 @@ class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
     """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
     directory: str = ""
     """The id of the data directory, which only one process at a time can hold."""
+    runs: list[str] | None = None
+    """The incarnations that this directory knows of: the last one that was registered, `-` for
+    none, and those that tried to since. If what the controller has is none of them, or one that
+    tried and went on to serve, the directory is an older copy. None: the node is of a version that
+    does not keep them."""
 
 
 class RegisterBrokerResponse(Message, frozen=True, kw_only=True):
@@ -35,6 +40,16 @@ class OfflineReplica(Message, frozen=True, kw_only=True):
     partition: int
 
 
+class LeaderlessReplica(Message, frozen=True, kw_only=True):
+    """A replica of a partition that nobody leads: how far its log reaches (KIP-966)."""
+
+    topic_id: str
+    partition: int
+    last_epoch: int
+    """The epoch of its last record, -1 if it has none."""
+    log_end: int
+
+
 class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
@@ -43,6 +58,8 @@ class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
     want_shut_down: bool = False
     offline: list[OfflineReplica] = []
     """Replicas of this broker that serve nobody: it may not lead them, nor count as in sync."""
+    leaderless: list[LeaderlessReplica] = []
+    """Replicas of this broker that could lead, in partitions that have no leader."""
 
 
 class BrokerHeartbeatResponse(Message, frozen=True, kw_only=True):
@@ -122,6 +139,8 @@ class VoteRequest(Message, frozen=True, kw_only=True):
     """The epoch of the last record of the candidate's log."""
     log_end: int
     pre_vote: bool = False
+    voter_directory: str = ""
+    """The directory of the voter who is asked (KIP-853); empty: no record of them is known."""
 
 
 class QuorumResponse(Message, frozen=True, kw_only=True):
@@ -144,6 +163,7 @@ class BeginQuorumEpochRequest(Message, frozen=True, kw_only=True):
     voter: int
     leader: int
     epoch: int
+    voter_directory: str = ""
 
 
 class BeginQuorumEpochResponse(QuorumResponse, frozen=True, kw_only=True):
@@ -158,6 +178,7 @@ class EndQuorumEpochRequest(Message, frozen=True, kw_only=True):
     leader: int
     epoch: int
     successors: list[int] = []
+    voter_directory: str = ""
 
 
 class EndQuorumEpochResponse(QuorumResponse, frozen=True, kw_only=True):

@@ -66,6 +66,9 @@ class ErrorCode(StrEnum):
     BROKER_ID_NOT_REGISTERED = "BROKER_ID_NOT_REGISTERED"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
     INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    INVALID_VOTER_KEY = "INVALID_VOTER_KEY"
+    DUPLICATE_VOTER = "DUPLICATE_VOTER"
+    VOTER_NOT_FOUND = "VOTER_NOT_FOUND"
     PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
     ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"
@@ -151,6 +154,9 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.BROKER_ID_NOT_REGISTERED: ErrorInfo(102, False, False, "the broker is not registered"),
     _C.INCONSISTENT_TOPIC_ID: ErrorInfo(103, True, True, "the topic was deleted and made again"),
     _C.INCONSISTENT_CLUSTER_ID: ErrorInfo(104, False, False, "the peer is of another cluster"),
+    _C.INVALID_VOTER_KEY: ErrorInfo(125, False, False, "the voter's directory is another one"),
+    _C.DUPLICATE_VOTER: ErrorInfo(126, False, False, "the node is a voter already"),
+    _C.VOTER_NOT_FOUND: ErrorInfo(127, False, False, "the node is no voter"),
     _C.PREFERRED_LEADER_NOT_AVAILABLE: ErrorInfo(
         80, True, True, "the preferred replica is not alive and in sync"
     ),

@@ -85,7 +85,13 @@ class PartitionMetadata(Message, frozen=True, kw_only=True):
     replicas: list[int]
     isr: list[int]
     elr: list[int] = []
+    """Replicas outside the ISR that have all that is committed (KIP-966)."""
+    last_known_elr: list[int] = []
+    last_leader: int = -1
+    """Who led when the ISR became empty; -1: it is not."""
     error: str | None = None
+    message: str = ""
+    """Why nobody leads it, and what it waits for."""
 
 
 class TopicMetadata(Message, frozen=True, kw_only=True):
@@ -171,6 +177,9 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     rack: str = ""
     cluster_id: str = ""
     """Checked where the metadata log is fetched; empty: not known."""
+    replica_directory: str = ""
+    """Whose directory fetches the metadata log (KIP-853); empty: not to be counted as a voter that
+    a record names."""
 
 
 class EpochEnd(Message, frozen=True, kw_only=True):
@@ -475,26 +484,3 @@ class ElectLeadersResult(Message, frozen=True, kw_only=True):
 
 class ElectLeadersResponse(Message, frozen=True, kw_only=True):
     partitions: list[ElectLeadersResult]
-
-
-class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
-    pass
-
-
-class QuorumReplica(Message, frozen=True, kw_only=True):
-    """A voter or an observer as the leader sees it."""
-
-    id: int
-    log_end_offset: int = -1
-    lag: int = -1
-    last_fetch_ms_ago: int = -1
-    last_caught_up_ms_ago: int = -1
-
-
-class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
-    cluster_id: str
-    leader: int
-    epoch: int
-    high_watermark: int
-    voters: list[QuorumReplica]
-    observers: list[QuorumReplica]

@@ -143,6 +143,8 @@ class Sender:
         for batch in self.accumulator.expire(now):
             last = batch.retry_error
             why = f"; the last attempt: {last}" if last else ""
+            if self._cluster.leader(batch.topic, batch.partition) is None:
+                why += f"; {self._cluster.why_leaderless(batch.topic, batch.partition)}"
             error = DeliveryTimeout(
                 f"{len(batch)} records for {batch.topic}-{batch.partition} were not acknowledged "
                 f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:.0f}{why}",

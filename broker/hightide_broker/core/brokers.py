@@ -8,7 +8,7 @@ KIP-841 (shutdown), KIP-966 (what a broker may have forgotten).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
@@ -19,9 +19,11 @@ from hightide_broker.core.changes import (
     StopBroker,
     UnfenceBroker,
 )
-from hightide_broker.core.image import BrokerState, ClusterImage
+from hightide_broker.core.image import BrokerState, ClusterImage, PartitionState, TopicState
+from hightide_broker.core.partition_changes import Forgot
 from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.sessions import Sessions
+from hightide_broker.core.topic_config import FLUSH, SYNCED
 
 
 class Brokers:
@@ -67,15 +69,14 @@ class Brokers:
         clean = True
         if known is not None:
             self._check_duplicate(known, request, now)
-            same_disk = request.directory == known.directory
-            clean = same_disk and request.previous_broker_epoch == known.epoch
-
-            def forgets(topic: str) -> bool:
-                # What was synced before it counted survives any stop, but not another disk.
-                synced = self._partitions.setting(topic, "flush") == "synced"
-                return not clean and not (same_disk and synced)
-
-            changes = self._partitions.leaving(request.broker, forgets)
+            is_same = request.directory == known.directory and not _is_older_copy(known, request)
+            clean = is_same and request.previous_broker_epoch == known.epoch
+            changes = self._partitions.leaving(
+                [request.broker],
+                forgot=self._lapse(known, is_same_disk=is_same, is_clean=clean),
+                is_well=self.who_is_well(now),
+            )
+        self._partitions.log_ends.forget(request.broker)
         self._sessions.end(request.broker)
         changes.append(
             RegisterBroker(
@@ -90,6 +91,26 @@ class Brokers:
             )
         )
         return changes, c.RegisterBrokerResponse(broker_epoch=-1)
+
+    def _lapse(
+        self, known: BrokerState, *, is_same_disk: bool, is_clean: bool
+    ) -> Callable[[TopicState, PartitionState], Forgot | None]:
+        """What the replicas of a broker that comes back may lack."""
+
+        def forgot(topic: TopicState, state: PartitionState) -> Forgot | None:
+            if not is_same_disk:
+                return Forgot.EVERYTHING
+            # What was synced before it counted survives any stop - if that was so all the time
+            # that this registration held. A replica that is the only one has all there is.
+            was_synced = (
+                self._image.setting(topic.name, FLUSH) == SYNCED
+                and known.epoch > topic.synced_since
+            )
+            if is_clean or was_synced or len(state.replicas) == 1:
+                return None
+            return Forgot.UNSYNCED
+
+        return forgot
 
     def _check_duplicate(
         self, known: BrokerState, request: c.RegisterBrokerRequest, now: float
@@ -118,7 +139,11 @@ class Brokers:
         state = self.check(request.broker, request.broker_epoch)
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
+        self._partitions.log_ends.heard(request.broker, request.leaderless)
         lost = self._partitions.lost(request.broker, request.offline)
+        may_lead = not (state.fenced or state.stopping or request.want_fence)
+        if not lost and request.leaderless and may_lead and not request.want_shut_down:
+            lost = self._partitions.arriving(request.broker, self.who_is_well(now))
         if lost:
             # By itself: what else is wanted is decided as of after this, with the next heartbeat.
             if not state.fenced:
@@ -130,18 +155,23 @@ class Brokers:
         if state.fenced:
             may_stop = request.want_shut_down
             if caught_up and not request.want_fence and not request.want_shut_down:
-                fenced, changes = False, self._unfence(state)
+                fenced, changes = False, self._unfence(state, now)
         elif request.want_shut_down:
             may_stop, changes = self._stop(state, request.metadata_offset, now)
             fenced = may_stop
         elif request.want_fence:
-            fenced, changes = True, self.fence(state.broker)
+            fenced, changes = True, self.fence([state.broker])
         if not fenced:
             self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
         reply = c.BrokerHeartbeatResponse(
             caught_up=caught_up, fenced=fenced, should_shut_down=may_stop
         )
         return changes, reply
+
+    def who_is_well(self, now: float) -> Callable[[int], bool]:
+        """Of which brokers this controller has heard lately; others may be gone, and are not given
+        what nobody leads."""
+        return lambda broker: self._sessions.is_recent(broker, now)
 
     def check(self, broker: int, broker_epoch: int) -> BrokerState:
         """The registration a broker speaks for; raises `Refused` if it is none or an older one."""
@@ -155,10 +185,10 @@ class Brokers:
             )
         return state
 
-    def _unfence(self, state: BrokerState) -> list[AnyChange]:
+    def _unfence(self, state: BrokerState, now: float) -> list[AnyChange]:
         self._sessions.end(state.broker)  # a stop that was given up begins anew
         unfenced = UnfenceBroker(broker=state.broker, broker_epoch=state.epoch)
-        return [unfenced, *self._partitions.arriving(state.broker)]
+        return [unfenced, *self._partitions.arriving(state.broker, self.who_is_well(now))]
 
     def _stop(
         self, state: BrokerState, metadata_offset: int, now: float
@@ -166,9 +196,9 @@ class Brokers:
         """Whether a broker may stop now, and what to change."""
         session = self._sessions.touch(state.broker, state.epoch, metadata_offset, now)
         if not state.stopping:
-            changes = self._partitions.leaving(state.broker)
+            changes = self._partitions.leaving([state.broker])
             if not changes:
-                return True, self.fence(state.broker)
+                return True, self.fence([state.broker])
             stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
             return False, [*changes, stopping]
         if session.stop_offset < 0:
@@ -177,42 +207,52 @@ class Brokers:
         others = self._sessions.lowest_offset(b for b in serving if b != state.broker)
         others_know = others is None or others >= session.stop_offset
         if others_know and not self._partitions.led_by(state.broker):
-            return True, self.fence(state.broker)
+            return True, self.fence([state.broker])
         return False, []
 
-    def fence(self, broker: int) -> list[AnyChange]:
-        """Take a broker out of service; what it led is led by others in the same batch."""
-        state = self._image.brokers[broker]
-        fenced = FenceBroker(broker=broker, broker_epoch=state.epoch)
-        return [*self._partitions.leaving(broker), fenced]
+    def fence(self, brokers: Sequence[int]) -> list[AnyChange]:
+        """Take brokers out of service; what they led is led by others in the same batch. All at
+        once: none of them leads in between, so each stays eligible where nobody else is left."""
+        if not brokers:
+            return []
+        states = [self._image.brokers[broker] for broker in brokers]
+        fenced = [FenceBroker(broker=state.broker, broker_epoch=state.epoch) for state in states]
+        return [*self._partitions.leaving(brokers), *fenced]
 
     # -- time --------------------------------------------------------------------------------------
 
     def fence_gone(self, gone: Mapping[int, int]) -> list[AnyChange]:
-        """Fence a broker whose process is gone for certain; `gone` is broker → the epoch of that
-        process. One at a time, because each changes what the next one leaves."""
-        for broker, epoch in gone.items():
-            state = self._image.brokers.get(broker)
-            if state is not None and state.epoch == epoch and not state.fenced:
-                return self.fence(broker)
-        return []
+        """Fence the brokers whose processes are gone for certain; `gone` is broker → the epoch of
+        that process."""
+        states = [(self._image.brokers.get(broker), epoch) for broker, epoch in gone.items()]
+        return self.fence(
+            [s.broker for s, epoch in states if s and s.epoch == epoch and not s.fenced]
+        )
 
     def fence_silent(self, now: float) -> list[AnyChange]:
-        """Fence the broker that has been silent longest, if for longer than its session.
+        """Fence the brokers that have been silent for longer than their session.
 
-        The session goes only once it is fenced: if the changes could not be written, it is tried
+        The sessions go only once they are fenced: if the changes could not be written, it is tried
         again.
         """
-        broker = self._sessions.expired(now)
-        if broker is None:
-            return []
-        state = self._image.brokers.get(broker)
-        if state is None or state.fenced:
-            self._sessions.end(broker)
-            return []
-        return self.fence(broker)
+        expired = []
+        for broker in self._sessions.expired(now):
+            state = self._image.brokers.get(broker)
+            if state is None or state.fenced:
+                self._sessions.end(broker)
+            else:
+                expired.append(broker)
+        return self.fence(expired)
 
     @property
     def next_expiry(self) -> float:
         """When the next session would end."""
         return self._sessions.next_expiry()
+
+
+def _is_older_copy(known: BrokerState, request: c.RegisterBrokerRequest) -> bool:
+    """Whether the directory knows nothing of the process that was registered last from it, or not
+    that it went on to serve: what it stored then is not there."""
+    if not request.runs or known.incarnation == request.runs[0]:
+        return request.runs == []
+    return known.served or known.incarnation not in request.runs

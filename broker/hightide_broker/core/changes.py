@@ -30,9 +30,11 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     """The id of its data directory: another one means another disk."""
     broker_epoch: int = -1
     """-1: the offset of this record. Set in a snapshot, whose records have no offsets, and so are
-    the next two."""
+    the next three."""
     fenced: bool = True
     stopping: bool = False
+    served: bool = False
+    """Whether this process was ever unfenced."""
 
 
 class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ class StopBroker(Change, tag="stop_broker", frozen=True, kw_only=True):
 class CreateTopic(Change, tag="topic", frozen=True, kw_only=True):
     topic: str
     topic_id: str
+    synced_since: int = -1
+    """Set in a snapshot: where `flush` became `synced` for a topic that was not; see the image."""
 
 
 class RemoveTopic(Change, tag="remove_topic", frozen=True, kw_only=True):
@@ -71,6 +75,7 @@ class CreatePartition(Change, tag="partition", frozen=True, kw_only=True):
     partition_epoch: int = 0
     elr: tuple[int, ...] = ()
     last_leader: int = -1
+    last_known_elr: tuple[int, ...] = ()
 
 
 class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True):
@@ -86,12 +91,31 @@ class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True)
     (KIP-966)."""
     last_leader: int | None = None
     """Who led when the ISR became empty; -1: it is not empty."""
+    last_known_elr: tuple[int, ...] | None = None
+    """Who was eligible until an unclean stop (KIP-966)."""
+
+
+class Voter(msgspec.Struct, frozen=True, kw_only=True):
+    """A voter of the metadata quorum: a node *and* its directory, so that a disk that was lost or
+    replaced is another voter (KIP-853)."""
+
+    id: int
+    directory: str
+    host: str
+    port: int
+
+
+class SetVoters(Change, tag="voters", frozen=True, kw_only=True):
+    """Who votes from here on: in force once it is written, not only once it is committed."""
+
+    voters: tuple[Voter, ...]
 
 
 class SetConfig(Change, tag="config", frozen=True, kw_only=True):
     """One key of one resource; value None takes it back to its default."""
 
     kind: str
+    """`topic`; or `cluster`, whose name is empty: what holds for topics that do not say."""
     name: str
     key: str
     value: str | None
@@ -113,6 +137,7 @@ AnyChange = (
     | CreatePartition
     | ChangePartition
     | SetConfig
+    | SetVoters
     | AllocateProducerIds
 )
 

@@ -27,14 +27,17 @@ from hightide_broker.core.changes import (
     RemoveTopic,
     SetConfig,
 )
-from hightide_broker.core.image import (
-    ClusterImage,
-)
+from hightide_broker.core.image import CLUSTER, ClusterImage
 from hightide_broker.core.partitions import Partitions
-from hightide_broker.core.topic_config import TOPIC_KEYS, check_topic_configs, unknown_key
+from hightide_broker.core.topic_config import (
+    CLUSTER_KEYS,
+    MIN_ISR,
+    TOPIC_KEYS,
+    check_topic_configs,
+    unknown_key,
+)
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
-MIN_ISR = "min.insync.replicas"
 PRODUCER_ID_BLOCK = 1000
 METADATA_TOPIC = "__cluster_metadata"
 """Its directory is the metadata log's."""
@@ -293,10 +296,13 @@ class Controller:
         return Decision([] if request.validate_only else changes, reply)
 
     def _config_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
+        if resource.kind == "cluster":
+            return self._cluster_changes(resource)
         if resource.kind != "topic":
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"configs of a {resource.kind} cannot be altered while it runs, only a topic's",
+                f"configs of a {resource.kind} cannot be altered while it runs, only those of a "
+                f"topic, or of the cluster for all topics that do not say themselves",
             )
         if resource.name not in self._image.topics:
             raise Refused(
@@ -312,9 +318,28 @@ class Controller:
             for key, value in changed.items()
         ]
         if MIN_ISR in changed:
-            min_isr = changed[MIN_ISR] or self.partitions.default(MIN_ISR)
+            default = self._image.cluster_config.get(MIN_ISR, TOPIC_KEYS[MIN_ISR].default)
             topic = self._image.topics[resource.name]
-            changes += self.partitions.lowered(topic, int(min_isr))
+            changes += self.partitions.lowered(topic, int(changed[MIN_ISR] or default))
+        return changes
+
+    def _cluster_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
+        """Defaults of the whole cluster; unset: the built-in one, for all nodes alike."""
+        for key in (*resource.set, *resource.unset):
+            if key not in CLUSTER_KEYS:
+                raise Refused(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{key!r} is no default of the cluster, expected one of "
+                    f"{', '.join(CLUSTER_KEYS)}: others are each broker's, or a topic's",
+                )
+        check_topic_configs(resource.set)
+        kind, name = CLUSTER
+        changed = {**resource.set, **{key: TOPIC_KEYS[key].default for key in resource.unset}}
+        changes: list[AnyChange] = [
+            SetConfig(kind=kind, name=name, key=key, value=value) for key, value in changed.items()
+        ]
+        if MIN_ISR in changed:
+            changes += self.partitions.default_changed(changed[MIN_ISR])
         return changes
 
     def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:

@@ -4,8 +4,9 @@ Elections go by (last epoch, log end), after a pre-vote that changes nothing: a 
 off and comes back cannot depose a leader whom a majority follows. A vote is for one candidate and
 one epoch, and so is a leader.
 
-Invariants: the epoch never falls; (leader, voted) of an epoch never change once set. The voters are
-fixed. Sources: KIP-595, KIP-996. `core/quorum.py` is the other half: what is committed.
+Invariants: the epoch never falls; (leader, voted) of an epoch never change once set. Who votes is
+`core/membership.py`. Sources: KIP-595, KIP-853, KIP-996. `core/quorum.py` is the other half: what
+is committed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.core.election import Audience, Votes
 from hightide_broker.core.fetching import Fetching
+from hightide_broker.core.membership import Membership
 from hightide_broker.core.peer import Peer, last_majority_contact
 from hightide_broker.core.ready import NOBODY, Answered, Ballot, LogView, Ready, Sending
 from hightide_broker.core.roles import TRANSITIONS, QuorumConfig, Role
-from hightide_broker.core.serving import EPOCH_MAX, check_envelope
+from hightide_broker.core.serving import (
+    EPOCH_MAX,
+    check_addressee,
+    check_cluster,
+    check_epoch_range,
+)
 
 _NEVER = float("inf")
 
@@ -50,18 +57,17 @@ class Elector:
         self._random = random
         self._ready = Ready()
         self._durable = ballot
-        self._is_voter = config.node in config.voters
-        self._others = tuple(v for v in config.voters if v != config.node)
+        self.membership = Membership(config, log)
         self._peers: dict[int, Peer] = {}
         self._observers: dict[int, Peer] = {}
-        self._votes = Votes(config.voters)
+        self._votes = Votes(self.membership.voters)
         self._audience = Audience()
         self._round_at = _NEVER
         """When a leader looks for voters that do not fetch, to tell them again."""
         self._successors: list[int] = []
         self._elections_lost = 0
         self._stopping = False
-        self._fetching = Fetching(config, log)
+        self._fetching = Fetching(config, log, self.membership)
         self._deadline = now + self._election_timeout()
         self._begin(now)
 
@@ -101,6 +107,37 @@ class Elector:
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
+    @property
+    def _is_voter(self) -> bool:
+        return self.membership.is_voter
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return self.membership.others
+
+    def _meet_voters(self, now: float) -> None:
+        """The voters may be others since the last step: a record of them was written, or cut."""
+        if not self.membership.refresh():
+            return
+        self._votes = Votes(self.membership.voters)
+        if self.role is Role.LEADER:
+            self._peers = {voter: self._met(voter, now) for voter in self._others}
+            for voter in self._others:
+                self._audience.add(voter)
+            self._audience.due_at = now
+        elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            self._become_unattached(self.epoch, now)
+        if self.role is Role.UNATTACHED and self._is_voter:
+            self._fetching.end()
+            self._deadline = now + self._election_timeout()
+
+    def _met(self, voter: int, now: float) -> Peer:
+        """What a leader knows of a voter, as one or as an observer before."""
+        known = self._peers.get(voter) or self._observers.pop(voter, None)
+        if known is not None and self.membership.counts(voter, known.directory):
+            return known
+        return Peer(voter, now)
+
     # -- time ------------------------------------------------------------------------------------
 
     def _election_timeout(self) -> float:
@@ -111,7 +148,7 @@ class Elector:
             self._check_quorum(now)
         if now < self._deadline or self.role is Role.LEADER:
             return
-        if self._stopping or (not self._is_voter and self.role is not Role.FOLLOWER):
+        if self._stopping or not (self._is_voter or self.role in (Role.FOLLOWER, Role.RESIGNED)):
             self._deadline = _NEVER
             return
         match self.role:
@@ -128,7 +165,8 @@ class Elector:
     def _check_quorum(self, now: float) -> None:
         """Resign if a majority has not fetched for 1.5 fetch timeouts."""
         heard = [self._peers[voter].heard_at for voter in self._others]
-        self._deadline = last_majority_contact(heard) + 1.5 * self.config.fetch_timeout_s
+        last = last_majority_contact(heard, votes_itself=self._is_voter)
+        self._deadline = last + 1.5 * self.config.fetch_timeout_s
         if now >= self._deadline:
             self._become_resigned(now)
 
@@ -236,9 +274,14 @@ class Elector:
 
     def _announcement(self, peer: int) -> m.Message:
         me, cluster_id = self.config.node, self.config.cluster_id
+        directory = self.membership.directory_of(peer)
         if self.role is Role.LEADER:
             return c.BeginQuorumEpochRequest(
-                cluster_id=cluster_id, voter=peer, leader=me, epoch=self.epoch
+                cluster_id=cluster_id,
+                voter=peer,
+                leader=me,
+                epoch=self.epoch,
+                voter_directory=directory,
             )
         if self.role is Role.RESIGNED:
             return c.EndQuorumEpochRequest(
@@ -247,6 +290,7 @@ class Elector:
                 leader=me,
                 epoch=self.epoch,
                 successors=self._successors,
+                voter_directory=directory,
             )
         return c.VoteRequest(
             cluster_id=cluster_id,
@@ -256,6 +300,7 @@ class Elector:
             last_epoch=self._log.last_epoch,
             log_end=self._log.log_end,
             pre_vote=self.role is Role.PROSPECTIVE,
+            voter_directory=directory,
         )
 
     # -- answers ---------------------------------------------------------------------------------
@@ -318,6 +363,16 @@ class Elector:
 
     # -- requests --------------------------------------------------------------------------------
 
+    def _check_envelope(
+        self,
+        request: c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest,
+        sender: int,
+    ) -> None:
+        """Raise `Refused` unless the request is for this voter, of this cluster."""
+        check_cluster(request.cluster_id or "none", self.config)
+        check_epoch_range(request.epoch)
+        check_addressee(request.voter, request.voter_directory, sender, self.config)
+
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise Refused(
@@ -326,8 +381,7 @@ class Elector:
 
     def _vote(self, request: c.VoteRequest, now: float) -> bool:
         """Whether to vote for a candidate. Sources: KIP-595, KIP-996."""
-        sender, epoch = request.candidate, request.epoch
-        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
+        self._check_envelope(request, request.candidate)
         if (
             request.log_end < 0
             or not 0 <= request.last_epoch <= request.epoch - (not request.pre_vote)
@@ -360,17 +414,15 @@ class Elector:
             )
 
     def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
-        sender, epoch = request.leader, request.epoch
-        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
+        self._check_envelope(request, request.leader)
         self._check_rival(request.leader, request.epoch)
         self._become_follower(request.leader, request.epoch, now)
 
     def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
         """The leader steps down: its best successor is to stand at once, the others later."""
-        sender, epoch = request.leader, request.epoch
-        check_envelope(request.cluster_id, request.voter, sender, epoch, self.config)
+        self._check_envelope(request, request.leader)
         self._check_rival(request.leader, request.epoch)
-        if len(request.successors) > len(self.config.voters):
+        if len(request.successors) > len(self.membership.voters):
             raise Refused(ErrorCode.INVALID_REQUEST, "more successors than there are voters")
         if request.epoch > self.epoch:
             self._become_follower(request.leader, request.epoch, now)

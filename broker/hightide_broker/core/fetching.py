@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide_broker.core.membership import Membership
 from hightide_broker.core.ready import (
     NOBODY,
     Answered,
@@ -31,9 +32,10 @@ RETRY_MAX_S = 1.0
 class Fetching:
     """What is being fetched, and from whom."""
 
-    def __init__(self, config: QuorumConfig, log: LogView) -> None:
+    def __init__(self, config: QuorumConfig, log: LogView, membership: Membership) -> None:
         self._config = config
         self._log = log
+        self._membership = membership
         self._probes = 0
         self.leader_gone = False
         """Whether nobody listens any more where the leader was."""
@@ -84,7 +86,9 @@ class Fetching:
         if is_changing or now < self.wake_at:
             return
         if self._searching:
-            others = [v for v in self._config.voters if v != self._config.node]
+            others = self._membership.sources
+            if not others:
+                return
             self._source = others[self._probes % len(others)]
             self._probes += 1
         if self._snapshot is not None:
@@ -100,6 +104,7 @@ class Fetching:
             max_bytes=self._config.fetch_bytes_max,
             replica_id=self._config.node,
             cluster_id=self._config.cluster_id,
+            replica_directory=self._membership.directory,
             partitions=[
                 m.FetchPartition(
                     topic=METADATA_TOPIC,

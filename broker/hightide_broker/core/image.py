@@ -22,11 +22,16 @@ from hightide_broker.core.changes import (
     RegisterBroker,
     RemoveTopic,
     SetConfig,
+    SetVoters,
     StopBroker,
     UnfenceBroker,
+    Voter,
 )
+from hightide_broker.core.topic_config import FLUSH, SYNCED, TOPIC_KEYS
 
 NO_LEADER = -1
+CLUSTER = ("cluster", "")
+"""Whose configuration holds for topics that do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class BrokerState:
     """In its controlled shutdown."""
     clean: bool = True
     directory: str = ""
+    served: bool = False
+    """Whether this process was ever unfenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class PartitionState:
     """Replicas outside the ISR that have all that is committed (KIP-966)."""
     last_leader: int = NO_LEADER
     """Who led when the ISR became empty."""
+    last_known_elr: tuple[int, ...] = ()
+    """Who was eligible until an unclean stop (KIP-966)."""
 
     def changed(self, change: ChangePartition) -> PartitionState:
         """The state after a change; a new leader makes a new leader epoch."""
@@ -71,6 +80,7 @@ class PartitionState:
             self.partition_epoch + 1,
             self.elr if change.elr is None else change.elr,
             self.last_leader if change.last_leader is None else change.last_leader,
+            self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
         )
 
 
@@ -81,6 +91,9 @@ class TopicState:
     name: str
     topic_id: str
     partitions: list[PartitionState] = field(default_factory=list)
+    synced_since: int = -1
+    """The offset of the change that made `flush` synced where it was not; -1: it always was, or is
+    not. Who registered before it may hold records that it acknowledged and never synced."""
 
 
 @dataclass(slots=True)
@@ -94,6 +107,8 @@ class ClusterImage:
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """(kind, name) → what is set on that resource."""
     next_producer_id: int = 0
+    voters: tuple[Voter, ...] = ()
+    """Who votes in the metadata quorum; empty while only the configuration says so."""
 
     def replay(self, change: AnyChange, offset: int) -> None:
         """Apply the change at `offset`; asserts what a correct controller guarantees."""
@@ -109,7 +124,7 @@ class ClusterImage:
                 self._set_broker(change, fenced=False, stopping=True)
             case CreateTopic():
                 assert change.topic not in self.topics, f"topic {change.topic} exists"
-                topic = TopicState(change.topic, change.topic_id)
+                topic = TopicState(change.topic, change.topic_id, synced_since=change.synced_since)
                 self.topics[change.topic] = self.topics_by_id[change.topic_id] = topic
             case RemoveTopic():
                 topic = self.topics_by_id.pop(change.topic_id)
@@ -120,7 +135,9 @@ class ClusterImage:
             case ChangePartition():
                 self._change_partition(change)
             case SetConfig():
-                self._set_config(change)
+                self._set_config(change, offset)
+            case SetVoters():
+                self.voters = change.voters
             case AllocateProducerIds():
                 assert change.next_id > self.next_producer_id, (
                     f"{change} after {self.next_producer_id}"
@@ -143,6 +160,7 @@ class ClusterImage:
             stopping=change.stopping,
             clean=change.clean,
             directory=change.directory,
+            served=change.served,
         )
 
     def _set_broker(
@@ -150,7 +168,9 @@ class ClusterImage:
     ) -> None:
         state = self.brokers[change.broker]
         assert state.epoch == change.broker_epoch, f"{change}, but its epoch is {state.epoch}"
-        self.brokers[change.broker] = replace(state, fenced=fenced, stopping=stopping)
+        self.brokers[change.broker] = replace(
+            state, fenced=fenced, stopping=stopping, served=state.served or not fenced
+        )
 
     def _create_partition(self, change: CreatePartition) -> None:
         topic = self.topics_by_id[change.topic_id]
@@ -164,6 +184,7 @@ class ClusterImage:
                 change.partition_epoch,
                 change.elr,
                 change.last_leader,
+                change.last_known_elr,
             )
         )
 
@@ -173,8 +194,11 @@ class ClusterImage:
         assert {*(change.isr or ())} <= {*old.replicas}, f"{change}: replicas {old.replicas}"
         topic.partitions[change.partition] = old.changed(change)
 
-    def _set_config(self, change: SetConfig) -> None:
+    def _set_config(self, change: SetConfig, offset: int) -> None:
         resource = (change.kind, change.name)
+        concerned = self.topics.values() if change.key == FLUSH else ()
+        # A topic that has no partitions yet is just being made: nobody holds anything of it.
+        unsynced = [t for t in concerned if t.partitions and not self._is_synced(t)]
         entries = self.configs.setdefault(resource, {})
         if change.value is None:
             entries.pop(change.key, None)
@@ -182,6 +206,12 @@ class ClusterImage:
             entries[change.key] = change.value
         if not entries:
             del self.configs[resource]
+        for topic in unsynced:
+            if self._is_synced(topic):
+                topic.synced_since = offset
+
+    def _is_synced(self, topic: TopicState) -> bool:
+        return self.setting(topic.name, FLUSH) == SYNCED
 
     def is_active(self, broker: int) -> bool:
         """Registered, not fenced, and not about to stop: it may lead."""
@@ -197,13 +227,37 @@ class ClusterImage:
         """What is set on a topic."""
         return self.configs.get(("topic", topic), {})
 
+    @property
+    def cluster_config(self) -> dict[str, str]:
+        """What is set for all topics that do not say themselves."""
+        return self.configs.get(CLUSTER, {})
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """What the metadata says of a topic's keys: its own values over those of the cluster."""
+        return {**self.cluster_config, **self.topic_config(topic)}
+
+    def setting(self, topic: str, key: str) -> str:
+        """One of the keys that the whole cluster must agree about (`CLUSTER_KEYS`)."""
+        return self.topic_settings(topic).get(key, TOPIC_KEYS[key].default)
+
     # -- snapshots -------------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Changes that make an equal image out of an empty one, but for its offset."""
-        found: list[Change] = [_registration(state) for state in self.brokers.values()]
+        found: list[Change] = [SetVoters(voters=self.voters)] if self.voters else []
+        found += [_registration(state) for state in self.brokers.values()]
+        # Before the topics: what they were set to says nothing of when.
+        for (kind, name), entries in self.configs.items():
+            found += [
+                SetConfig(kind=kind, name=name, key=key, value=value)
+                for key, value in entries.items()
+            ]
         for topic in self.topics.values():
-            found.append(CreateTopic(topic=topic.name, topic_id=topic.topic_id))
+            found.append(
+                CreateTopic(
+                    topic=topic.name, topic_id=topic.topic_id, synced_since=topic.synced_since
+                )
+            )
             found += [
                 CreatePartition(
                     topic_id=topic.topic_id,
@@ -215,13 +269,9 @@ class ClusterImage:
                     partition_epoch=state.partition_epoch,
                     elr=state.elr,
                     last_leader=state.last_leader,
+                    last_known_elr=state.last_known_elr,
                 )
                 for number, state in enumerate(topic.partitions)
-            ]
-        for (kind, name), entries in self.configs.items():
-            found += [
-                SetConfig(kind=kind, name=name, key=key, value=value)
-                for key, value in entries.items()
             ]
         if self.next_producer_id:
             found.append(AllocateProducerIds(next_id=self.next_producer_id))
@@ -240,7 +290,7 @@ class ClusterImage:
     def copy(self) -> ClusterImage:
         """An image of its own; what it is made of is never changed in place but for topics."""
         topics = {
-            name: TopicState(topic.name, topic.topic_id, list(topic.partitions))
+            name: replace(topic, partitions=list(topic.partitions))
             for name, topic in self.topics.items()
         }
         return ClusterImage(
@@ -250,6 +300,7 @@ class ClusterImage:
             topics_by_id={topic.topic_id: topic for topic in topics.values()},
             configs={resource: dict(entries) for resource, entries in self.configs.items()},
             next_producer_id=self.next_producer_id,
+            voters=self.voters,
         )
 
 
@@ -266,6 +317,7 @@ def _registration(state: BrokerState) -> RegisterBroker:
         broker_epoch=state.epoch,
         fenced=state.fenced,
         stopping=state.stopping,
+        served=state.served,
     )
 
 
@@ -283,6 +335,6 @@ def differences(old: ClusterImage, new: ClusterImage) -> list[AnyChange]:
         for number, state in enumerate(topic.partitions):
             if number >= len(partitions) or partitions[number] != state:
                 found.append(ChangePartition(topic_id=topic.topic_id, partition=number))
-        if old.topic_config(topic.name) != new.topic_config(topic.name):
+        if old.topic_settings(topic.name) != new.topic_settings(topic.name):
             found.append(SetConfig(kind="topic", name=topic.name, key="", value=None))
     return found

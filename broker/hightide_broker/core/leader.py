@@ -201,6 +201,10 @@ class Leader:
     ) -> int:
         """The same leader epoch by newer metadata; the high watermark after that."""
         if partition_epoch > self.partition_epoch:
+            for broker in self.isr:
+                if broker not in isr and broker in self.remotes:
+                    # It need not be about to join again: its replica may be offline.
+                    self.remotes[broker].caught_up_at = NEVER
             self.replicas, self.isr, self.partition_epoch = replicas, isr, partition_epoch
             self.proposal, self.suspects, self.is_settled = None, (), False
             self._meet_replicas(now)

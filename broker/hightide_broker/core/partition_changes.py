@@ -1,16 +1,22 @@
 """How one partition changes: who is in sync, who may lead, who leads. Pure.
 
-The rule of eligible leader replicas (KIP-966): no record commits while the ISR is smaller than
-`min.insync.replicas`; so whoever leaves an ISR that is, or becomes, smaller than that still has all
-that is committed, stays eligible (ELR), and loses it only when the ISR is large enough again, or
-its disk forgot something. The ISR may be empty, and then the ELR says who is waited for; when that
-is empty, too, the last leader is.
+What holds at every moment: each record that any leader has committed is held by every member of
+the ISR and of the ELR. Whoever leads can commit with the ISR alone, if that is large enough; so
+whoever leaves an ISR that is, or becomes, smaller than `min.insync.replicas` still has all that is
+committed and stays eligible (ELR, KIP-966), and loses that only when the ISR is large enough again,
+or its disk forgot something. While nobody leads, nobody commits: the ISR is empty then, and all of
+it is eligible.
+
+When everybody who was eligible forgot something, nobody leads by itself, with one exception:
+whoever stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once all of
+those are back and have said how far their logs reach, the longest log leads: all that survived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hightide_broker.core.changes import ChangePartition
@@ -28,6 +34,27 @@ class Election(Enum):
     """As ONLINE, and if nobody may lead, any live replica: committed records may be lost."""
 
 
+class Forgot(Enum):
+    """What a replica that came back may lack of what it had."""
+
+    UNSYNCED = "what was not synced"
+    """It stopped uncleanly; its disk is the same."""
+    EVERYTHING = "everything"
+    """Its disk is another one, or an older copy, or damaged."""
+
+
+class LogEnd(NamedTuple):
+    """How far a log reaches; the larger one of two holds everything committed that the other
+    does."""
+
+    last_epoch: int
+    log_end: int
+
+
+NOBODY_FORGOT: Mapping[int, Forgot] = MappingProxyType({})
+NO_ENDS: Mapping[int, LogEnd] = MappingProxyType({})
+
+
 class Rules(NamedTuple):
     """What the cluster says about this partition."""
 
@@ -36,12 +63,15 @@ class Rules(NamedTuple):
     min_isr: int
     unclean: bool = False
     """unclean.leader.election.enable."""
+    ends: Mapping[int, LogEnd] = NO_ENDS
+    """Broker → how far its log reaches, for those who said it since nobody leads."""
 
 
 class _Target(NamedTuple):
     leader: int
     isr: tuple[int, ...]
     elr: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
     last_leader: int
 
 
@@ -53,46 +83,68 @@ def change_partition(
     *,
     isr: tuple[int, ...] | None = None,
     election: Election = Election.ONLINE,
-    forgetful: int | None = None,
+    forgot: Mapping[int, Forgot] = NOBODY_FORGOT,
 ) -> ChangePartition | None:
     """What to change when the ISR shall be `isr` and an election is due; None if nothing.
 
-    `forgetful` is a replica that came back without all that it had.
+    `forgot` names replicas that do not have all that they had.
     """
-    target = _settle(old, rules, old.isr if isr is None else isr, forgetful)
+    target = _settle(old, rules, old.isr if isr is None else isr, forgot)
     leader, unclean = _elect(old, target, rules, election)
-    if leader != NO_LEADER and leader not in target.isr:
-        # From the ELR, the last leader, or uncleanly: it is in sync with itself.
-        kept = () if unclean else tuple(b for b in target.elr if b != leader)
-        target = _Target(leader, (leader,), kept, NO_LEADER)
-        if len(target.isr) >= rules.min_isr:
-            target = target._replace(elr=())
+    if leader == NO_LEADER:
+        eligible = tuple(b for b in old.replicas if b in (*target.isr, *target.elr))
+        last_leader = old.leader if old.leader != NO_LEADER else old.last_leader
+        target = target._replace(leader=leader, isr=(), elr=eligible, last_leader=last_leader)
+    else:
+        target = _led(target, rules, leader, unclean)
     change = ChangePartition(
         topic_id=topic_id,
         partition=number,
-        isr=None if target.isr == old.isr else target.isr,
+        isr=_if_new(target.isr, old.isr),
         leader=None if leader == old.leader else leader,
-        elr=None if target.elr == old.elr else target.elr,
+        elr=_if_new(target.elr, old.elr),
+        last_known_elr=_if_new(target.last_known_elr, old.last_known_elr),
         last_leader=None if target.last_leader == old.last_leader else target.last_leader,
     )
     is_nothing = change == ChangePartition(topic_id=topic_id, partition=number)
     return None if is_nothing else change
 
 
+def _if_new(wanted: tuple[int, ...], known: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if wanted == known else wanted
+
+
 def _settle(
-    old: PartitionState, rules: Rules, isr: tuple[int, ...], forgetful: int | None
+    old: PartitionState, rules: Rules, isr: tuple[int, ...], forgot: Mapping[int, Forgot]
 ) -> _Target:
-    """ISR, ELR and last leader, before anybody is elected."""
+    """ISR, ELR, and who was eligible until it forgot something, before anybody is elected."""
     ordered = tuple(b for b in old.replicas if b in isr)
+    had_all = {*old.elr, *old.isr}
+    elr = had_all - {*ordered, *forgot}
+    stopped = {b for b, what in forgot.items() if what is Forgot.UNSYNCED and b in had_all}
+    empty = {b for b, what in forgot.items() if what is Forgot.EVERYTHING}
+    last_known = ({*old.last_known_elr} | stopped) - {*ordered, *elr, *empty}
     if len(ordered) >= rules.min_isr:
-        elr: tuple[int, ...] = ()
-    else:
-        eligible = {*old.elr, *old.isr} - {*isr, forgetful}
-        elr = tuple(b for b in old.replicas if b in eligible)
-    last_leader = NO_LEADER
-    if not ordered:
-        last_leader = old.leader if old.leader != NO_LEADER else old.last_leader
-    return _Target(old.leader, ordered, elr, last_leader)
+        elr, last_known = set(), set()
+    return _Target(
+        old.leader,
+        ordered,
+        tuple(b for b in old.replicas if b in elr),
+        tuple(b for b in old.replicas if b in last_known),
+        NO_LEADER,
+    )
+
+
+def _led(target: _Target, rules: Rules, leader: int, unclean: bool) -> _Target:
+    """What is true once `leader` leads; one from outside the ISR is in sync with itself alone."""
+    isr, elr = target.isr, target.elr
+    if leader not in isr:
+        elr = () if unclean else tuple(b for b in (*isr, *elr) if b != leader)
+        isr = (leader,)
+    known = () if unclean else target.last_known_elr
+    if len(isr) >= rules.min_isr:
+        elr, known = (), ()
+    return _Target(leader, isr, elr, known, NO_LEADER)
 
 
 def _elect(
@@ -100,8 +152,7 @@ def _elect(
 ) -> tuple[int, bool]:
     """(leader, whether it may miss committed records)."""
     candidates = [b for b in old.replicas if rules.is_active(b)]
-    pool = target.isr or target.elr
-    valid = [b for b in candidates if b in pool]
+    valid = [b for b in candidates if b in target.isr] or [b for b in candidates if b in target.elr]
     preferred = old.replicas[0]
     if election is Election.PREFERRED and preferred in valid:
         return preferred, False
@@ -109,11 +160,25 @@ def _elect(
         return old.leader, False
     if valid:
         return valid[0], False
-    if not pool and target.last_leader in candidates:
-        return target.last_leader, False
+    if _all_are_back(target, candidates, rules):
+        return _longest(candidates, rules), True
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
     )
     if may_be_unclean and candidates:
-        return candidates[0], True
+        return _longest(candidates, rules), True
     return NO_LEADER, False
+
+
+def _all_are_back(target: _Target, candidates: list[int], rules: Rules) -> bool:
+    """Whether nobody is eligible any more, and all who were until an unclean stop have said how far
+    their logs reach."""
+    known = target.last_known_elr
+    if target.isr or target.elr or not known:
+        return False
+    return all(b in candidates and b in rules.ends for b in known)
+
+
+def _longest(candidates: list[int], rules: Rules) -> int:
+    """Whose log reaches furthest, as far as is known; of equals, the first of the assignment."""
+    return max(candidates, key=lambda b: rules.ends.get(b, LogEnd(-1, -1)))

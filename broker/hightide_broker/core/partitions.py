@@ -7,15 +7,27 @@ granted only as of the epochs that the controller has. Sources: KIP-497, KIP-841
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import AnyChange, ChangePartition
-from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
-from hightide_broker.core.partition_changes import Election, Rules, change_partition
-from hightide_broker.core.topic_config import TOPIC_KEYS
+from hightide_broker.core.changes import AnyChange, ChangePartition, SetConfig
+from hightide_broker.core.image import (
+    CLUSTER,
+    NO_LEADER,
+    ClusterImage,
+    PartitionState,
+    TopicState,
+)
+from hightide_broker.core.log_ends import LogEnds
+from hightide_broker.core.partition_changes import (
+    Election,
+    Forgot,
+    Rules,
+    change_partition,
+)
+from hightide_broker.core.topic_config import CLUSTER_KEYS, MIN_ISR, TOPIC_KEYS, UNCLEAN
 
 REBALANCE_MAX = 1000
 """Leaders moved in one batch."""
@@ -24,23 +36,20 @@ REBALANCE_MAX = 1000
 class Partitions:
     """Decisions over the partitions of one image."""
 
-    def __init__(self, image: ClusterImage, topic_defaults: Mapping[str, str]) -> None:
+    def __init__(self, image: ClusterImage, defaults: Mapping[str, str]) -> None:
+        """`defaults`: what this controller's own file says, which counts where no record does."""
+        self.log_ends = LogEnds()
         self._image = image
-        self._topic_defaults = topic_defaults
+        self._defaults = defaults
 
-    def setting(self, topic: str, key: str) -> str:
-        """What a topic's configuration key is in effect."""
-        return self._image.topic_config(topic).get(key, self.default(key))
-
-    def default(self, key: str) -> str:
-        """What a topic's key is where the topic does not say."""
-        return self._topic_defaults.get(key, TOPIC_KEYS[key].default)
-
-    def _rules(self, topic: str, is_active: Callable[[int], bool] | None = None) -> Rules:
+    def _rules(
+        self, topic: TopicState, number: int, is_active: Callable[[int], bool] | None = None
+    ) -> Rules:
         return Rules(
             is_active or self._image.is_active,
-            int(self.setting(topic, "min.insync.replicas")),
-            self.setting(topic, "unclean.leader.election.enable") == "true",
+            int(self._image.setting(topic.name, MIN_ISR)),
+            self._image.setting(topic.name, UNCLEAN) == "true",
+            self.log_ends.of(topic.topic_id, number),
         )
 
     def _all(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
@@ -54,38 +63,46 @@ class Partitions:
         """Whether a broker leads anything."""
         return any(partition.leader == broker for _, _, partition in self._all())
 
-    def leaving(self, broker: int, forgets: Callable[[str], bool] | None = None) -> list[AnyChange]:
-        """Take a broker out of every ISR it is in, and elect where it led.
+    def leaving(
+        self,
+        brokers: Collection[int],
+        *,
+        forgot: Callable[[TopicState, PartitionState], Forgot | None] | None = None,
+        is_well: Callable[[int], bool] | None = None,
+    ) -> list[AnyChange]:
+        """Take brokers out of every ISR they are in, and elect where they led.
 
-        `forgets(topic)`: whether its replicas of this topic may have lost what they had.
+        `forgot(topic, partition)`: what their replicas may lack of what they had. `is_well`: who
+        may lead of those that stay, if not every active broker; where nobody may, nobody leads, and
+        the whole ISR stays eligible.
         """
 
         def is_active(other: int) -> bool:
-            return other != broker and self._image.is_active(other)
+            return other not in brokers and self._image.is_active(other)
 
         changes: list[AnyChange] = []
-        for topic, number, partition in self._all():
-            if broker not in partition.replicas:
+        for topic, number, state in self._all():
+            leavers = [b for b in brokers if b in state.replicas]
+            lapses = {b: what for b in leavers if forgot and (what := forgot(topic, state))}
+            had_all = {*state.isr, *state.elr, *state.last_known_elr}
+            if not any(b in state.isr or (b in lapses and b in had_all) for b in leavers):
                 continue
-            forgetful = forgets is not None and forgets(topic.name)
-            concerned = broker in partition.isr or partition.leader == broker
-            if concerned or (forgetful and broker in partition.elr):
-                _add(
-                    changes,
-                    change_partition(
-                        topic.topic_id,
-                        number,
-                        partition,
-                        self._rules(topic.name, is_active),
-                        isr=tuple(b for b in partition.isr if b != broker),
-                        forgetful=broker if forgetful else None,
-                    ),
-                )
+            may_lead: Callable[[int], bool] = is_active
+            isr = tuple(b for b in state.isr if b not in brokers)
+            kept = [b for b in state.isr if b in brokers and b not in lapses]
+            if is_well is not None and kept and not any(map(is_well, isr)):
+                # Whoever else is in sync may be gone, too: it must not lead and commit without
+                # those that come back.
+                isr, may_lead = (), _both(is_active, is_well)
+            rules = self._rules(topic, number, may_lead)
+            change = change_partition(topic.topic_id, number, state, rules, isr=isr, forgot=lapses)
+            _add(changes, change)
         return changes
 
     def lost(self, broker: int, offline: Iterable[c.OfflineReplica]) -> list[AnyChange]:
         """Replicas of a broker serve nobody any more: take them out of ISR and ELR, and elect
-        where they led - but where nobody else could lead, things stay as they are."""
+        where they led - but where nobody else leads or could, things stay as they are: it may
+        be the only one that holds what is committed."""
 
         def is_active(other: int) -> bool:
             return other != broker and self._image.is_active(other)
@@ -102,24 +119,25 @@ class Partitions:
                 topic.topic_id,
                 replica.partition,
                 state,
-                self._rules(topic.name, is_active),
+                self._rules(topic, replica.partition, is_active),
                 isr=tuple(b for b in state.isr if b != broker),
-                forgetful=broker,
+                forgot={broker: Forgot.EVERYTHING},
             )
-            if change is not None and change.leader != NO_LEADER:
+            if change is not None and state.changed(change).leader != NO_LEADER:
                 changes.append(change)
         return changes
 
-    def arriving(self, broker: int) -> list[AnyChange]:
-        """Elect a broker that is unfenced now where nobody leads and it may."""
+    def arriving(self, broker: int, is_well: Callable[[int], bool]) -> list[AnyChange]:
+        """A broker is unfenced now, or said how far its logs reach: elect it, or another one that
+        is well, where nobody leads and somebody may."""
 
         def is_active(other: int) -> bool:
-            return other == broker or self._image.is_active(other)
+            return other == broker or (self._image.is_active(other) and is_well(other))
 
         changes: list[AnyChange] = []
         for topic, number, partition in self._all():
             if partition.leader == NO_LEADER and broker in partition.replicas:
-                rules = self._rules(topic.name, is_active)
+                rules = self._rules(topic, number, is_active)
                 _add(changes, change_partition(topic.topic_id, number, partition, rules))
         return changes
 
@@ -132,12 +150,28 @@ class Partitions:
             if partition.elr and len(partition.isr) >= min(min_isr, len(partition.replicas))
         ]
 
-    def settle(self) -> list[AnyChange]:
-        """What a new controller, whose defaults may be others, has to put right."""
+    def default_changed(self, min_isr: str) -> list[AnyChange]:
+        """The cluster's default of `min.insync.replicas` becomes another one."""
         changes: list[AnyChange] = []
         for topic in self._image.topics.values():
-            changes += self.lowered(topic, int(self.setting(topic.name, "min.insync.replicas")))
+            own = self._image.topic_config(topic.name).get(MIN_ISR, min_isr)
+            changes += self.lowered(topic, int(own))
         return changes
+
+    def settle(self) -> list[AnyChange]:
+        """What a new controller has to put right. The first one of a cluster writes down the
+        defaults that all nodes must agree about, as its own file has them; later ones find them."""
+        known = self._image.cluster_config
+        missing = {
+            key: self._defaults.get(key, TOPIC_KEYS[key].default)
+            for key in CLUSTER_KEYS
+            if key not in known
+        }
+        kind, name = CLUSTER
+        written = [
+            SetConfig(kind=kind, name=name, key=key, value=value) for key, value in missing.items()
+        ]
+        return [*written, *self.default_changed({**known, **missing}[MIN_ISR])]
 
     # -- in-sync replicas --------------------------------------------------------------------------
 
@@ -213,7 +247,7 @@ class Partitions:
                 f"{name}: partition epoch {wish.partition_epoch}, ours is {state.partition_epoch}",
             )
         self._check_isr(name, state, wish)
-        rules, isr = self._rules(topic.name), tuple(wish.isr)
+        rules, isr = self._rules(topic, wish.partition), tuple(wish.isr)
         change = change_partition(topic.topic_id, wish.partition, state, rules, isr=isr)
         if change is None:
             # Granted all the same: the new partition epoch makes earlier proposals too old.
@@ -306,7 +340,11 @@ class Partitions:
             )
         election = Election.UNCLEAN if unclean else Election.PREFERRED
         change = change_partition(
-            topic.topic_id, part.partition, state, self._rules(part.topic), election=election
+            topic.topic_id,
+            part.partition,
+            state,
+            self._rules(topic, part.partition),
+            election=election,
         )
         preferred = state.replicas[0]
         if not unclean and (change is None or change.leader != preferred):
@@ -321,9 +359,11 @@ class Partitions:
             )
         return change
 
-    def rebalance(self) -> list[AnyChange]:
+    def rebalance(self, is_well: Callable[[int], bool]) -> list[AnyChange]:
         """Move leaders back to their preferred replicas, and elect where nobody leads and somebody
-        may; no more than `REBALANCE_MAX` at once."""
+        may, among brokers that are well; no more than `REBALANCE_MAX` at once."""
+
+        is_active = _both(self._image.is_active, is_well)
         changes: list[AnyChange] = []
         for topic, number, partition in self._all():
             if partition.leader == partition.replicas[0]:
@@ -333,7 +373,7 @@ class Partitions:
                 topic.topic_id,
                 number,
                 partition,
-                self._rules(topic.name),
+                self._rules(topic, number, is_active),
                 election=Election.ONLINE if online else Election.PREFERRED,
             )
             if change is not None and change.leader is not None:
@@ -346,3 +386,7 @@ class Partitions:
 def _add(changes: list[AnyChange], change: ChangePartition | None) -> None:
     if change is not None:
         changes.append(change)
+
+
+def _both(one: Callable[[int], bool], other: Callable[[int], bool]) -> Callable[[int], bool]:
+    return lambda broker: one(broker) and other(broker)

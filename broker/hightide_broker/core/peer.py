@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hightide.messages import QuorumReplica
+from hightide.quorum_messages import QuorumReplica
 
 
 @dataclass(slots=True)
@@ -24,6 +24,8 @@ class Peer:
     """The last moment it had everything there was at its fetch before."""
     asked_end: int = -1
     """Our log end at its last fetch."""
+    directory: str = ""
+    """The id of its directory, as it says; empty: it did not."""
 
     def fetched(self, offset: int, *, log_end: int, now: float) -> None:
         """Take a valid fetch into account. A lower offset than before means a lost disk: it is
@@ -40,6 +42,7 @@ class Peer:
         caught_up = self.caught_up_at >= 0
         return QuorumReplica(
             id=self.id,
+            directory=self.directory,
             log_end_offset=self.log_end,
             lag=log_end - self.log_end if known else -1,
             last_fetch_ms_ago=int((now - self.heard_at) * 1000) if known else -1,
@@ -57,7 +60,8 @@ def held_by_majority(ends: list[int]) -> int:
     return sorted(ends, reverse=True)[majority_of(len(ends)) - 1]
 
 
-def last_majority_contact(heard: list[float]) -> float:
-    """When a leader last had a majority with it, itself included; `heard` are the others."""
-    needed = majority_of(len(heard) + 1) - 1
+def last_majority_contact(heard: list[float], *, votes_itself: bool = True) -> float:
+    """When a leader last had a majority with it, itself included if it is a voter; `heard` are the
+    others."""
+    needed = majority_of(len(heard) + votes_itself) - votes_itself
     return sorted(heard, reverse=True)[needed - 1] if needed else float("inf")

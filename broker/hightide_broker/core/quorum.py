@@ -11,9 +11,13 @@ Sources: KIP-595, KIP-630 (snapshots), KIP-1166 (watermark in the fetch).
 
 from __future__ import annotations
 
+import msgspec
+
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.changes import Voter
 from hightide_broker.core.elector import Elector
 from hightide_broker.core.peer import Peer, held_by_majority
 from hightide_broker.core.ready import (
@@ -51,6 +55,7 @@ class Quorum(Elector):
     def step(self, event: Event, now: float) -> Ready:
         """Take one event into account; what its driver has to do now, in order."""
         ready = self._ready = Ready()
+        self._meet_voters(now)
         match event:
             case Tick():
                 pass
@@ -70,6 +75,7 @@ class Quorum(Elector):
                     self._become_resigned(now)
                 elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
                     self._become_unattached(self.epoch, now)
+        self._keep_voters(now)
         self._time_passed(now)
         self._announce(now)
         self._fetch(now)
@@ -125,10 +131,69 @@ class Quorum(Elector):
 
     def _commit_as_leader(self) -> None:
         """What a majority holds is committed, once an entry of this epoch is among it."""
-        ends = [peer.log_end for peer in self._peers.values()] + [self._log.synced_end]
+        ends = [peer.log_end for peer in self._peers.values()]
+        if self._is_voter:
+            ends.append(self._log.synced_end)
         held = held_by_majority(ends)
         if held > self.epoch_start:
             self._commit(held)
+
+    # -- voters ----------------------------------------------------------------------------------
+
+    def _keep_voters(self, now: float) -> None:
+        """A leader records the voters of the configuration once it knows their directories, and
+        leads no more once it is committed that it is none."""
+        if self.role is not Role.LEADER or self.high_watermark <= self.epoch_start:
+            return
+        known = {peer.id: peer.directory for peer in self._peers.values()}
+        self._ready.set_voters = self.membership.first_record(known)
+        if not self._is_voter and self.high_watermark >= self._log.voters_end:
+            self._become_resigned(now)
+
+    def adding(self, request: q.AddVoterRequest, now: float) -> tuple[Voter, ...]:
+        """The voters with one that observes and keeps up; raises `Refused`."""
+        self._check_changeable()
+        peer = self._observers.get(request.id)
+        voters = self.membership.with_voter(
+            Voter(
+                id=request.id,
+                directory=request.directory or (peer.directory if peer else ""),
+                host=request.host,
+                port=request.port,
+            )
+        )
+        keeps_up = peer is not None and peer.log_end >= self.high_watermark
+        if peer is None or not peer.directory or not keeps_up or self._is_silent(peer, now):
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"node {request.id} does not observe the metadata, or has not caught up: start it "
+                f"with a directory made by `hightide storage format --join`, and try again",
+            )
+        if peer.directory != voters[-1].directory:
+            raise Refused(
+                ErrorCode.INVALID_VOTER_KEY,
+                f"node {request.id} observes with directory {peer.directory}, not with "
+                f"{request.directory}",
+            )
+        return voters
+
+    def removing(self, request: q.RemoveVoterRequest) -> tuple[Voter, ...]:
+        """The voters without one; raises `Refused`."""
+        self._check_changeable()
+        return self.membership.without(request.id, request.directory)
+
+    def _check_changeable(self) -> None:
+        """Raise `Refused` unless a change of the voters may begin: one at a time, and not before a
+        new leader knows what is committed."""
+        self._check_leadership(self.epoch)
+        if self.high_watermark < max(self.epoch_start + 1, self._log.voters_end):
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "another change of the voters is not committed yet: try again",
+            )
+
+    def _is_silent(self, peer: Peer, now: float) -> bool:
+        return now >= peer.heard_at + 2 * self.config.fetch_timeout_s
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -170,7 +235,7 @@ class Quorum(Elector):
                 ErrorCode.INVALID_REQUEST, f"offset {part.fetch_offset} lies inside a batch"
             )
         if not parked:
-            peer = self._peer(request.replica_id, now)
+            peer = self._peer(request.replica_id, request.replica_directory, now)
             peer.fetched(part.fetch_offset, log_end=self._log.log_end, now=now)
             self._audience.answered(peer.id)
             self._commit_as_leader()
@@ -192,30 +257,47 @@ class Quorum(Elector):
     def _serve_snapshot(self, request: c.FetchSnapshotRequest, now: float) -> None:
         check_snapshot_fetch(request, self.config)
         self._check_leadership(request.current_leader_epoch)
-        self._peer(request.replica_id, now).heard_at = now
+        if request.replica_id in self._peers:
+            self._peers[request.replica_id].heard_at = now
         self._ready.serve = True
 
-    def _peer(self, node: int, now: float) -> Peer:
-        if node in self._peers:
-            return self._peers[node]
+    def _peer(self, node: int, directory: str, now: float) -> Peer:
+        """The one who fetches: a voter, if it has that voter's directory."""
+        peer = self._observer(node, now)
+        if node in self._peers and self.membership.counts(node, directory):
+            self._observers.pop(node, None)
+            peer = self._peers[node]
+        peer.directory = directory
+        return peer
+
+    def _observer(self, node: int, now: float) -> Peer:
         if node not in self._observers and len(self._observers) >= OBSERVERS_MAX:
             del self._observers[min(self._observers, key=lambda o: self._observers[o].heard_at)]
         return self._observers.setdefault(node, Peer(node, now))
 
     # -- description -----------------------------------------------------------------------------
 
-    def describe(self, now: float) -> tuple[list[m.QuorumReplica], list[m.QuorumReplica]]:
+    def describe(self, now: float) -> tuple[list[q.QuorumReplica], list[q.QuorumReplica]]:
         """Voters and observers as this leader sees them; raises `Refused` where it does not
         lead."""
         self._check_leadership(self.epoch)
         end = self._log.log_end
-        me = m.QuorumReplica(
+        me = q.QuorumReplica(
             id=self.config.node,
+            directory=self.config.directory,
             log_end_offset=end,
             lag=0,
             last_fetch_ms_ago=0,
             last_caught_up_ms_ago=0,
         )
-        voters = [me, *(peer.describe(end, now) for peer in self._peers.values())]
+        voters = [peer.describe(end, now) for peer in self._peers.values()]
+        voters += [me] if self._is_voter else []
         observers = [peer.describe(end, now) for peer in self._observers.values()]
-        return sorted(voters, key=lambda v: v.id), sorted(observers, key=lambda o: o.id)
+        located = [self._located(voter) for voter in sorted(voters, key=lambda v: v.id)]
+        return located, sorted(observers, key=lambda o: o.id)
+
+    def _located(self, voter: q.QuorumReplica) -> q.QuorumReplica:
+        """A voter as the record of the voters has it, whether it was heard of or not."""
+        host, port = self.membership.addresses.get(voter.id, ("", -1))
+        directory = self.membership.directory_of(voter.id) or voter.directory
+        return msgspec.structs.replace(voter, host=host, port=port, directory=directory)

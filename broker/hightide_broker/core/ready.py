@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from hightide.messages import Message
+from hightide_broker.core.changes import Voter
 
 NOBODY = -1
 
@@ -50,6 +51,16 @@ class LogView(Protocol):
     @property
     def last_epoch(self) -> int:
         """The epoch of the last record, 0 if there never was one."""
+        ...
+
+    @property
+    def voters(self) -> tuple[Voter, ...] | None:
+        """By the last record of them, whether it is committed or not; None if there is none."""
+        ...
+
+    @property
+    def voters_end(self) -> int:
+        """The offset after that record."""
         ...
 
     @property
@@ -146,6 +157,8 @@ class Ready:
     """Cut the log here, durably."""
     append: Sequence[memoryview] = ()
     """Batches from the leader, for the end of the log."""
+    set_voters: tuple[Voter, ...] = ()
+    """Append that these are the voters from now on."""
     begin_epoch: bool = False
     """Append the leader change record of this node's new epoch."""
     piece: SnapshotPiece | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -41,6 +42,13 @@ class QuorumConfig:
 
     node: int
     voters: tuple[int, ...]
+    """By configuration: who votes while no record says so."""
+    addresses: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Where those listen."""
+    directory: str = ""
+    """The id of this node's data directory."""
+    joining: bool = False
+    """Whether that was made for a cluster that exists: it observes until a record admits it."""
     cluster_id: str = ""
     election_timeout_s: float = 1.0
     first_pause_s: float | None = 0.1

@@ -29,19 +29,27 @@ def check_cluster(cluster_id: str, config: QuorumConfig) -> None:
         )
 
 
-def check_envelope(
-    cluster_id: str, voter: int, sender: int, epoch: int, config: QuorumConfig
-) -> None:
-    """Raise `Refused` unless a voter of this cluster speaks to this very voter, of an epoch that
-    can be.
-
-    The voters are fixed: a sender who is none by our configuration has another one, and two
-    different ideas of a majority must not meet.
-    """
-    check_cluster(cluster_id or "none", config)
+def check_epoch_range(epoch: int) -> None:
+    """Raise `Refused` for an epoch that cannot be."""
     if not 0 <= epoch <= EPOCH_MAX:
         raise Refused(ErrorCode.INVALID_REQUEST, f"epoch {epoch}, expected 0 to {EPOCH_MAX}")
-    if voter != config.node or voter not in config.voters or sender not in config.voters:
+
+
+def check_addressee(voter: int, directory: str, sender: int, config: QuorumConfig) -> None:
+    """Raise `Refused` unless the request is for this very voter: this node with this directory.
+
+    A sender that knows no directories has no record of the voters, and goes by its configuration.
+    Then ours has to say the same: two different ideas of a majority must not meet. A directory that
+    was made for a cluster that exists is none of those voters.
+    """
+    if voter != config.node or directory not in ("", config.directory):
+        raise Refused(
+            ErrorCode.INVALID_VOTER_KEY,
+            f"node {sender} speaks to voter {voter} with directory {directory or 'unknown'}, this "
+            f"is node {config.node} with directory {config.directory or 'unknown'}",
+        )
+    is_of_config = not config.joining and voter in config.voters and sender in config.voters
+    if not directory and not is_of_config:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
             f"node {sender} speaks to voter {voter}, this is node {config.node} and the voters are "

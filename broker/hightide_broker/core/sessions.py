@@ -42,16 +42,20 @@ class Sessions:
         session = self._sessions.get(broker)
         return session is not None and now < session.heard_at + self.timeout_s
 
+    def is_recent(self, broker: int, now: float) -> bool:
+        """Whether a broker itself spoke to this controller within half a session."""
+        session = self._sessions.get(broker)
+        spoke = session is not None and session.metadata_offset >= 0
+        return spoke and session is not None and now < session.heard_at + self.timeout_s / 2
+
     def end(self, broker: int) -> None:
         """It is fenced."""
         self._sessions.pop(broker, None)
 
-    def expired(self, now: float) -> int | None:
-        """The broker that has been silent longest, if longer than the timeout."""
-        if not self._sessions:
-            return None
-        oldest = min(self._sessions, key=lambda broker: self._sessions[broker].heard_at)
-        return oldest if now >= self._sessions[oldest].heard_at + self.timeout_s else None
+    def expired(self, now: float) -> list[int]:
+        """The brokers that have been silent for longer than the timeout, the longest first."""
+        sessions = sorted(self._sessions.items(), key=lambda entry: entry[1].heard_at)
+        return [b for b, session in sessions if now >= session.heard_at + self.timeout_s]
 
     def next_expiry(self) -> float:
         """When the next session would end."""

@@ -1,7 +1,8 @@
 """The configuration keys of a topic: Kafka's names and units, hightide's `flush` beside them. Pure.
 
-A topic's value is what is set on it, else the broker's default for new topics, else the default
-here.
+A topic's value is what is set on it, else the default: for the keys that decide what is lost, the
+cluster's, which is part of the metadata (`CLUSTER_KEYS`); for all others that of the broker's own
+file; else the default here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from dataclasses import dataclass
 from hightide.errors import ErrorCode, Refused, did_you_mean
 
 _I64_MAX = (1 << 63) - 1
+FLUSH, SYNCED = "flush", "synced"
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+CLUSTER_KEYS = (MIN_ISR, FLUSH, UNCLEAN)
+"""What leaders, followers and controllers must agree about, or committed records get lost: their
+defaults are records, written by the first controller from its own configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,9 @@ TOPIC_KEYS: dict[str, ConfigKey] = {
         ConfigKey("segment.index.bytes", str(10 << 20), "the largest index of a segment", low=64),
         ConfigKey("index.interval.bytes", "4096", "bytes between two index entries"),
         ConfigKey("max.message.bytes", "1048588", "the largest batch a producer may send"),
-        ConfigKey("min.insync.replicas", "1", "in-sync replicas that acks=all needs", low=1),
+        ConfigKey(MIN_ISR, "1", "in-sync replicas that acks=all needs", low=1),
         ConfigKey(
-            "unclean.leader.election.enable",
+            UNCLEAN,
             "false",
             "whether a replica that may miss records may lead when no other is left",
             choices=("true", "false"),
@@ -105,11 +112,11 @@ TOPIC_KEYS: dict[str, ConfigKey] = {
         ),
         ConfigKey("file.delete.delay.ms", "60000", "how long a deleted segment's file stays"),
         ConfigKey(
-            "flush",
-            "synced",
+            FLUSH,
+            SYNCED,
             "synced: a record counts as replicated once it is on disk; replicated: once it is in "
             "the page cache of every in-sync replica, as in Kafka",
-            choices=("synced", "replicated"),
+            choices=(SYNCED, "replicated"),
         ),
     )
 }
@@ -122,10 +129,12 @@ class TopicConfig:
     values: Mapping[str, str]
 
     @classmethod
-    def of(cls, set_on_topic: Mapping[str, str], broker_defaults: Mapping[str, str]) -> TopicConfig:
-        """Defaults, then the broker's, then the topic's own."""
+    def of(cls, in_metadata: Mapping[str, str], broker_defaults: Mapping[str, str]) -> TopicConfig:
+        """Defaults, then the broker's, but for what the whole cluster must agree about, then what
+        the metadata says (`ClusterImage.topic_settings`)."""
         defaults = {name: key.default for name, key in TOPIC_KEYS.items()}
-        return cls({**defaults, **broker_defaults, **set_on_topic})
+        own = {key: value for key, value in broker_defaults.items() if key not in CLUSTER_KEYS}
+        return cls({**defaults, **own, **in_metadata})
 
     def number(self, name: str) -> int:
         """A whole number."""
@@ -152,7 +161,7 @@ class TopicConfig:
     @property
     def synced(self) -> bool:
         """Whether only synced records count as replicated."""
-        return self.values["flush"] == "synced"
+        return self.values[FLUSH] == SYNCED
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:

@@ -16,8 +16,9 @@ from hightide.apis import Api
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
-from hightide_broker.core.image import NO_LEADER, ClusterImage, TopicState
-from hightide_broker.core.topic_config import TOPIC_KEYS, TopicConfig
+from hightide_broker.core.image import CLUSTER, NO_LEADER, ClusterImage, TopicState
+from hightide_broker.core.leaderless import why_nobody_leads
+from hightide_broker.core.topic_config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.runtime.server import Reply
@@ -113,7 +114,7 @@ class AdminHandlers:
                     )
                 )
             else:
-                topics.append(_topic_metadata(topic))
+                topics.append(_topic_metadata(topic, image))
         return Reply(
             m.MetadataResponse(
                 cluster_id=self._metadata.cluster_id,
@@ -243,6 +244,8 @@ class AdminHandlers:
     def _config_entries(self, resource: m.ConfigResource) -> list[m.ConfigEntry]:
         if resource.kind == "topic":
             return self._topic_entries(resource.name)
+        if (resource.kind, resource.name) == CLUSTER:
+            return self._cluster_entries()
         if resource.kind == "broker" and resource.name == str(self._broker):
             return [
                 m.ConfigEntry(
@@ -256,14 +259,30 @@ class AdminHandlers:
             ]
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            f"{resource.kind} {resource.name!r}, expected a topic or broker {self._broker}",
+            f"{resource.kind} {resource.name!r}, expected a topic, broker {self._broker}, or the "
+            f"cluster, which has no name",
         )
+
+    def _cluster_entries(self) -> list[m.ConfigEntry]:
+        """What holds for all topics that do not say themselves."""
+        known = self._metadata.image.cluster_config
+        keys = [TOPIC_KEYS[name] for name in CLUSTER_KEYS]
+        return [
+            m.ConfigEntry(
+                name=key.name,
+                value=known.get(key.name, key.default),
+                default=known.get(key.name, key.default) == key.default,
+                doc=key.doc,
+            )
+            for key in keys
+        ]
 
     def _topic_entries(self, topic: str) -> list[m.ConfigEntry]:
         if topic not in self._metadata.image.topics:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
         set_here = self._metadata.image.topic_config(topic)
-        config = TopicConfig.of(set_here, self._config.topic_defaults())
+        in_metadata = self._metadata.image.topic_settings(topic)
+        config = TopicConfig.of(in_metadata, self._config.topic_defaults())
         return [
             m.ConfigEntry(
                 name=key.name,
@@ -275,7 +294,7 @@ class AdminHandlers:
         ]
 
 
-def _topic_metadata(topic: TopicState) -> m.TopicMetadata:
+def _topic_metadata(topic: TopicState, image: ClusterImage) -> m.TopicMetadata:
     partitions = [
         m.PartitionMetadata(
             partition=number,
@@ -284,6 +303,9 @@ def _topic_metadata(topic: TopicState) -> m.TopicMetadata:
             replicas=list(state.replicas),
             isr=list(state.isr),
             elr=list(state.elr),
+            last_known_elr=list(state.last_known_elr),
+            last_leader=state.last_leader,
+            message=why_nobody_leads(f"{topic.name}-{number}", state, image.is_active),
             error=ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else None,
         )
         for number, state in enumerate(topic.partitions)

@@ -35,6 +35,8 @@ CONTROLLER_APIS = (
     "alter_configs",
     "elect_leaders",
     "describe_quorum",
+    "add_voter",
+    "remove_voter",
 )
 """What the active controller decides."""
 
@@ -82,7 +84,7 @@ class ControllerChannel:
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
             f"no controller was active within {patience_s:g} s; the quorum of "
-            f"{self._quorum.core.config.voters} needs a majority",
+            f"{self._quorum.core.membership.voters} needs a majority",
         )
 
     async def _ask_once(self, request: m.Message, timeout_s: float) -> tuple[m.Message, int]:

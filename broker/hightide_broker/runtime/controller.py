@@ -19,10 +19,11 @@ import trio
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import Random
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.changes import AnyChange, RegisterBroker
+from hightide_broker.core.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.controller import Controller, Decision
 from hightide_broker.core.image import ClusterImage
 from hightide_broker.runtime.lifelines import Lifelines
@@ -138,7 +139,8 @@ class ControllerShell:
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s
                     if self._config.text("auto.leader.rebalance.enable") == "true":
-                        self._append(core.partitions.rebalance())
+                        is_well = core.brokers.who_is_well(trio.current_time())
+                        self._append(core.partitions.rebalance(is_well))
             except Refused as refusal:
                 if term.committed.closed is not None:
                     raise
@@ -238,7 +240,17 @@ class ControllerShell:
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
-            case m.DescribeQuorumRequest():
+            case q.AddVoterRequest():
+                voters = self._quorum.core.adding(request, now)
+                reply = q.AddVoterResponse(directory=voters[-1].directory)
+                return Decision([SetVoters(voters=voters)], reply)
+            case q.RemoveVoterRequest():
+                directory = self._quorum.core.membership.directory_of(request.id)
+                voters = self._quorum.core.removing(request)
+                return Decision(
+                    [SetVoters(voters=voters)], q.RemoveVoterResponse(directory=directory)
+                )
+            case q.DescribeQuorumRequest():
                 return Decision([], self._quorum.describe(self._cluster_id))
         name = type(request).__name__
         raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is no request to a controller")

@@ -56,6 +56,8 @@ class Fetchers:
         self.image = ClusterImage()
         """The newest metadata: where the brokers are."""
         self.broker = broker
+        self.broker_epoch = -1
+        """The registration of this process, which need not be the newest one of its id."""
         self.wait_s = config.seconds("replica.fetch.wait.max.ms")
         self.patience_s = config.seconds("replica.socket.timeout.ms")
         self.partition_bytes = config.number("replica.fetch.max.bytes")
@@ -67,9 +69,10 @@ class Fetchers:
         self._following: Following | None = None
         self._ended = trio.Event()
 
-    async def run(self, following: Following) -> None:
-        """Fetch until cancelled, or told to stop."""
-        self._following = following
+    async def run(self, following: Following, broker_epoch: int) -> None:
+        """Fetch until cancelled, or told to stop, as the process that was registered as
+        `broker_epoch`."""
+        self._following, self.broker_epoch = following, broker_epoch
         try:
             async with trio.open_nursery() as nursery:
                 pool = ConnectionPool(self._network, nursery, client_id=f"follower-{self.broker}")
@@ -217,7 +220,7 @@ class LeaderFetcher:
         fetchers, wait_s = self._fetchers, self._wait_s()
         request = m.FetchRequest(
             replica_id=fetchers.broker,
-            replica_epoch=fetchers.image.broker_epoch(fetchers.broker),
+            replica_epoch=fetchers.broker_epoch,
             max_wait_ms=int(wait_s * 1000),
             max_bytes=fetchers.response_bytes,
             partitions=[part for _, part in asked],

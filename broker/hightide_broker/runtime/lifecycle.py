@@ -7,7 +7,7 @@ not silence. A newer registration of its id ends it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -29,6 +29,17 @@ _FATAL = (
 )
 
 
+class Reports(Protocol):
+    """What there is to tell the controller of this broker's replicas."""
+
+    troubles: Watermark
+    """Rises when it should be told at once."""
+
+    def offline(self) -> list[c.OfflineReplica]: ...
+
+    def leaderless(self) -> list[c.LeaderlessReplica]: ...
+
+
 class BrokerLifecycle:
     """Registration and heartbeats of this broker."""
 
@@ -39,7 +50,7 @@ class BrokerLifecycle:
         *,
         broker: int,
         config: BrokerConfig,
-        offline: Callable[[], list[c.OfflineReplica]],
+        replicas: Reports,
     ) -> None:
         self.broker_epoch = -1
         self.unfenced = trio.Event()
@@ -47,7 +58,7 @@ class BrokerLifecycle:
         self._channel = channel
         self._applied = applied
         self._broker = broker
-        self._offline = offline
+        self._replicas = replicas
         self._interval_s = config.seconds("broker.heartbeat.interval.ms")
         self._stopping = False
         self._beating = trio.Lock()
@@ -76,6 +87,7 @@ class BrokerLifecycle:
         """Send heartbeats until cancelled, or until `stop` takes over."""
         pause = RETRY_S
         while True:
+            troubles = self._replicas.troubles.value
             try:
                 async with self._beating:
                     if self._stopping:
@@ -91,7 +103,8 @@ class BrokerLifecycle:
             if not reply.fenced and not self.unfenced.is_set():
                 await self._applied.wait_for(offset)
                 self.unfenced.set()
-            await trio.sleep(RETRY_S if reply.fenced else self._interval_s)
+            with trio.move_on_after(RETRY_S if reply.fenced else self._interval_s):
+                await self._replicas.troubles.wait_for(troubles + 1)
 
     async def _beat(self, *, stopping: bool = False) -> tuple[c.BrokerHeartbeatResponse, int]:
         request = c.BrokerHeartbeatRequest(
@@ -99,7 +112,8 @@ class BrokerLifecycle:
             broker_epoch=self.broker_epoch,
             metadata_offset=self._applied.value,
             want_shut_down=stopping,
-            offline=self._offline(),
+            offline=self._replicas.offline(),
+            leaderless=self._replicas.leaderless(),
         )
         reply, offset = await self._channel.ask(request, timeout_s=self._interval_s)
         assert isinstance(reply, c.BrokerHeartbeatResponse)

@@ -28,10 +28,17 @@ from hightide.records import (
     iter_batches,
     parse_header,
 )
-from hightide_broker.core.changes import AnyChange, Change, decode_change, encode_change
+from hightide_broker.core.changes import (
+    AnyChange,
+    Change,
+    SetVoters,
+    Voter,
+    decode_change,
+    encode_change,
+)
 from hightide_broker.core.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
-from hightide_broker.storage.log import Log, SyncJob, UnexpectedAppendOffset
+from hightide_broker.storage.log import Log, UnexpectedAppendOffset
 from hightide_broker.storage.segment import FileSlice, LogConfig
 from hightide_broker.storage.snapshots import (
     SnapshotDamaged,
@@ -43,6 +50,7 @@ from hightide_broker.storage.snapshots import (
     remove_parts,
     remove_snapshot,
 )
+from hightide_broker.storage.sync_job import SyncJob, carry_out
 
 log = logging.getLogger("hightide.metadata")
 
@@ -50,6 +58,8 @@ METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic."""
 
 
+_VOTERS_TAG = b"\xa6voters"
+"""In the bytes of every record of the voters; a batch without it is not decoded to look for one."""
 CHANGES_BYTES_MAX = 32 << 20
 """Of one batch: well below what readers take."""
 
@@ -75,6 +85,8 @@ class MetadataLog:
         self._directory = directory
         self._clock = clock
         self._gathering: SnapshotWriter | None = None
+        self._voters: list[tuple[int, tuple[Voter, ...]]] = []
+        """(where the record ends, the voters from then on), oldest first."""
         disk.make_dirs(directory)
         remove_parts(disk, directory)
         self._snapshots = [SnapshotId(*each) for each in list_snapshots(disk, directory)]
@@ -94,7 +106,9 @@ class MetadataLog:
         job = self._log.begin_sync()
         if job is not None:
             disk.sync_now(job.files, job.directories)
+            self._log.epochs.write()
             self._log.finish_sync(job)
+        self._find_voters()
 
     def _open(self, config: LogConfig) -> Log:
         disk, directory = self._disk, self._directory
@@ -174,6 +188,31 @@ class MetadataLog:
     def earliest_snapshot(self) -> SnapshotId | None:
         return self._snapshots[0] if self._snapshots else None
 
+    @property
+    def voters(self) -> tuple[Voter, ...] | None:
+        return self._voters[-1][1] if self._voters else None
+
+    @property
+    def voters_end(self) -> int:
+        return self._voters[-1][0] if self._voters else 0
+
+    def _find_voters(self) -> None:
+        """Every record of the voters, in the latest snapshot and in the log."""
+        self._voters = []
+        latest = self.latest_snapshot
+        if latest is not None:
+            self._note_voters(self.load_snapshot(latest), latest.end_offset)
+        for header, batch in self._log.batches(self.log_start):
+            self._note_batch(header, batch)
+
+    def _note_batch(self, header: BatchHeader, batch: Buffer) -> None:
+        if _VOTERS_TAG in bytes(batch) and not header.is_control:
+            values = values_of(open_batch(batch, header))
+            self._note_voters([decode_change(value or b"") for value in values], header.next_offset)
+
+    def _note_voters(self, changes: Sequence[Change], end: int) -> None:
+        self._voters += [(end, each.voters) for each in changes if isinstance(each, SetVoters)]
+
     def is_boundary(self, offset: int) -> bool:
         if offset in (self.log_start, self.log_end):
             return True
@@ -189,6 +228,7 @@ class MetadataLog:
         fields = {"type": "leader_change", "leader": leader, "voters": list(voters)}
         self._log.epochs.assign(epoch, self.log_end)
         try:
+            self._log.epochs.write()
             self._write([msgspec.msgpack.encode(fields)], epoch, attributes=CONTROL)
         except DiskError as error:
             raise MetadataFailed(str(error)) from error
@@ -207,7 +247,9 @@ class MetadataLog:
                 f"{CHANGES_BYTES_MAX} at most: ask for less at a time",
             )
         try:
-            return self._write(values, epoch).base_offset
+            first = self._write(values, epoch).base_offset
+            self._note_voters(changes, self.log_end)
+            return first
         except DiskError as error:
             if not error.full:
                 raise MetadataFailed(str(error)) from error
@@ -237,6 +279,7 @@ class MetadataLog:
                         f"{header.leader_epoch}, the log ends at {self.log_end} in epoch {epoch}"
                     )
                 self._log.append_as_follower(batch, header, now_ms=self._clock.now_ms())
+                self._note_batch(header, batch)
         except (CorruptBatch, UnexpectedAppendOffset) as error:
             log.error("the leader sent what cannot be appended: %s", error)
             return False
@@ -253,6 +296,7 @@ class MetadataLog:
             self._log.truncate_to(offset)
         except DiskError as error:
             raise MetadataFailed(str(error)) from error
+        self._voters = [each for each in self._voters if each[0] <= self.log_end]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -302,7 +346,7 @@ class MetadataLog:
         """Flush and close."""
         job = self._log.finish()
         if job is not None:
-            await self._disk.sync(job.files, job.directories)
+            await carry_out(job, self._disk)
         self._log.close()
 
     # -- snapshots -------------------------------------------------------------------------------
@@ -417,6 +461,7 @@ class MetadataLog:
             if snapshot not in self._snapshots:
                 self._snapshots.append(snapshot)
             self._begin_behind(snapshot)
+            self._find_voters()
         except SnapshotDamaged as error:
             log.error("the leader sent a snapshot that is none: %s", error)
             return False

@@ -23,8 +23,9 @@ class Peers:
     def __init__(
         self, network: Network, addresses: Mapping[int, tuple[str, int]], *, node: int
     ) -> None:
+        """`addresses` may change meanwhile."""
         self._network = network
-        self._addresses = dict(addresses)
+        self._addresses = addresses
         self._client_id = f"node-{node}"
         self._pool: ConnectionPool | None = None
 
@@ -45,7 +46,10 @@ class Peers:
         `RequestTimedOut`, `ApiError`, or `RemoteProtocolError`."""
         address = self._addresses.get(node)
         if address is None or self._pool is None:
-            raise NotSent(f"node {node} has no address in controller.quorum.voters")
+            raise NotSent(
+                f"node {node} has no address here: neither controller.quorum.voters nor a record "
+                f"of the voters names it"
+            )
         with trio.move_on_after(timeout_s):
             try:
                 connection = await self._pool.connection(*address)

@@ -17,9 +17,10 @@ import trio
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
 from hightide.ports import Random
-from hightide_broker.core.changes import Change
+from hightide_broker.core.changes import Change, SetVoters, Voter
 from hightide_broker.core.quorum import Quorum
 from hightide_broker.core.ready import (
     NOBODY,
@@ -43,12 +44,12 @@ from hightide_broker.runtime.server import Reply
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.watermark import Wake, Watermark
 from hightide_broker.runtime.witness import Witness
-from hightide_broker.storage.log import SyncJob
 from hightide_broker.storage.quorum_state import (
     QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
+from hightide_broker.storage.sync_job import SyncJob
 
 log = logging.getLogger("hightide.quorum")
 
@@ -80,9 +81,11 @@ class QuorumDriver:
         syncer: Syncer,
         random: Random,
         request_timeout_s: float,
+        addresses: dict[int, tuple[str, int]] | None = None,
         witness: Witness | None = None,
     ) -> None:
-        """Raises `QuorumStateDamaged`."""
+        """`addresses`: where other nodes listen, kept as the records of the voters say. Raises
+        `QuorumStateDamaged`."""
         state = read_quorum_state(disk, directory)
         ballot = Ballot(state.leader_epoch, state.leader_id, state.voted_id)
         self.core = Quorum(config, metadata, ballot, random=random.random, now=trio.current_time())
@@ -99,6 +102,8 @@ class QuorumDriver:
         self._peers = peers
         self._syncer = syncer
         self._request_timeout_s = request_timeout_s
+        self._addresses = {} if addresses is None else addresses
+        self._addresses.update(self.core.membership.addresses)
         self._witness = witness
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
@@ -144,7 +149,7 @@ class QuorumDriver:
             return
         was_leader = self.core.is_leader
         self.step(Resign())
-        if was_leader and len(self.core.config.voters) > 1:
+        if was_leader and self.core.membership.others:
             with trio.move_on_after(self._request_timeout_s / 4):
                 while self.core.leader == self.node:
                     await self.moved()
@@ -157,6 +162,7 @@ class QuorumDriver:
         if ready.ballot is not None:
             self._persist(ready.ballot)
         outcome = self._change_log(ready)
+        self._addresses.update(self.core.membership.addresses)
         for sending in ready.send:
             if self._has_ended:
                 break  # the node is being stopped, and others did not hear of it in time
@@ -191,9 +197,11 @@ class QuorumDriver:
         if ready.begin_epoch:
             core = self.core
             self.metadata.append_leader_change(
-                core.epoch, leader=core.leader, voters=core.config.voters
+                core.epoch, leader=core.leader, voters=core.membership.voters
             )
             self._appended()
+        if ready.set_voters:
+            self._record_voters(ready.set_voters)
         for data in ready.append:
             usable = self.metadata.replicate(data, epoch=self.core.epoch)
             self._appended()
@@ -207,6 +215,17 @@ class QuorumDriver:
                 return LogSynced()
         return None if usable else Unusable()
 
+    def _record_voters(self, voters: tuple[Voter, ...]) -> None:
+        """Append what only the configuration said so far; with a later step, if there is no room
+        now."""
+        try:
+            self.metadata.append([SetVoters(voters=voters)], self.core.epoch)
+        except Refused as refusal:
+            log.warning("the voters are not recorded yet: %s", refusal.message)
+        else:
+            log.info("the voters are %s", [(voter.id, voter.directory) for voter in voters])
+            self._appended()
+
     def append(self, changes: Sequence[Change], epoch: int) -> int:
         """Append changes as the leader of `epoch`; the offset of the first one.
 
@@ -216,6 +235,8 @@ class QuorumDriver:
             raise not_controller(self.leader)
         first = self.metadata.append(changes, epoch)
         self._appended()
+        if any(isinstance(change, SetVoters) for change in changes):
+            self.step(Tick())  # they count from here on
         return first
 
     def _appended(self) -> None:
@@ -365,10 +386,10 @@ class QuorumDriver:
             wake = Wake()
             self._parked[wake] = None
 
-    def describe(self, cluster_id: str) -> m.DescribeQuorumResponse:
+    def describe(self, cluster_id: str) -> q.DescribeQuorumResponse:
         """The quorum as its leader sees it; raises `Refused` elsewhere."""
         voters, observers = self.core.describe(trio.current_time())
-        return m.DescribeQuorumResponse(
+        return q.DescribeQuorumResponse(
             cluster_id=cluster_id,
             leader=self.core.leader,
             epoch=self.core.epoch,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from hightide.errors import ErrorCode, Refused
+from hightide.errors import CorruptBatch, ErrorCode, Refused
 from hightide.records import BatchHeader, stamp_append_time
 from hightide_broker.core.follower import Follower
 from hightide_broker.core.image import NO_LEADER, PartitionState
@@ -24,8 +24,9 @@ from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.core.validation import check_produced
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.watermark import Wake, Watermark
-from hightide_broker.storage.log import Log, OffsetOutOfRange, SyncJob
+from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
+from hightide_broker.storage.sync_job import SyncJob
 
 
 class Appended(NamedTuple):
@@ -70,6 +71,7 @@ class Replica:
         high_watermark: int,
         inflated_max: int,
         offline: str = "",
+        troubles: Watermark | None = None,
         now: Callable[[], float] = trio.current_time,
     ) -> None:
         self.topic = topic
@@ -88,6 +90,8 @@ class Replica:
         self.needs_sync = False
         self.syncing = False
         self.log_is_missing = log is None
+        self._troubles = troubles
+        """How often the controller had something to hear at once."""
         self._log = log
         self.tell: Callable[[Replica], None] = _tell_nobody
         """Told of this replica after each change of role or offset; see `witness.py`."""
@@ -228,6 +232,8 @@ class Replica:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
             self.offline, self.is_damaged = why, damaged
+            if self._troubles is not None:
+                self._troubles.advance(self._troubles.value + 1)
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
             self._wake_followers(refusal)
             self._end_deletes(refusal)
@@ -436,6 +442,9 @@ class Replica:
         except SegmentDamage as damage:
             self.go_offline(advice(damage), damaged=True)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
+        except CorruptBatch as error:
+            # It is as it was stored, and nobody can read what is in it.
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
         except DiskError as error:
             raise self._storage_refusal(error) from error
         return found if found is None or found.offset < self.committed.value else None

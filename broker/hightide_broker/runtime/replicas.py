@@ -18,6 +18,7 @@ from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
+from hightide_broker.config_keys import KEYS
 from hightide_broker.core.changes import (
     AnyChange,
     ChangePartition,
@@ -27,16 +28,19 @@ from hightide_broker.core.changes import (
 )
 from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.ports import Disk, DiskError
+from hightide_broker.ports import Disk, DiskError, NodeMustStop
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.opening import NOWHERE, Opener
 from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.watermark import Watermark
 from hightide_broker.runtime.witness import Witness
+from hightide_broker.storage.aside import DELETE, doom, is_partition, set_aside
 from hightide_broker.storage.checkpoint import TopicPartition
 from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.storage.sync_job import carry_out
 
 log = logging.getLogger("hightide.replicas")
 
@@ -81,6 +85,10 @@ class Replicas:
         """Replicas that wait for room on the disk to be made or to lead."""
         self._mending: dict[TopicPartition, trio.Event] = {}
         self._image = ClusterImage()
+        self._broker_epoch = -1
+        self.troubles = Watermark()
+        """Rises when there is something that the controller should hear at once: a replica went
+        offline, or nobody leads it."""
         self.checkpoints = Checkpoints(disk, directory)
         self._opener = Opener(disk, directory, self.checkpoints, clean=clean)
 
@@ -145,6 +153,19 @@ class Replicas:
             if replica.offline and key not in self._starved
         ]
 
+    def leaderless(self) -> list[c.LeaderlessReplica]:
+        """How far the logs reach that nobody leads."""
+        return [
+            c.LeaderlessReplica(
+                topic_id=replica.topic_id,
+                partition=replica.partition,
+                last_epoch=replica.log.epochs.epoch_for_offset(replica.log.log_end - 1),
+                log_end=replica.log.log_end,
+            )
+            for replica in self._by_name.values()
+            if replica.leader is None and replica.follower is None and not replica.offline
+        ]
+
     async def mend(self) -> None:
         """Let damaged replicas begin again with what is whole, where somebody else leads and
         nobody relies on them: the leader sends the rest."""
@@ -168,11 +189,10 @@ class Replicas:
 
     def _is_relied_on(self, state: PartitionState) -> bool:
         """Whether this broker may hold records that nobody else has."""
-        return self._broker in (*state.isr, *state.elr, state.leader, state.last_leader)
+        return self._broker in (*state.isr, *state.elr, *state.last_known_elr, state.leader)
 
     async def _mend(self, replica: Replica) -> None:
-        if not self.lower_recovery_point(replica, 0):
-            return
+        self.lower_recovery_point(replica, 0)
         log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
         replica.close_log()
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
@@ -197,10 +217,15 @@ class Replicas:
 
     # -- following the metadata ------------------------------------------------------------------
 
+    def registered(self, broker_epoch: int) -> None:
+        """The controller knows this process as `broker_epoch`; before anything is loaded."""
+        self._broker_epoch = broker_epoch
+
     async def load(self, image: ClusterImage) -> None:
         """Open every replica the image assigns to this broker; directories of others are set
         aside."""
         self._see_brokers(image)
+        self._warn_of_own_defaults(image)
         wanted: dict[str, TopicState] = {}
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
@@ -212,20 +237,13 @@ class Replicas:
                     self._follow_state(self._by_name[(topic.name, number)], state)
         for name in self._disk.list(self.directory):
             path = f"{self.directory}/{name}"
-            if name.endswith("-delete"):
+            if name.endswith(DELETE):
                 self._doomed[path] = None
-            elif self._is_partition(name) and name not in wanted:
-                log.warning(
-                    "%s belongs to no topic of this cluster, set aside as %s-stray", path, path
-                )
-                self._disk.rename(path, f"{path}-stray")
-
-    def _is_partition(self, name: str) -> bool:
-        stem, dash, number = name.rpartition("-")
-        is_directory = self._disk.exists(f"{self.directory}/{name}/partition.metadata")
-        return (
-            bool(stem and dash and number.isdigit()) and name != METADATA_DIRECTORY and is_directory
-        )
+            elif name not in (*wanted, METADATA_DIRECTORY) and is_partition(
+                self._disk, self.directory, name
+            ):
+                aside = set_aside(self._disk, self.directory, name)
+                log.warning("%s belongs to no topic of this cluster, set aside: %s", path, aside)
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
@@ -241,8 +259,9 @@ class Replicas:
                 and change.topic_id in image.topics_by_id
             ):
                 touched[(change.topic_id, change.partition)] = None
-            elif isinstance(change, SetConfig) and change.kind == "topic":
-                self._update_config(image, change.name)
+            elif isinstance(change, SetConfig):
+                concerned = [change.name] if change.kind == "topic" else list(image.topics)
+                self._update_config(image, concerned)
         for topic_id, number in touched:
             topic = image.topics_by_id[topic_id]
             state = topic.partitions[number]
@@ -252,6 +271,14 @@ class Replicas:
                 self._follow_state(self._by_name[(topic.name, number)], state)
 
     def _see_brokers(self, image: ClusterImage) -> None:
+        """Raises `NodeMustStop` once another process is this broker: what is decided for that one
+        must not be done here, where the disk is another one."""
+        known = image.broker_epoch(self._broker)
+        if known != self._broker_epoch:
+            raise NodeMustStop(
+                f"broker {self._broker} was registered by another process (epoch {known}, this one "
+                f"has {self._broker_epoch}): this one was taken for dead, and stops"
+            )
         self._image = image
         self._fetchers.image = image
         active = {b: state.epoch for b, state in image.brokers.items() if image.is_active(b)}
@@ -272,7 +299,7 @@ class Replicas:
                     replica.become_leader(
                         state,
                         broker=self._broker,
-                        broker_epoch=self.broker_epoch(self._broker),
+                        broker_epoch=self._broker_epoch,
                         active=self._active,
                         lag_max_s=self._lag_max_s,
                     )
@@ -281,6 +308,8 @@ class Replicas:
                 self.mark_dirty(replica)
             elif state.leader_epoch > replica.leader_epoch:
                 replica.become_follower(state, pause_max_s=self._pause_max_s)
+                if replica.follower is None:
+                    self.troubles.advance(self.troubles.value + 1)
                 self.mark_dirty(replica)
                 self._fetchers.follow(replica)
         except DiskError as error:
@@ -292,14 +321,27 @@ class Replicas:
                 replica.go_offline(str(error))
 
     def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
-        return TopicConfig.of(image.topic_config(topic), self._defaults)
+        return TopicConfig.of(image.topic_settings(topic), self._defaults)
 
-    def _update_config(self, image: ClusterImage, topic: str) -> None:
-        config = self._topic_config(image, topic)
+    def _update_config(self, image: ClusterImage, topics: list[str]) -> None:
+        configs = {topic: self._topic_config(image, topic) for topic in topics}
         for replica in self:
-            if replica.topic == topic:
+            config = configs.get(replica.topic)
+            if config is not None:
                 replica.update_config(config)
                 self.mark_dirty(replica)
+
+    def _warn_of_own_defaults(self, image: ClusterImage) -> None:
+        """Say it where this node's file sets what the cluster has another record of."""
+        for name in self._config.given:
+            key, own = KEYS[name].topic_key, self._config.text(name)
+            recorded = image.cluster_config.get(key, own)
+            if recorded != own:
+                log.warning(
+                    "%s=%s is not used: in this cluster %s is %s (`hightide configs alter cluster` "
+                    "changes it for all nodes)",
+                    *(name, own, key, recorded),
+                )
 
     async def _open_or_create(
         self, image: ClusterImage, topic: TopicState, number: int, *, must_reach: int = NOWHERE
@@ -329,6 +371,7 @@ class Replicas:
             high_watermark=self.checkpoints.high_watermarks.get((topic.name, number), 0),
             inflated_max=self._inflated_max,
             offline=opened.why,
+            troubles=self.troubles,
         )
         replica.is_damaged = opened.is_damaged
         if opened.is_starved:
@@ -353,16 +396,13 @@ class Replicas:
                 continue
             del self._by_name[key]
             replica.resign(replica.leader_epoch, why)
-            path = f"{self.directory}/{replica.name}"
-            doomed = f"{path}.{topic_id}-delete"
             try:
                 if not replica.offline:
                     replica.log.close()
                 replica.offline = "the topic was deleted"
-                self._disk.rename(path, doomed)
-                self._doomed[doomed] = None
+                self._doomed[doom(self._disk, self.directory, replica.name, topic_id)] = None
             except DiskError as error:
-                log.error("deleting %s failed, it is left behind: %s", path, error)
+                log.error("deleting %s failed, it is left behind: %s", replica.name, error)
 
     async def _until_mended(self, topic_id: str) -> None:
         """Nobody may be at work in directories that are about to be renamed."""
@@ -382,22 +422,22 @@ class Replicas:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def lower_recovery_point(self, replica: Replica, offset: int) -> bool:
+    def lower_recovery_point(self, replica: Replica, offset: int) -> None:
         """A replica's log is about to be cut at `offset`; see `Checkpoints`."""
-        return self.checkpoints.lower_recovery_point((replica.topic, replica.partition), offset)
+        self.checkpoints.lower_recovery_point((replica.topic, replica.partition), offset)
 
-    async def checkpoint_high_watermarks(self) -> None:
-        """Keep the watermarks of all replicas."""
+    async def checkpoint_high_watermarks(self) -> bool:
+        """Keep the watermarks of all replicas; whether they are kept."""
         known = self.checkpoints.high_watermarks
         marks = {
             key: known.get(key, 0) if replica.offline else replica.high_watermark
             for key, replica in self._by_name.items()
         }
-        await self.checkpoints.keep_high_watermarks(marks)
+        return await self.checkpoints.keep_high_watermarks(marks)
 
-    async def checkpoint_recovery_points(self) -> None:
-        """Keep what is durable, and the log starts; indexes are written so that they need no
-        rebuild."""
+    async def checkpoint_recovery_points(self) -> bool:
+        """Keep what is durable, and the log starts, and say whether they are kept; indexes are
+        written so that they need no rebuild."""
         known = self.checkpoints
         points: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
@@ -415,7 +455,7 @@ class Replicas:
             points[key] = replica.log.synced_end
             if replica.log.log_start > replica.log.segment_bases()[0]:
                 starts[key] = replica.log.log_start
-        await known.keep_recovery_points(points, starts)
+        return await known.keep_recovery_points(points, starts)
 
     async def sync_all(self) -> None:
         """Make everything written so far durable."""
@@ -434,14 +474,16 @@ class Replicas:
                 replica.log.write_snapshot(replica.log.log_end, replica.producers.snapshot())
                 job = replica.log.finish()
                 if job is not None:
-                    await self._disk.sync(job.files, job.directories)
+                    await carry_out(job, self._disk)
                     replica.finish_sync(job)
             except DiskError as error:
                 log.error("closing %s failed: %s", replica.name, error)
                 whole = False
-        await self.checkpoint_high_watermarks()
-        await self.checkpoint_recovery_points()
+        whole = await self.checkpoint_high_watermarks() and whole
+        whole = await self.checkpoint_recovery_points() and whole
         for replica in self:
             if not replica.offline:
+                # What was appended meanwhile is in no checkpoint.
+                whole = whole and replica.log.synced_end == replica.log.log_end
                 replica.log.close()
         return whole

@@ -30,12 +30,16 @@ class Meta:
     cluster_id: str
     node_id: int
     directory_id: str
+    joining: bool = False
+    """Whether the directory was made for a cluster that existed already: who forgot everything does
+    not vote before it is admitted again (KIP-853)."""
 
     def format(self) -> bytes:
-        """Kafka's properties file."""
+        """Kafka's properties file, with one line more."""
+        joining = "joining=true\n" if self.joining else ""
         return (
             f"version={FORMAT_VERSION}\ncluster.id={self.cluster_id}\n"
-            f"node.id={self.node_id}\ndirectory.id={self.directory_id}\n"
+            f"node.id={self.node_id}\ndirectory.id={self.directory_id}\n{joining}"
         ).encode()
 
 
@@ -51,7 +55,12 @@ def read_meta(disk: Disk, directory: str) -> Meta | None:
             raise WrongDirectory(
                 f"{path} has version {pairs['version']}, expected {FORMAT_VERSION}"
             )
-        return Meta(pairs["cluster.id"], int(pairs["node.id"]), pairs["directory.id"])
+        return Meta(
+            pairs["cluster.id"],
+            int(pairs["node.id"]),
+            pairs["directory.id"],
+            pairs.get("joining") == "true",
+        )
     except (KeyError, ValueError) as error:
         raise WrongDirectory(f"{path} is damaged: {error!r}") from error
 

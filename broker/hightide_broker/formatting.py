@@ -1,0 +1,73 @@
+"""A node's data directory: whose it is, and what is in a new one before the node starts.
+
+A directory is made once, by somebody who says so (`hightide storage format`, the first `hightide
+up`). A node that finds none does not make one: it would forget what it promised, and vote.
+"""
+
+from __future__ import annotations
+
+from hightide.ports import Random
+from hightide_broker.config import BrokerConfig, ConfigError
+from hightide_broker.ports import Disk
+from hightide_broker.runtime.controller import random_id
+from hightide_broker.runtime.replicas import METADATA_DIRECTORY
+from hightide_broker.storage.directory import (
+    Meta,
+    WrongDirectory,
+    check_owner,
+    format_directory,
+    read_meta,
+)
+from hightide_broker.storage.quorum_state import QUORUM_STATE, QuorumState, write_quorum_state
+from hightide_broker.storage.runs import make_runs
+
+
+def directory_of(config: BrokerConfig) -> str:
+    """`log.dirs` without a slash at its end; raises `ConfigError`."""
+    directory = config.text("log.dirs").rstrip("/")
+    if not directory:
+        raise ConfigError("log.dirs is empty, expected a directory")
+    return directory
+
+
+class NotFormatted(WrongDirectory):
+    """The data directory is empty: it was never made, is not mounted, or was lost."""
+
+
+def format_node(config: BrokerConfig, disk: Disk, random: Random, *, joining: bool = False) -> Meta:
+    """Make a directory this node's, if it is not yet: for a new cluster, or, `joining`, for one
+    that exists, where it has no vote before it is admitted. Raises `WrongDirectory`, `DiskError`.
+    """
+    directory = directory_of(config)
+    node = config.number("node.id")
+    cluster = config.text("cluster.id") or None
+    disk.make_dirs(directory)
+    meta = read_meta(disk, directory)
+    if meta is None:
+        meta = Meta(cluster or random_id(random), node, random_id(random), joining)
+        metadata = f"{directory}/{METADATA_DIRECTORY}"
+        disk.make_dirs(metadata)
+        if not disk.exists(f"{metadata}/{QUORUM_STATE}"):
+            write_quorum_state(disk, metadata, QuorumState())
+        make_runs(disk, directory)
+        # The directory itself may have been made by somebody who did not sync its name.
+        disk.sync_now([], [directory, directory.rpartition("/")[0] or "."])
+        # Last: from here on, a quorum state that is missing was lost.
+        format_directory(disk, directory, meta)
+    check_owner(directory, meta, cluster_id=cluster, node_id=node)
+    return meta
+
+
+def read_directory(config: BrokerConfig, disk: Disk) -> Meta:
+    """Whose the directory is. Raises `NotFormatted`, `WrongDirectory` or `DiskError`."""
+    directory, node = directory_of(config), config.number("node.id")
+    meta = read_meta(disk, directory)
+    if meta is None:
+        raise NotFormatted(
+            f"{directory}, the data directory of node {node}, is not formatted: if it held data, "
+            f"mount or restore it; if that is lost, make it anew for the cluster that exists "
+            f"(hightide storage format --join, or hightide up --replace {node}); for a new "
+            f"cluster: hightide storage format"
+        )
+    check_owner(directory, meta, cluster_id=config.text("cluster.id") or None, node_id=node)
+    return meta

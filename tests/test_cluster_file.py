@@ -1,0 +1,170 @@
+"""`cluster.json`: written so that a loss of power leaves it, and told of when it is damaged.
+
+Goal: a cluster that was planned is still known after a loss of power; a file that cannot be read is
+never taken for a cluster without nodes; and `up` begins with the nodes that there were, or says
+what to do. Method: every sync of the process is watched; then commands on three nodes whose
+directories are locked, as if their processes ran, so that none is started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+
+import pytest
+from powerkit import Power
+
+from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.storage.directory import Meta, format_directory
+from hightide_cli.failures import CONFLICT
+from hightide_cli.main import main
+from hightide_cli.processes import make_plan, read_plan
+
+NOBODY = 99_999_999
+"""No process has this id: whatever is sent to it reaches nobody."""
+DAMAGES = {
+    "no bytes": b"",
+    "zeros": bytes(300),
+    "half of it": b'{\n  "cluster_id": "from-before",\n  "nodes": [\n    {\n      "node": 1,',
+    "no object": b"[]",
+    "another object": b"{}",
+    "no nodes": b'{"cluster_id": "from-before", "nodes": []}',
+    "nodes without ids": b'{"cluster_id": "from-before", "nodes": [{"port": 9000}]}',
+    "no text": b"\xff\xfe\x00",
+}
+DAMAGED = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+
+
+# --- what a loss of power leaves ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("below", ["data", "a/b/data"])
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_plan_survives_a_loss_of_power(tmp_path, monkeypatch, below, brokers):
+    power = Power(monkeypatch, tmp_path)
+    plan = make_plan(tmp_path / below, brokers=brokers, split=False, port=9000)
+    assert power.lost(tmp_path / below / "cluster.json") == ""
+    assert read_plan(tmp_path / below) == plan
+    assert os.listdir(tmp_path / below) == ["cluster.json"]
+
+
+def test_a_plan_that_cannot_be_made_durable_is_no_plan(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            make_plan(tmp_path / "data", brokers=1, split=False, port=9000)
+    assert make_plan(tmp_path / "data", brokers=1, split=False, port=9000).processes
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+class Running:
+    """A cluster of three nodes that seem to run, and the command line beside it."""
+
+    def __init__(self, data):
+        self.data = data
+        self.file = data / "cluster.json"
+        self.plan = make_plan(data, brokers=3, split=False, port=9000)
+        self._locks = []
+        for process, port in self.plan.nodes:
+            meta = Meta(self.plan.cluster_id, process.node, f"dir-{process.node}")
+            format_directory(RealDisk(), str(process.directory), meta)
+            facts = {"node": process.node, "host": "127.0.0.1", "port": port, "pid": NOBODY}
+            for path, text in (
+                (process.ready_file, json.dumps(facts)),
+                (process.log_file, "it serves\n"),
+                (process.directory / ".lock", f"{NOBODY}\n"),
+            ):
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+            self._locks.append((process.directory / ".lock").open())
+            fcntl.flock(self._locks[-1], fcntl.LOCK_EX)
+
+    def end(self):
+        for lock in self._locks:
+            lock.close()
+
+
+@pytest.fixture
+def running(tmp_path):
+    made = Running(tmp_path / "data")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, running):
+    """Run a command on the cluster's data: its exit code, and what it said."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["hightide", *words, "--data", str(running.data)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return end.value.code, said.out, " ".join(said.err.split())
+
+    return run
+
+
+@DAMAGED
+def test_the_nodes_are_listed_or_it_is_said_that_the_file_is_damaged(running, command, damage):
+    running.file.write_bytes(damage)
+    code, out, said = command("ps", "-o", "json")
+    if code == 0:
+        assert [row["node"] for row in json.loads(out)] == [1, 2, 3]
+    else:
+        assert "cluster.json" in said
+
+
+@DAMAGED
+@pytest.mark.parametrize("words", [["--node", "2"], ["--node", "2", "-n", "1"]])
+def test_a_log_is_found_or_it_is_said_that_the_file_is_damaged(running, command, damage, words):
+    running.file.write_bytes(damage)
+    code, out, said = command("logs", *words)
+    if code == 0:
+        assert "it serves" in out
+    else:
+        assert "cluster.json" in said
+
+
+@DAMAGED
+@pytest.mark.parametrize("words", [[], ["-n", "3"]])
+def test_up_begins_with_the_nodes_that_there_were_or_says_what_to_do(
+    running, command, damage, words
+):
+    running.file.write_bytes(damage)
+    code, _, said = command("up", "--detach", *words)
+    if "already running" in said:
+        assert code == CONFLICT
+        assert read_plan(running.data) == running.plan
+    else:
+        assert code != 0
+        assert "cluster.json" in said
+        assert running.file.read_bytes() == damage, "nobody's guess stands in its place"
+
+
+@DAMAGED
+def test_a_cluster_that_cannot_be_stopped_is_not_said_to_be_down(
+    running, command, damage, monkeypatch
+):
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr("hightide_cli.processes.STOP_TIMEOUT_S", 0.0)
+    running.file.write_bytes(damage)
+    code, _, said = command("down")
+    assert code != 0
+    assert "cluster.json" in said or len(sent) == 3
+
+
+def test_without_a_file_there_is_no_cluster(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hightide", "ps", "-o", "json", "--data", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, json.loads(capsys.readouterr().out)) == (0, [])
