@@ -8,6 +8,7 @@ had, in order: what a crash at any moment may leave.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import trio
 
@@ -56,10 +57,18 @@ class HeldDisk(RealDisk):
         self._doors.append(made)
         return made
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         if threading.get_ident() != self._loop:
             for door in self._doors:
                 if path.endswith(f"/{door.name}"):
                     door.stop()
-        super().replace(path, data)
-        self.written.append((path, data))
+        is_old = False
+
+        def asked() -> bool:
+            nonlocal is_old
+            is_old = unless is not None and unless()
+            return is_old
+
+        super().replace(path, data, unless=asked)
+        if not is_old:
+            self.written.append((path, data))

@@ -51,10 +51,10 @@ class CountingDisk(SimDisk):
         self.reads += operation == "read" and not self.in_worker
         super().fail_if_told(path, operation)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         if not self.in_worker:
             self.blocked.append(path)
-        super().replace(path, data)
+        super().replace(path, data, unless=unless)
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         if not self.in_worker:

@@ -279,16 +279,16 @@ def test_a_lagging_file_whose_log_has_a_damaged_header_below_is_not_mended_by_gu
 
 
 def stale_log(disk: SimDisk, *, epoch: int) -> None:
-    """A log that was cut at 12 and goes on with batches of `epoch`, whose file was written once
-    more, by a thread that had been told to before the cut."""
+    """A log that was cut at 12 and goes on with batches of `epoch`, whose file is from before the
+    cut."""
     log = create(disk)
     for start in range(0, 20, 4):
         fill(log, 4, epoch=start // 4)
-    late = log.epochs.writing()
+    older = dict(log.epochs.entries)
     log.truncate_to(12)
     fill(log, 8, epoch=epoch)
     stop(disk, log)
-    late()
+    disk.replace(PATH, text(older))
     assert dict(EpochCache.load(disk, PATH).entries) == {0: 0, 1: 4, 2: 8, 3: 12, 4: 16}
 
 
@@ -334,7 +334,7 @@ def compacted_log(disk: SimDisk, has_own_key: Callable[[int], bool]) -> dict[int
 def test_a_lagging_file_of_a_compacted_log_is_mended(keys, count, clean):
     """There are gaps, and the last batch of a segment may have no records."""
     epochs = compacted_log(SimDisk(), OWN_KEYS[keys])
-    for recovery_point in [END] if clean else [base + 1 for base in epochs]:
+    for recovery_point in [END] if clean else range(1, END + 1):
         disk = SimDisk()
         compacted_log(disk, OWN_KEYS[keys])
         lag(disk, text({epoch: 2 * epoch for epoch in range(count)}))

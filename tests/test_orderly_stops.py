@@ -151,11 +151,11 @@ class DiskWithALateComer(SimDisk):
 
     late: Callable[[], object] | None = None
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         if self.late is not None and path.endswith(HIGH_WATERMARKS):
             late, self.late = self.late, None
             late()
-        super().replace(path, data)
+        super().replace(path, data, unless=unless)
 
 
 @pytest.mark.parametrize("flush", ["synced", "replicated"])

@@ -273,6 +273,12 @@ _KEYS = (
         "ms",
         low=1,
     ),
+    Key(
+        "controller.quorum.auto.join.enable",
+        "false",
+        "a controller whose directory was made for a cluster that exists becomes a voter by itself",
+        choices=("true", "false"),
+    ),
     Key("broker.heartbeat.interval.ms", "2s", "how often a broker says it is alive", "ms", low=1),
     Key(
         "broker.session.timeout.ms",

@@ -41,6 +41,7 @@ from hightide_broker.runtime.groups import GroupHandlers
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.housekeeping import Housekeeping
 from hightide_broker.runtime.isr import IsrChanges
+from hightide_broker.runtime.joining import join
 from hightide_broker.runtime.lifecycle import BrokerLifecycle
 from hightide_broker.runtime.lifelines import Lifelines
 from hightide_broker.runtime.metadata_log import MetadataLog
@@ -345,6 +346,8 @@ class Node:
             nursery.start_soon(self.publisher.run)
             if self.controller is not None:
                 nursery.start_soon(self.controller.run)
+                if self.config.text("controller.quorum.auto.join.enable") == "true":
+                    nursery.start_soon(self._join_quorum)
                 nursery.start_soon(
                     self._lifelines.run, self.publisher.applied, lambda: self.publisher.image
                 )
@@ -389,6 +392,11 @@ class Node:
             nursery.start_soon(self._housekeeping.run)
         self.serving.set()
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
+
+    async def _join_quorum(self) -> None:
+        host, port = self.config.advertised_host, self.advertised_port
+        membership = self.quorum.core.membership
+        await join(membership, self.channel, node=self.id, host=host, port=port)
 
     async def _leave(self, listener: Listener, accepting: trio.CancelScope) -> bool:
         """Hand everything on, finish requests, close the logs; whether all is whole on disk."""

@@ -122,9 +122,10 @@ class Disk(Protocol):
 
     def read_file(self, path: str) -> bytes: ...
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         """Write a small file durably and all at once: tmp, sync, rename, sync the directory. Others
-        may replace it at the same time; the last one stays."""
+        may replace it at the same time; the last one stays. Not if `unless` says so, which is asked
+        when nobody else is at work on this file any more."""
         ...
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:

@@ -88,6 +88,7 @@ class Fetching:
         if self._searching:
             others = self._membership.sources
             if not others:
+                self._due = _NEVER
                 return
             self._source = others[self._probes % len(others)]
             self._probes += 1

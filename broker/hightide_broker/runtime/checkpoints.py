@@ -28,6 +28,7 @@ from hightide_broker.storage.checkpoint import (
     read_offsets,
     write_offsets,
 )
+from hightide_broker.storage.versions import Versions
 
 log = logging.getLogger("hightide.checkpoints")
 
@@ -40,12 +41,10 @@ class OffsetFile:
     def __init__(self, disk: Disk, path: str) -> None:
         self.offsets: Offsets = {}
         """As they were given last, on the disk already or about to be."""
-        self.is_behind = False
-        """Whether the file may say something else: a write is under way, or has failed."""
         self._disk = disk
         self._path = path
-        self._given = self._written = 0
-        self._changing, self._writing = threading.Lock(), threading.Lock()
+        self._versions = Versions()
+        self._changing = threading.Lock()
         try:
             self.offsets = read_offsets(disk, path)
         except MalformedCheckpoint as error:
@@ -55,15 +54,10 @@ class OffsetFile:
         """Make something else of it, durably, before anything else happens; raises `DiskError`."""
         with self._changing:
             offsets = change(self.offsets)
-            if offsets == self.offsets and not self.is_behind:
+            if offsets == self.offsets and not self._versions.is_behind:
                 return
             number = self._give(offsets)
         self._write(number, offsets)
-        self._settled(number)
-
-    async def put(self, offsets: Offsets) -> bool:
-        """Have these, in a worker thread; whether that could be done."""
-        return await self.bring(self.give(offsets))
 
     def give(self, offsets: Offsets) -> int:
         """These are to be had, by a write that is to be begun (`bring`)."""
@@ -73,31 +67,27 @@ class OffsetFile:
     async def bring(self, number: int) -> bool:
         """Write what was given under this number, in a worker thread; whether that could be done.
         Nothing is written if it has been overtaken."""
-        if number != self._given:
+        if number != self._versions.given:
             return True
-        offsets = self.offsets
         try:
-            await self._disk.in_thread(partial(self._write, number, offsets))
+            await self._disk.in_thread(partial(self._write, number, self.offsets))
         except DiskError as error:
             log.warning("checkpoint not written, the last one stays: %s", error)
             return False
-        self._settled(number)
         return True
 
+    async def put(self, offsets: Offsets) -> bool:
+        """Have these, in a worker thread; whether that could be done."""
+        return await self.bring(self.give(offsets))
+
     def _give(self, offsets: Offsets) -> int:
-        self.offsets, self.is_behind = offsets, True
-        self._given += 1
-        return self._given
+        self.offsets = offsets
+        return self._versions.give()
 
     def _write(self, number: int, offsets: Offsets) -> None:
-        with self._writing:
-            if number > self._written:
-                write_offsets(self._disk, self._path, offsets)
-                self._written = number
-
-    def _settled(self, number: int) -> None:
-        if number == self._given:
-            self.is_behind = False
+        self._versions.write(
+            number, lambda unless: write_offsets(self._disk, self._path, offsets, unless=unless)
+        )
 
 
 class Checkpoints:

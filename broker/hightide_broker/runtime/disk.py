@@ -267,9 +267,11 @@ class RealDisk:
         with _mapped(path, "read"), open(path, "rb") as file:
             return file.read()
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         temporary = f"{path}.tmp"
         with _mapped(path, "replace"), self._replacing.of(path):
+            if unless is not None and unless():
+                return
             descriptor = os.open(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
             )

@@ -469,10 +469,7 @@ class Replica:
                 f"{self.name}: offset {offset}, expected -1 or 0 to {self.committed.value} "
                 f"(the high watermark)",
             )
-        try:
-            moved = log.advance_log_start(target)
-        except DiskError as error:
-            raise self._storage_refusal(error) from error
+        moved = log.advance_log_start(target)
         if moved:
             self._wake_followers(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
         self._advance_deleted()

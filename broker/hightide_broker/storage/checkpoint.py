@@ -9,7 +9,7 @@ Source: Kafka's CheckpointFile. Files are replaced atomically by the Disk port.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 from hightide_broker.ports import Disk
@@ -64,10 +64,16 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(
+    disk: Disk,
+    path: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    unless: Callable[[], bool] | None = None,
+) -> None:
     """Replace an offset checkpoint; lines are sorted by topic and partition."""
     entries = sorted((topic, partition, offset) for (topic, partition), offset in offsets.items())
-    disk.replace(path, format_entries(entries))
+    disk.replace(path, format_entries(entries), unless=unless)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
@@ -83,9 +89,15 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     return entries
 
 
-def write_epochs(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> None:
+def write_epochs(
+    disk: Disk,
+    path: str,
+    entries: Iterable[tuple[int, int]],
+    *,
+    unless: Callable[[], bool] | None = None,
+) -> None:
     """Replace a leader epoch checkpoint."""
-    disk.replace(path, format_entries(entries))
+    disk.replace(path, format_entries(entries), unless=unless)
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: str) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from hightide.records import BatchHeader
 from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
+from hightide_broker.storage.versions import Versions
 
 UNDEFINED = (-1, -1)
 """No such epoch, no such offset."""
@@ -27,7 +28,7 @@ class EpochCache:
         self._disk = disk
         self._path = path
         self._entries: list[tuple[int, int]] = entries if entries is not None else []
-        self._changes = self._written = 0
+        self._versions = Versions()
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> EpochCache:
@@ -51,7 +52,7 @@ class EpochCache:
     @property
     def is_ahead(self) -> bool:
         """Whether there is more than in the file."""
-        return self._changes > self._written
+        return self._versions.is_behind
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`; whether anything changed.
@@ -68,7 +69,7 @@ class EpochCache:
         ):
             self._entries.pop()
         self._entries.append((epoch, start_offset))
-        self._changes += 1
+        self._versions.give()
         return True
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
@@ -97,7 +98,7 @@ class EpochCache:
         if len(kept) == len(self._entries):
             return False
         self._entries = kept
-        self._changes += 1
+        self._versions.give()
         return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
@@ -107,7 +108,7 @@ class EpochCache:
         if above == 0 or (self._entries[above - 1][1] == start_offset and above == 1):
             return False
         self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
-        self._changes += 1
+        self._versions.give()
         return True
 
     def agrees_with(self, header_at: Callable[[int], BatchHeader | None]) -> bool:
@@ -139,17 +140,19 @@ class EpochCache:
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
-        self._changes += 1
+        self._versions.give()
 
     def write(self) -> None:
         """Replace the file, durably."""
+        self._versions.give()
         self.writing()()
 
     def writing(self) -> Callable[[], None]:
-        """What replaces the file by what is known now, in any thread. If something newer was
-        written meanwhile, the next sync writes that again."""
-        return partial(self._write, self._changes, list(self._entries))
+        """What replaces the file by what is known now, in any thread; nothing, if something newer
+        was written meanwhile."""
+        return partial(self._write, self._versions.given, list(self._entries))
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
-        write_epochs(self._disk, self._path, entries)
-        self._written = number
+        self._versions.write(
+            number, lambda unless: write_epochs(self._disk, self._path, entries, unless=unless)
+        )

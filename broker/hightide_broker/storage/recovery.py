@@ -36,6 +36,7 @@ from hightide.records import (
 )
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.checkpoint import LEADER_EPOCHS
+from hightide_broker.storage.epoch_lag import catch_up
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.indexing import (
     has_sound_indexes,
@@ -50,6 +51,7 @@ from hightide_broker.storage.segment import (
     file_name,
 )
 
+OFFSET_MAX = (1 << 63) - 1
 PAGE_BYTES = 4096
 LEADING_ZEROS_MAX = 12
 """A batch may begin with so many zeros: small offset, small length."""
@@ -84,7 +86,7 @@ class Recovery:
     def __str__(self) -> str:
         parts = [f"scanned {self.scanned_bytes} bytes"]
         parts += self.cut
-        parts += [f"rebuilt the indexes of {name}" for name in self.rebuilt]
+        parts += [f"rebuilt {name}" for name in self.rebuilt]
         parts += [f"removed {name}" for name in self.removed]
         return "; ".join(parts)
 
@@ -148,8 +150,9 @@ def _load(
     cache = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
     if epochs is not None and not rebuild_epochs:
         cache = epochs
-    if epochs is not None and not rebuild_epochs and _lags(cache, segments, recovery_point):
-        cache.rebuild(_headers_below(segments, recovery_point))
+    # A clean stop without a recovery point is trusted as a whole.
+    trusted = recovery_point if recovery_point or not clean else OFFSET_MAX
+    if not rebuild_epochs and catch_up(cache, segments, start, trusted):
         recovery.rebuilt.append(LEADER_EPOCHS)
     as_left = clean and _is_as_it_was_left(segments, recovery_point, recovery)
     if rebuild_epochs or not as_left:
@@ -202,26 +205,6 @@ def _begins_late(epochs: EpochCache, log_start: int) -> bool:
     """Whether the cache knows nothing of the log's first records: it was cut to a new log start,
     and a crash brought back what had been deleted. An epoch that is asked for would be missed."""
     return bool(epochs.entries) and epochs.entries[0][1] > log_start
-
-
-def _lags(epochs: EpochCache, segments: list[Segment], recovery_point: int) -> bool:
-    """Whether the file was not written since the last epochs below the recovery point began: those
-    batches will not be scanned, and their epochs would be missed. A damaged header is not ours to
-    find."""
-    try:
-        header = _headers_at(segments)(recovery_point - 1) if recovery_point else None
-    except SegmentDamage:
-        return False
-    return header is not None and epochs.epoch_for_offset(header.base_offset) < header.leader_epoch
-
-
-def _headers_below(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
-    """The headers of all batches that begin below an offset; nothing behind is looked at."""
-    for segment in segments:
-        for header, _ in segment.headers():
-            yield header
-            if header.next_offset >= offset:
-                return
 
 
 def _headers_at(segments: list[Segment]) -> Callable[[int], BatchHeader | None]:
