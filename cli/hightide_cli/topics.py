@@ -350,15 +350,19 @@ def configs() -> None:
     """Describe and alter configurations."""
 
 
-@configs.command(name="describe", epilog="Example: hightide configs describe topic orders")
-@click.argument("kind", type=click.Choice(["topic", "broker"]))
-@click.argument("name")
+@configs.command(
+    name="describe",
+    epilog="Examples: hightide configs describe topic orders · hightide configs describe cluster",
+)
+@click.argument("kind", type=click.Choice(["topic", "broker", "cluster"]))
+@click.argument("name", default="")
 @click.option("--all", "everything", is_flag=True, help="Defaults too.")
 @client_options
 def describe_configs(
     kind: str, name: str, everything: bool, bootstrap: str, output: str, timeout_s: float
 ) -> None:
-    """The keys of a topic or a broker that are set, or all of them."""
+    """The keys of a topic, a broker, or the cluster that are set, or all of them."""
+    _check_name(kind, name)
 
     async def work() -> Any:
         async with admin(bootstrap, timeout_s) as client:
@@ -373,10 +377,12 @@ def describe_configs(
 
 
 @configs.command(
-    name="alter", epilog="Example: hightide configs alter topic orders --set flush=replicated"
+    name="alter",
+    epilog="Examples: hightide configs alter topic orders --set flush=replicated · "
+    "hightide configs alter cluster --set min.insync.replicas=2",
 )
-@click.argument("kind", type=click.Choice(["topic"]))
-@click.argument("name")
+@click.argument("kind", type=click.Choice(["topic", "cluster"]))
+@click.argument("name", default="")
 @click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a key.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
 @bootstrap_option
@@ -389,13 +395,26 @@ def alter_configs(
     bootstrap: str,
     timeout_s: float,
 ) -> None:
-    """Set the configuration of a topic."""
+    """Set the configuration of a topic, or what holds for all topics that do not say themselves:
+    min.insync.replicas, flush and unclean.leader.election.enable of the cluster."""
+    _check_name(kind, name)
     if not set_ and not unset:
         raise click.UsageError("nothing to alter: give --set or --unset")
 
     async def work() -> None:
         async with admin(bootstrap, timeout_s) as client:
-            await client.alter_topic_configs(name, set_=parse_pairs(set_, "--set"), unset=unset)
+            pairs = parse_pairs(set_, "--set")
+            if kind == "cluster":
+                await client.alter_cluster_configs(set_=pairs, unset=unset)
+            else:
+                await client.alter_topic_configs(name, set_=pairs, unset=unset)
 
     run(work)
-    say(f"altered {kind} {name}: {json.dumps(parse_pairs(set_, '--set'))}")
+    say(f"altered {f'{kind} {name}'.strip()}: {json.dumps(parse_pairs(set_, '--set'))}")
+
+
+def _check_name(kind: str, name: str) -> None:
+    """The cluster has no name, everything else has one."""
+    if (kind == "cluster") == bool(name):
+        expected = "no name" if name else "a name"
+        raise click.UsageError(f"{kind} {name!r}, expected {expected} after {kind}")

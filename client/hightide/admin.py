@@ -157,7 +157,7 @@ class Admin(GroupAdmin):
     # -- configs ---------------------------------------------------------------------------------
 
     async def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
-        """Every key of a `topic` or a `broker` (by id) with its value."""
+        """Every key of a `topic`, a `broker` (by id), or the `cluster` (no name) with its value."""
         resource = m.ConfigResource(kind=kind, name=name)
         request = m.DescribeConfigsRequest(resources=[resource])
         reply: m.DescribeConfigsResponse
@@ -178,7 +178,19 @@ class Admin(GroupAdmin):
         self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
     ) -> None:
         """Set keys of a topic, or take them back to their defaults."""
-        change = m.ConfigChange(kind="topic", name=topic, set=dict(set_ or {}), unset=list(unset))
+        await self._alter_configs("topic", topic, set_, unset)
+
+    async def alter_cluster_configs(
+        self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set what holds for all topics that do not say themselves: `min.insync.replicas`, `flush`,
+        `unclean.leader.election.enable`; or take it back to the built-in default."""
+        await self._alter_configs("cluster", "", set_, unset)
+
+    async def _alter_configs(
+        self, kind: str, name: str, set_: Mapping[str, str] | None, unset: Sequence[str]
+    ) -> None:
+        change = m.ConfigChange(kind=kind, name=name, set=dict(set_ or {}), unset=list(unset))
         reply: m.AlterConfigsResponse = await self._call(m.AlterConfigsRequest(resources=[change]))
         raise_first(reply.resources, broker=self.cluster.last_asked)
 

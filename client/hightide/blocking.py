@@ -333,6 +333,12 @@ class Admin(Blocking):
         """Set keys of a topic, or take them back to their defaults."""
         self._run(partial(self._async.alter_topic_configs, topic, set_=set_, unset=unset))
 
+    def alter_cluster_configs(
+        self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set what holds for all topics that do not say themselves."""
+        self._run(partial(self._async.alter_cluster_configs, set_=set_, unset=unset))
+
     def describe_cluster(self) -> m.DescribeClusterResponse:
         """The brokers, fenced ones too, and the active controller."""
         return self._run(self._async.describe_cluster)

@@ -1,15 +1,18 @@
-"""A disk in memory that can crash, tear, fill up and fail: the other implementation of
+"""A disk in memory that can crash, tear, fill up, fail and be replaced: the other implementation of
 `ports.Disk`.
 
-Every file keeps its bytes as the process sees them and the prefix that has been synced; every
-directory the names that are durable. `crash` makes the durable state the only one, and decides by
-the given randomness what happens to bytes that were never synced: all lost, all kept, cut at any
-byte, or whole 4 KiB pages lost out of order (they read as zeros).
+`crash` makes the durable state the only one, and decides by the given randomness what happens to
+the rest. Bytes that were never synced: all lost, all kept, cut at any byte, or whole 4 KiB pages
+lost out of order (they read as zeros). Names: what was done to a directory (a name made, renamed,
+removed) and not synced is kept up to any place in its order; a directory whose own name is lost is
+lost with all in it. After a failed sync there are bytes that no later sync makes durable. How files
+and directories do all that is in `disk_inodes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
 import trio
@@ -18,37 +21,58 @@ import trio.lowlevel
 from hightide.ports import Random
 from hightide.records import Buffer
 from hightide_broker.ports import DiskError, DiskFile, LockHeld
+from hightide_broker.simulation.disk_inodes import (
+    A_DIRECTORY,
+    MISSING,
+    NO_DIRECTORY,
+    PAGE_BYTES,
+    Directory,
+    DiskCopy,
+    Flush,
+    Inode,
+    Node,
+    directory_of,
+    entry,
+    find,
+    names_in,
+    require_movable,
+    require_short,
+)
+
+__all__ = ["PAGE_BYTES", "DiskCopy", "SimDisk", "SimFile", "SimLock"]
 
 T = TypeVar("T")
-PAGE_BYTES = 4096
-
-
-class _Inode:
-    """A file's bytes. `synced` is what a crash leaves for sure."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.synced = b""
+TEMPORARY_SUFFIX = ".tmp"
+"""`replace` writes beside its file first, under a name that ends so."""
 
 
 class SimFile:
     """Implements `ports.DiskFile`."""
 
-    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
+    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
         self._disk = disk
         self._path = path
-        self.inode = inode
+        self._inode = inode
+        self._evictions: int | None = disk.evictions
+        """None: it was detached."""
 
     @property
     def path(self) -> str:
         return self._path
 
+    def held(self, operation: str) -> Inode:
+        """What is open here."""
+        if self._evictions is not None and self._evictions != self._disk.evictions:
+            self._inode = self._disk.inode(self._path, operation)
+            self._evictions = self._disk.evictions
+        return self._inode
+
     def size(self) -> int:
-        return len(self.inode.data)
+        return len(self._inode.data)
 
     def read(self, position: int, size: int) -> bytes:
         self._disk.fail_if_told(self._path, "read")
-        return bytes(self.inode.data[position : position + size])
+        return bytes(self.held("read").data[position : position + size])
 
     def read_into(self, view: memoryview, position: int) -> int:
         data = self.read(position, len(view))
@@ -58,259 +82,406 @@ class SimFile:
     def append(self, data: Buffer) -> None:
         self._disk.fail_if_told(self._path, "write")
         self._disk.take_room(self._path, len(data))
-        self.inode.data += data
+        inode = self.held("write")
+        inode.append(data)
+        self._disk.resized(inode, len(data))
 
     def truncate(self, size: int) -> None:
         self._disk.fail_if_told(self._path, "truncate")
-        del self.inode.data[size:]
+        inode = self.held("truncate")
+        cut = len(inode.data) - size
+        assert cut >= 0, f"{self._path} has {len(inode.data)} bytes and is cut to {size}"
+        inode.truncate(size)
+        self._disk.resized(inode, -cut)
+
+    def rewrite(self, position: int) -> None:
+        self._disk.fail_if_told(self._path, "write")
+        self.held("write").rewrite(position)
 
     def duplicate_descriptor(self) -> None:
         return None
+
+    def detach(self) -> None:
+        self.held("open")
+        self._evictions = None
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 class SimLock:
-    """Implements `ports.Lock`."""
+    """Implements `ports.Lock`; what is locked is the file, whatever becomes of its name."""
 
-    def __init__(self, held: set[str], path: str) -> None:
-        self._held = held
-        self._path = path
+    def __init__(self, inode: Inode) -> None:
+        self._inode = inode
+        inode.holder = self
 
     def release(self) -> None:
-        self._held.discard(self._path)
+        if self._inode.holder is self:
+            self._inode.holder = None
 
 
 class SimDisk:
-    """Implements `ports.Disk`. Directories exist when they were made; paths are keys."""
+    """Implements `ports.Disk`. Paths begin at the root or, without a `/`, at the place where the
+    process runs; both are directories that are always there."""
 
     def __init__(self, *, capacity: int = 1 << 40, sync_latency_s: float = 0.0) -> None:
         self.capacity = capacity
         self.sync_latency_s = sync_latency_s
         self.sync_count = 0
-        self._files: dict[str, _Inode] = {}
-        self._durable: dict[str, _Inode] = {}
-        self._directories: dict[str, None] = {}
-        self._locks: set[str] = set()
+        self.evictions = 0
+        self._starts = {"/": Directory(), "": Directory()}
+        self._used = 0
+        """Bytes of all files that have a name."""
+        self._emptied = 0
+        """Directories so far; no two are emptied in the same order."""
+        self._locked: list[Inode] = []
         self._failures: dict[tuple[str, str], str] = {}
+        self._failures_once: list[tuple[str, str, str]] = []
 
     # -- faults ----------------------------------------------------------------------------------
 
     def fail(self, operation: str, path_part: str, why: str = "Input/output error") -> None:
-        """From now on `operation` (read, write, sync, truncate, replace) on such paths fails."""
+        """From now on `operation` (read, write, sync, truncate, replace, or mkdir of a new one) on
+        such paths fails. A sync that fails leaves bytes that no later one makes durable."""
         self._failures[(operation, path_part)] = why
 
+    def fail_once(self, operation: str, path_part: str, why: str = "Input/output error") -> None:
+        """The next such operation on such a path fails, and only that one."""
+        self._failures_once.append((operation, path_part, why))
+
     def heal(self) -> None:
-        """No more failures."""
+        """No more failures; what a failed sync dropped stays dropped."""
         self._failures.clear()
-
-    def files(self, path_part: str, suffix: str) -> dict[str, bytes]:
-        """The files with such paths that are not empty, and what is in them."""
-        found = [p for p in sorted(self._files) if path_part in p and p.endswith(suffix)]
-        return {path: bytes(self._files[path].data) for path in found if self._files[path].data}
-
-    def flip(self, path: str, at: int, bit: int) -> None:
-        """One bit of a file is not what was written."""
-        inode = self._files[path]
-        inode.data[at] ^= 1 << bit
-        if at < len(inode.synced):
-            inode.synced = bytes(inode.data[: len(inode.synced)])
+        self._failures_once.clear()
 
     def fail_if_told(self, path: str, operation: str) -> None:
         """Raise the failure that was asked for."""
+        for planted in self._failures_once:
+            failing, part, why = planted
+            if failing == operation and part in path:
+                self._failures_once.remove(planted)
+                raise DiskError(path, operation, why)
         for (failing, part), why in self._failures.items():
             if failing == operation and part in path:
                 raise DiskError(path, operation, why)
 
     def take_room(self, path: str, size: int) -> None:
         """Raise `DiskError` with `full` if `size` more bytes do not fit."""
-        if self.used_bytes() + size > self.capacity:
+        if self._used + size > self.capacity:
             raise DiskError(path, "write", "No space left on device", full=True)
-
-    def _require_directory(self, path: str, operation: str) -> None:
-        """Raise unless the directory of `path` was made."""
-        parent = path.rpartition("/")[0]
-        if parent not in ("", ".") and parent not in self._directories:
-            raise DiskError(path, operation, "No such file or directory")
 
     def used_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(len(inode.data) for inode in self._files.values())
+        return self._used
+
+    def files(self, path_part: str, suffix: str) -> dict[str, bytes]:
+        """The files with such paths that are not empty, and what is in them."""
+        found = {
+            path: node for start, top in self._starts.items() for path, node in top.files(start)
+        }
+        paths = [path for path in sorted(found) if path_part in path and path.endswith(suffix)]
+        return {path: bytes(found[path].data) for path in paths if found[path].data}
+
+    def flip(self, path: str, at: int, bit: int) -> None:
+        """One bit of a file is not what was written, durably."""
+        self.inode(path, "flip").flip(at, bit)
 
     def corrupt(self, path: str, position: int, bit: int = 0) -> None:
         """Flip one bit, durably."""
-        inode = self._files[path]
-        inode.data[position] ^= 1 << bit
-        if position < len(inode.synced):
-            synced = bytearray(inode.synced)
-            synced[position] ^= 1 << bit
-            inode.synced = bytes(synced)
+        self.flip(path, position, bit)
 
     def durable_file(self, path: str) -> bytes | None:
-        """What a crash leaves of a file for sure; None if there may be no such file."""
-        inode = self._durable.get(path)
-        return None if inode is None else inode.synced
+        """What is durable of a file, as a crash leaves it that keeps nothing it need not keep; None
+        if there is no such file then."""
+        node: Node | None = self._start(path)
+        for name in names_in(path):
+            node = node.durable.get(name) if isinstance(node, Directory) else None
+        return node.synced if isinstance(node, Inode) else None
+
+    def evict(self) -> None:
+        """Descriptors are short: a file that is not detached finds its bytes by its path again."""
+        self.evictions += 1
 
     def kill(self) -> None:
         """The process is gone: its locks are free, the page cache stays."""
-        self._locks.clear()
+        for inode in self._locked:
+            inode.holder = None
+        self._locked.clear()
 
     def crash(self, random: Random) -> None:
         """Lose power: what was synced stays, the rest is up to `random`."""
-        self._locks.clear()
-        survivors: dict[str, _Inode] = {}
-        for path in sorted(self._durable.keys() | self._files.keys()):
-            inode = self._durable.get(path)
-            if inode is None:
-                # Never synced into its directory: the name may or may not have made it.
-                inode = self._files[path]
-                if random.random() < 0.5:
-                    continue
-            inode.data = _after_crash(inode, random)
-            inode.synced = bytes(inode.data)
-            survivors[path] = inode
-        self._files = survivors
-        self._durable = dict(survivors)
+        self.kill()
+        seen: set[Node] = set()
+        for top in self._starts.values():
+            self._unlink_all(top)
+            top.crash(random, seen)
+        for top in self._starts.values():
+            self._link_all(top)
+
+    def lose(self, path: str) -> None:
+        """The disk that is mounted there is replaced by an empty one."""
+        self.restore(path, DiskCopy({}, {}))
+
+    def copy(self, path: str) -> DiskCopy:
+        """What is durable under a directory now, for `restore`."""
+        return DiskCopy.of(self._directory(path, "copy"))
+
+    def restore(self, path: str, copy: DiskCopy) -> None:
+        """The disk that is mounted there is replaced by one that holds the copy. The place where it
+        is mounted is durable; what the old one held is gone, but for whoever has it open."""
+        place = self._start(path)
+        *above, last = names_in(path)
+        for name in above:
+            below = place.entries.get(name) or Directory()
+            assert isinstance(below, Directory), f"{path} lies below a file"
+            place.put(name, below)
+            place = below
+        old, new = place.entries.get(last), copy.unfold()
+        assert not isinstance(old, Inode), f"{path} is a file"
+        if old is not None:
+            self._unlink_all(old)
+        place.put(last, new)
+        self._link_all(new)
 
     # -- ports.Disk ------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        inode = self._files.get(path)
-        if inode is None:
-            if not create:
-                raise DiskError(path, "open", "No such file or directory")
-            self._require_directory(path, "open")
-            inode = self._files[path] = _Inode()
+        inode = self._made_file(path) if create else self.inode(path, "open")
         return SimFile(self, path, inode)
 
     def exists(self, path: str) -> bool:
-        return path in self._files or path in self._directories
+        try:
+            find(self._start(path), path, "exists")
+        except DiskError:
+            return False
+        return True
 
     def list(self, path: str) -> list[str]:
-        self._require_directory(f"{path}/", "list")
-        prefix = f"{path}/"
-        below = [name for name in (*self._files, *self._directories) if name.startswith(prefix)]
-        return sorted({name[len(prefix) :].split("/", 1)[0] for name in below})
+        return sorted(self._directory(path, "list").entries)
 
     def make_dirs(self, path: str) -> None:
-        parts = path.split("/")
-        for count in range(1, len(parts) + 1):
-            self._directories["/".join(parts[:count])] = None
+        place, names = self._start(path), names_in(path)
+        for number, name in enumerate(names, 1):
+            node = entry(place, name, path, "mkdir")
+            if node is None:
+                node = Directory()
+                place.change({name: node})
+                # It is there, but not durable, for who fails or loses its power here.
+                self.fail_if_told(path, "mkdir")
+                place.settle()
+            if isinstance(node, Inode):
+                why = "File exists" if number == len(names) else NO_DIRECTORY
+                raise DiskError(path, "mkdir", why)
+            place = node
 
     def rename(self, old: str, new: str) -> None:
-        if old in self._directories:
-            for table in (self._files, self._durable):
-                for path in [p for p in table if p.startswith(f"{old}/")]:
-                    table[new + path[len(old) :]] = table.pop(path)
-            for name in [d for d in self._directories if d == old or d.startswith(f"{old}/")]:
-                del self._directories[name]
-                self._directories[new + name[len(old) :]] = None
+        source, name = self._place(old, "rename")
+        target, new_name = self._place(new, "rename", named=old)
+        node = entry(source, name, old, "rename")
+        if node is None:
+            raise DiskError(old, "rename", MISSING)
+        there = entry(target, new_name, old, "rename")
+        if there is node:
             return
-        if old not in self._files:
-            raise DiskError(old, "rename", "No such file or directory")
-        self._files[new] = self._files.pop(old)
+        require_movable(old, new, node, there)
+        if isinstance(there, Inode):
+            self._unlink(there)
+        if source is target:
+            source.change({name: None, new_name: node})
+        else:
+            target.change({new_name: node})
+            source.change({name: None})
 
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        node = self._if_there(path, "remove")
+        if isinstance(node, Directory):
+            raise DiskError(path, "remove", A_DIRECTORY)
+        if node is not None:
+            self._unlink(node)
+            place, name = self._place(path, "remove")
+            place.change({name: None})
 
     def remove_tree(self, path: str) -> None:
-        for table in (self._files, self._durable):
-            for name in [n for n in table if n.startswith(f"{path}/")]:
-                del table[name]
-        for name in [n for n in self._directories if n == path or n.startswith(f"{path}/")]:
-            del self._directories[name]
+        node = self._if_there(path, "remove")
+        if isinstance(node, Inode):
+            raise DiskError(path, "remove", NO_DIRECTORY)
+        if node is not None:
+            self._empty(node)
+            place, name = self._place(path, "remove")
+            place.change({name: None})
 
     def read_file(self, path: str) -> bytes:
         self.fail_if_told(path, "read")
-        if path not in self._files:
-            raise DiskError(path, "read", "No such file or directory")
-        return bytes(self._files[path].data)
+        return bytes(self.inode(path, "read").data)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
+        if unless is not None and unless():
+            return
         self.fail_if_told(path, "replace")
-        self._require_directory(path, "replace")
-        before = len(self._files[path].data) if path in self._files else 0
-        self.take_room(path, len(data) - before)
-        inode = _Inode()
-        inode.data = bytearray(data)
-        inode.synced = bytes(data)
-        self._files[path] = inode
-        self._sync_directory(path.rsplit("/", 1)[0])
+        place, name = self._place(path, "replace")
+        require_short(name + TEMPORARY_SUFFIX, path, "replace")
+        there = place.entries.get(name)
+        if isinstance(there, Directory):
+            raise DiskError(path, "replace", A_DIRECTORY)
+        self.take_room(path, len(data) - (0 if there is None else len(there.data)))
+        if there is not None:
+            self._unlink(there)
+        inode = Inode(bytes(data))
+        self._link(inode)
+        place.change({name: inode})
+        self._sync_directory(directory_of(path))
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
-        for file in files:
-            assert isinstance(file, SimFile)
-            self.fail_if_told(file.path, "sync")
-            file.inode.synced = bytes(file.inode.data)
+        self._end_syncs(_begin_syncs(files))
         for directory in directories:
             self.fail_if_told(directory, "sync")
-            self._require_directory(f"{directory}/", "sync")
             self._sync_directory(directory)
         self.sync_count += 1
 
-    def _sync_directory(self, directory: str) -> None:
-        """Make the names in a directory durable: new ones stay, removed ones are gone."""
-        prefix = f"{directory}/"
-        for path in [p for p in self._durable if _is_in(p, prefix)]:
-            del self._durable[path]
-        for path, inode in self._files.items():
-            if _is_in(path, prefix):
-                self._durable[path] = inode
-
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         # What is durable after the latency is what was there before it.
-        seen = [(file, bytes(file.inode.data)) for file in files if isinstance(file, SimFile)]
-        await trio.sleep(self.sync_latency_s)
-        for file, data in seen:
-            self.fail_if_told(file.path, "sync")
-            file.inode.synced = data
-        self.sync_now([], directories)
+        syncs = _begin_syncs(files)
+        seen = [self._directory(path, "sync") for path in directories if self.exists(path)]
+        marks = {directory: directory.mark() for directory in seen}
+        try:
+            await trio.sleep(self.sync_latency_s)
+        except trio.Cancelled:
+            _drop_syncs(syncs)
+            raise
+        self._end_syncs(syncs)
+        for path in directories:
+            self.fail_if_told(path, "sync")
+            directory = self._directory(path, "sync")
+            directory.settle(marks.get(directory, 0))
+        self.sync_count += 1
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
         return function()
 
     def free_bytes(self, path: str) -> int:
-        return self.capacity - self.used_bytes()
+        find(self._start(path), path, "statvfs")
+        return self.capacity - self._used
 
     def lock(self, path: str) -> SimLock:
-        self._require_directory(path, "lock")
-        if path in self._locks:
+        inode = self._made_file(path)
+        if inode.holder is not None:
             raise LockHeld(path, "lock", "it is in use")
-        self._locks.add(path)
-        return SimLock(self._locks, path)
+        self._locked = [each for each in self._locked if each.holder] + [inode]
+        return SimLock(inode)
+
+    # -- paths -----------------------------------------------------------------------------------
+
+    def _start(self, path: str) -> Directory:
+        return self._starts["/" if path.startswith("/") else ""]
+
+    def _if_there(self, path: str, operation: str) -> Node | None:
+        try:
+            return find(self._start(path), path, operation)
+        except DiskError as error:
+            if error.why == MISSING:
+                return None
+            raise
+
+    def inode(self, path: str, operation: str) -> Inode:
+        """The file of a path; raises `DiskError`."""
+        node = find(self._start(path), path, operation)
+        if isinstance(node, Directory):
+            raise DiskError(path, operation, A_DIRECTORY)
+        return node
+
+    def _directory(self, path: str, operation: str, *, named: str | None = None) -> Directory:
+        node = find(self._start(path), path, operation, named=named)
+        if isinstance(node, Inode):
+            raise DiskError(named or path, operation, NO_DIRECTORY)
+        return node
+
+    def _place(
+        self, path: str, operation: str, *, named: str | None = None
+    ) -> tuple[Directory, str]:
+        """The directory that a path's last name is in or would be, and that name."""
+        place = self._directory(directory_of(path), operation, named=named or path)
+        return place, names_in(path)[-1]
+
+    def _made_file(self, path: str) -> Inode:
+        """The file of a path, an empty one if there is none."""
+        place, name = self._place(path, "open")
+        node = entry(place, name, path, "open")
+        if node is None:
+            node = Inode()
+            self._link(node)
+            place.change({name: node})
+        if isinstance(node, Directory):
+            raise DiskError(path, "open", A_DIRECTORY)
+        return node
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def resized(self, inode: Inode, by: int) -> None:
+        """A file has so many bytes more."""
+        if inode.links:
+            self._used += by
+
+    def _link(self, inode: Inode) -> None:
+        """One more name leads to a file."""
+        if not inode.links:
+            self._used += len(inode.data)
+        inode.links += 1
+
+    def _unlink(self, inode: Inode) -> None:
+        inode.links -= 1
+        if not inode.links:
+            self._used -= len(inode.data)
+
+    def _link_all(self, directory: Directory) -> None:
+        for _, inode in directory.files():
+            self._link(inode)
+
+    def _unlink_all(self, directory: Directory) -> None:
+        for _, inode in directory.files():
+            self._unlink(inode)
+
+    def _empty(self, directory: Directory) -> None:
+        """Remove all that is in a directory, one by one and, as on real disks, in no order."""
+        self._emptied += 1
+        salt = self._emptied.to_bytes(8)
+        for name in sorted(
+            directory.entries, key=lambda n: blake2b(n.encode(), salt=salt).digest()
+        ):
+            node = directory.entries[name]
+            if isinstance(node, Directory):
+                self._empty(node)
+            else:
+                self._unlink(node)
+            directory.change({name: None})
+
+    def _end_syncs(self, syncs: Sequence[tuple[SimFile, Inode, Flush]]) -> None:
+        """End syncs in order; the first that fails leaves those after it as they were."""
+        for number, (file, inode, flush) in enumerate(syncs):
+            try:
+                self.fail_if_told(file.path, "sync")
+            except DiskError:
+                inode.fail_sync(flush)
+                _drop_syncs(syncs[number + 1 :])
+                raise
+            inode.end_sync(flush)
+
+    def _sync_directory(self, directory: str) -> None:
+        """Make the names in a directory durable: new ones stay, removed ones are gone."""
+        self._directory(directory, "sync").settle()
 
 
-def _is_in(path: str, prefix: str) -> bool:
-    return path.startswith(prefix) and "/" not in path[len(prefix) :]
+def _begin_syncs(files: Sequence[DiskFile]) -> list[tuple[SimFile, Inode, Flush]]:
+    """Capture what is in files now."""
+    syncs = []
+    for file in files:
+        assert isinstance(file, SimFile), f"{file.path} is no file of the simulated disk"
+        inode = file.held("open")
+        syncs.append((file, inode, inode.begin_sync()))
+    return syncs
 
 
-def _after_crash(inode: _Inode, random: Random) -> bytearray:
-    """What remains of a file: its synced bytes, and some of what was appended after them."""
-    data = inode.data
-    if not data.startswith(inode.synced):
-        return bytearray(inode.synced)
-    fresh = len(data) - len(inode.synced)
-    if fresh == 0:
-        return bytearray(data)
-    fate = random.randrange(4)
-    if fate == 0:
-        return bytearray(inode.synced)
-    if fate == 1:
-        return bytearray(data)
-    if fate == 2:
-        return data[: len(inode.synced) + random.randrange(fresh + 1)]
-    return _with_holes(data, len(inode.synced), random)
-
-
-def _with_holes(data: bytearray, synced: int, random: Random) -> bytearray:
-    """Some pages of the unsynced part never reached the disk and read as zeros."""
-    torn = bytearray(data)
-    position = synced
-    while position < len(torn):
-        upto = min((position // PAGE_BYTES + 1) * PAGE_BYTES, len(torn))
-        if random.random() < 0.5:
-            torn[position:upto] = bytes(upto - position)
-        position = upto
-    return torn
+def _drop_syncs(syncs: Sequence[tuple[SimFile, Inode, Flush]]) -> None:
+    for _, inode, flush in syncs:
+        inode.drop_sync(flush)

@@ -7,11 +7,16 @@ from contextlib import suppress
 
 import trio
 
-from hightide.errors import CorruptBatch
+from hightide import messages as m
+from hightide.errors import CorruptBatch, Refused
 from hightide.records import CRC_FROM, iter_batches
+from hightide_broker.simulation.disk import DiskCopy
 from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.world import Machine, World
 from hightide_broker.storage.checkpoint import HIGH_WATERMARKS, read_offsets
+
+JUMP_MS = 20 * 60 * 1000
+"""Less than what a broker lets a record's timestamp lie ahead."""
 
 
 class Faults:
@@ -23,6 +28,8 @@ class Faults:
         self._rng = world.rng
         self._under_way = 0
         self._one_ended = trio.Event()
+        self._copy: tuple[DiskCopy, int] | None = None
+        """Of the weak machine's disk, and which registration of its broker was known then."""
         self._kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (4, self._kill),
             (4, self._lose_power),
@@ -36,6 +43,16 @@ class Faults:
         ]
         if world.knobs.rots:
             self._kinds.append((4, self._rot))
+        if world.knobs.loses_disks:
+            self._kinds += [(3, self._lose_disk), (3, self._lose_what_others_lack)]
+        if world.knobs.rolls_back:
+            self._kinds += [(4, self._copy_disk), (3, self._roll_back)]
+        if world.knobs.syncs_fail:
+            self._kinds.append((3, self._fail_sync))
+        if world.knobs.alters:
+            self._kinds.append((3, self._alter))
+        if world.knobs.clock_jumps:
+            self._kinds.append((2, self._jump))
         if world.knobs.replicated:
             self._kinds += [(4, self._strike_partition_leader), (4, self._strand_partition_leader)]
         if len(world.machines) > 1:
@@ -216,6 +233,84 @@ class Faults:
             machine.disk.flip(path, at, rng.randrange(8))
             self._tell(f"{machine.name}: a bit flips in {path} at byte {at}")
 
+    async def _lose_disk(self) -> None:
+        """The weak machine loses all it has - not before the voters are recorded: a disk that is
+        lost before is no voter that could be told from its successor."""
+        machine, leader = self._world.weak, self._world.leader()
+        if leader is None or leader.node is None:
+            return
+        core = leader.node.quorum.core
+        if not core.membership.is_recorded or core.high_watermark < core._log.voters_end:
+            return
+        self._world.lost_disks += 1
+        self._tell(f"{machine.name} loses its disk")
+        await machine.crash(power=False)
+        machine.lose_disk()
+        await trio.sleep(self._rng.random() * 2)
+        self._start(machine)
+
+    async def _lose_what_others_lack(self) -> None:
+        """Some voters lag; of those that know more, the leader dies, and the other one's disk is
+        lost: its empty successor and the laggards are a majority that knows nothing."""
+        machine, leader = self._world.weak, self._world.leader()
+        if leader is None or leader is machine or not machine.is_voter:
+            return
+        for laggard in self._world.voters:
+            if laggard not in (machine, leader):
+                self._isolate_one(laggard)
+        await trio.sleep(self._rng.random() * 4)
+        await self._lose_disk()
+        await self._crash(leader, power=True)
+        await self._heal()
+
+    async def _copy_disk(self) -> None:
+        """Somebody takes a copy of the weak machine's disk, as a loss of power would leave it."""
+        machine = self._world.weak
+        self._tell(f"{machine.name}: its disk is copied")
+        self._copy = machine.disk.copy(machine.directory), self._registration(machine)
+
+    async def _roll_back(self) -> None:
+        """And puts it back, later: not while the same process runs, whose copies nobody could tell
+        from what it has."""
+        machine = self._world.weak
+        if self._copy is not None and self._registration(machine) > self._copy[1]:
+            self._tell(f"{machine.name} comes back with an older copy of its disk")
+            await machine.crash(power=False)
+            machine.roll_back(self._copy[0])
+            self._start(machine)
+
+    def _registration(self, machine: Machine) -> int:
+        """The epoch of a broker's registration, by the newest image of any node."""
+        images = [each.node.image for each in self._world.machines if each.node is not None]
+        return max((image.broker_epoch(machine.id) for image in images), default=-1)
+
+    async def _fail_sync(self) -> None:
+        """The next sync of some partition fails; the process may be gone before anybody sees to
+        it, and the next one finds pages that no sync will write."""
+        machine = self._any()
+        machine.disk.fail_once("sync", "/topic-")
+        self._tell(f"{machine.name}: the next sync of a partition fails")
+
+    async def _alter(self) -> None:
+        """Somebody changes how many replicas must be in sync."""
+        leader = self._world.leader()
+        if leader is None or leader.node is None or leader.node.controller is None:
+            return
+        topics = [t for t in leader.node.image.topics if not t.startswith("__")]
+        if topics:
+            topic, value = self._rng.choice(topics), self._rng.choice("12")
+            change = m.ConfigChange(kind="topic", name=topic, set={"min.insync.replicas": value})
+            request = m.AlterConfigsRequest(resources=[change])
+            with suppress(Refused), trio.move_on_after(1.0):
+                await leader.node.controller.submit(request)
+            self._tell(f"min.insync.replicas of {topic} is to be {value}")
+
+    async def _jump(self) -> None:
+        """Somebody sets a machine's clock."""
+        machine = self._any()
+        machine.clock.ahead_ms = self._rng.choice([-JUMP_MS, 0, JUMP_MS])
+        self._tell(f"{machine.name}: its clock is {machine.clock.ahead_ms} ms ahead")
+
     async def _pause(self) -> None:
         machine = self._any()
         if machine.is_up:
@@ -241,3 +336,4 @@ def heal(world: World) -> None:
     world.network.heal()
     for machine in world.machines:
         machine.disk.sync_latency_s = world.knobs.sync_latency_s
+        machine.disk.heal()

@@ -51,7 +51,7 @@ class Body(Protocol):
     id: int
     disk: SimDisk
     directory: str
-    is_voter: bool
+    owes_admission: bool
 
 
 @dataclass(slots=True)
@@ -106,7 +106,8 @@ class Judge:
         self._ends: dict[int, int] = {}
         """Epoch → what its leader committed."""
         self._leaders: dict[int, int] = {}
-        self._votes: dict[tuple[int, int], int] = {}
+        self._votes: dict[tuple[int, str, int], int] = {}
+        """(node, directory, epoch) → whom it voted for."""
         self._lives: dict[int, _Life] = {}
         self._images: dict[int, tuple[int, bytes]] = {}
 
@@ -115,6 +116,10 @@ class Judge:
         self.machines[machine.id] = machine
         life = self._lives.setdefault(machine.id, _Life())
         life.watermark = 0
+
+    def forgot(self, machine: Body) -> None:
+        """A machine's disk is another one, or an older copy: what it knew is gone with it."""
+        self._lives.pop(machine.id, None)
 
     def died(self, machine: Body) -> None:
         """A machine's process is gone."""
@@ -179,7 +184,8 @@ class Judge:
     def _check_ballot(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node
         if core.voted != NOBODY:
-            first = self._votes.setdefault((node, core.epoch), core.voted)
+            voter = (node, core.config.directory, core.epoch)
+            first = self._votes.setdefault(voter, core.voted)
             self._check(first == core.voted, f"{node} voted for {first} and {core.voted}", driver)
         gave_vote = isinstance(ready.reply, c.VoteResponse) and ready.reply.granted
         if gave_vote and isinstance(event, Requested):
@@ -249,10 +255,13 @@ class Judge:
                 self._check(own, f"a leader commits {end} without an entry of its epoch", driver)
 
     def _check_majority(self, driver: QuorumDriver, end: int) -> None:
-        voters = [machine.id for machine in self.machines.values() if machine.is_voter]
+        """A majority holds it; of voters whose disks were lost after they had it, so many more that
+        no majority of the others can elect without one of them."""
+        voters = driver.core.membership.voters
         holding = [v for v in voters if v in self._lives and self._lives[v].synced_end >= end]
-        self._check(
-            len(holding) >= majority_of(len(voters)),
-            f"{end} is committed, and only {holding} of {voters} hold it",
-            driver,
+        lost = [v for v in voters if self.machines[v].owes_admission]
+        majority = majority_of(len(voters))
+        enough = len(holding) >= majority or (
+            bool(lost) and len(voters) - len(lost) - len(holding) < majority
         )
+        self._check(enough, f"{end} is committed, and only {holding} of {voters} hold it", driver)

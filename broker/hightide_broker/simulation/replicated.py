@@ -19,6 +19,7 @@ from hightide_broker.runtime.replica import Replica
 from hightide_broker.simulation import group_traffic
 from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
+from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.traffic import (
@@ -29,17 +30,20 @@ from hightide_broker.simulation.traffic import (
     Where,
     bootstrap_of,
 )
-from hightide_broker.simulation.world import Knobs, SimClock, World
+from hightide_broker.simulation.world import Knobs, Machine, SimClock, World
 
 SETUP_S = 30.0
+LONG = "-long" * 46
+"""What makes a topic's name almost as long as it may be."""
 GROUPED = 0.3
 """How many of these worlds have a consumer group."""
 TROUBLE_S = 20.0
 """How long anything may happen: these worlds do more in a second than those of the quorum."""
 
 
-def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
+def draw(seed: int) -> tuple[Knobs, list[Subject]]:
     """The knobs of a seed, and its topics."""
+    rng = random.Random(f"replicated-{seed}")
     base = Knobs.draw(rng)
     shape = rng.choice(["three", "three", "three", "four", "split"])
     lag_ms = rng.choice([1500, 5000])
@@ -69,18 +73,35 @@ def draw(rng: random.Random) -> tuple[Knobs, list[Subject]]:
         | group_traffic.CONFIG,
         think_s=rng.choice([0.1, 0.3, 0.8]),
     )
-    # One rotten disk is survived where every committed record is on another one, too.
+    # One rotten or lost disk is survived where every committed record is on another one, too.
     rots = synced and rng.random() < 0.3
+    fate = random.Random(f"fate-{seed}").random()
+    loses = synced and not rots and fate < 0.35
+    rolls_back = synced and not (rots or loses) and shape != "three" and fate < 0.7
+    careful = rots or loses or rolls_back
     topics = [
         Subject(
-            f"topic-{number}",
+            f"topic-{number}{LONG if fate > 0.9 else ''}",
             partitions=rng.choice([1, 1, 2]),
-            replicas=3 if rots else rng.choice([2, 3, 3, 3]),
-            configs=(("min.insync.replicas", "2" if rots else rng.choice(["1", "2"])),),
+            replicas=3 if careful else rng.choice([2, 3, 3, 3]),
+            configs=(
+                *((("min.insync.replicas", min_isr),) if min_isr else ()),
+                ("flush", "synced" if synced else "replicated"),
+            ),
         )
         for number in range(rng.choice([1, 1, 2]))
+        for min_isr in ["2" if careful else rng.choice(["1", "2"])[: fate < 0.85]]
     ]
-    return replace(knobs, rots=rots), topics
+    return replace(
+        knobs,
+        rots=rots,
+        loses_disks=loses,
+        rolls_back=rolls_back,
+        joins_by_itself=fate < 0.1,
+        syncs_fail=synced and not rots and fate > 0.3,
+        alters=not careful and 0.4 < fate < 0.8,
+        clock_jumps=fate > 0.5,
+    ), topics
 
 
 def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
@@ -89,7 +110,7 @@ def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
 
 
 async def _live(seed: int, keep_story: bool) -> Outcome:
-    knobs, topics = draw(random.Random(f"replicated-{seed}"))
+    knobs, topics = draw(seed)
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
     world.story.tell(f"{knobs} {topics}")
@@ -101,6 +122,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "commits": ledger.commits,
         "cuts": ledger.cuts,
         "blackouts": world.blackouts,
+        "lost_disks": world.lost_disks,
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
         "read": records.read,
@@ -135,6 +157,7 @@ async def _two_phases(
                 names = [topic.name for topic in topics]
                 member = GroupMember(world, f"member-{number}", names, records, group, address)
                 nursery.start_soon(member.run)
+            nursery.start_soon(operate, world)
             await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, address)
             for sender in senders:
@@ -166,7 +189,7 @@ async def _become_well(world: World, topics: list[Subject], address: str) -> Non
     network = world.network.host("prober")
     while True:
         for machine in world.machines:
-            machine.start_again()
+            await _see_to(machine)
         unwell = _unwell(world, topics)
         if not unwell:
             break
@@ -194,11 +217,22 @@ async def _become_well(world: World, topics: list[Subject], address: str) -> Non
     world.require(False, f"records are not accepted after everything was healed: {why}")
 
 
+async def _see_to(machine: Machine) -> None:
+    """Start what is down, and anew what has lost a replica to its disk."""
+    if machine.node is not None and machine.node.serving.is_set():
+        failed = [r.name for r in machine.node.replicas if r.offline and not r.is_damaged]
+        if failed:
+            await machine.crash(power=False)
+    machine.start_again()
+
+
 def _unwell(world: World, topics: list[Subject]) -> str:
     """What does not work yet; empty if everything does."""
     leader = world.leader()
     if leader is None or leader.node is None:
         return "no controller is active"
+    if owing := [machine.name for machine in world.machines if machine.owes_admission]:
+        return f"{owing} do not vote"
     for machine in world.machines:
         if machine.node is None or not machine.node.serving.is_set():
             return f"{machine.name} does not serve"

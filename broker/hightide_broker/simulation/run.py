@@ -11,6 +11,7 @@ import trio
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.faults import Faults, heal
 from hightide_broker.simulation.judge import Violation
+from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.world import Machine, World
 
@@ -65,6 +66,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "elections": judge.elections,
         "commits": judge.commits,
         "snapshots_loaded": judge.snapshots_loaded,
+        "lost_disks": world.lost_disks,
         "asked": history.asked,
         "answered": history.answered,
     }
@@ -98,6 +100,7 @@ async def _two_phases(world: World, history: History) -> None:
         clients = [Client(world, n, history) for n in range(1, world.knobs.clients + 1)]
         for client in clients:
             await nursery.start(client.run)
+        nursery.start_soon(operate, world)
         await Faults(world, nursery).rage(SAFETY_S)
         await _become_well(world, clients[0])
         if len(world.voters) > 1:
@@ -132,6 +135,8 @@ async def _become_equal(world: World) -> None:
 async def _works(world: World, client: Client) -> bool:
     for machine in world.machines:
         machine.start_again()
+    if any(machine.owes_admission for machine in world.machines):
+        return False
     before = world.judge.committed_end
     answer = await client.register_anew()
     leader = world.leader()

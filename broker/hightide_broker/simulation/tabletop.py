@@ -10,6 +10,7 @@ watermark, and compares nothing when it fetches. It exists here alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -20,7 +21,13 @@ from hightide.records import Buffer, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.follower import AskOffsets, Step, next_fetch
 from hightide_broker.core.image import NO_LEADER, PartitionState
-from hightide_broker.core.partition_changes import Election, Rules, change_partition
+from hightide_broker.core.partition_changes import (
+    NOBODY_FORGOT,
+    Election,
+    Forgot,
+    Rules,
+    change_partition,
+)
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.following import Following, own_log
@@ -201,7 +208,7 @@ class Table:
         gone = self.broker(name).id
         self.active.pop(gone, None)
         isr = tuple(b for b in self.state.isr if b != gone)
-        self.change(isr, forgetful=gone if forgetful else None)
+        self.change(isr, forgot={gone: Forgot.UNSYNCED} if forgetful else NOBODY_FORGOT)
 
     def unfence(self, name: str) -> None:
         """A broker serves again; it may lead what waits for it."""
@@ -213,13 +220,13 @@ class Table:
         self,
         isr: tuple[int, ...],
         *,
-        forgetful: int | None = None,
+        forgot: Mapping[int, Forgot] = NOBODY_FORGOT,
         election: Election = Election.ONLINE,
     ) -> None:
         """The controller changes the partition by its rules, and whoever is up hears of it."""
         rules = Rules(lambda b: b in self.active, self._min_isr)
         change = change_partition(
-            TOPIC_ID, 0, self.state, rules, isr=isr, election=election, forgetful=forgetful
+            TOPIC_ID, 0, self.state, rules, isr=isr, election=election, forgot=forgot
         )
         if change is not None:
             self.state = self.state.changed(change)
@@ -329,7 +336,7 @@ class Table:
             # What it did not say, it knows nevertheless.
             latest = replica.log.epochs.latest_epoch
             part = msgspec.structs.replace(part, last_fetched_epoch=latest)
-        following = Following(now_ms=lambda: 0, lower_recovery_point=lambda *_: True)
+        following = Following(now_ms=lambda: 0, lower_recovery_point=lambda *_: None)
         step = following.take(replica, part, result, data, self.now)
         if isinstance(step, AskOffsets) and replica.follower is not None:
             log = self.replica(self.leader).log

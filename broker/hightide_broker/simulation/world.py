@@ -7,13 +7,14 @@ nothing may be broken; then everything is healed and must work again within a bo
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
-from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.disk import DiskCopy, SimDisk
 from hightide_broker.simulation.judge import Judge, Story, Violation
 from hightide_broker.simulation.network import SimNetwork, Weather
 
@@ -24,10 +25,13 @@ WALL_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """The time of day of a simulated world."""
+    """The time of day of a simulated world, as one machine has it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
 
     def now_ms(self) -> int:
-        return WALL_MS + int(trio.current_time() * 1000)
+        return WALL_MS + self.ahead_ms + int(trio.current_time() * 1000)
 
 
 @dataclass(slots=True)
@@ -49,6 +53,18 @@ class Knobs:
     """Whether there are partitions, whose leaders may be struck."""
     rots: bool = False
     """Whether one machine's disk flips bits of stored records."""
+    loses_disks: bool = False
+    """Whether one machine's disk is lost now and then, and replaced by an empty one."""
+    rolls_back: bool = False
+    """Whether it is an older copy of it that comes back."""
+    joins_by_itself: bool = False
+    """Whether a voter whose disk was replaced lets itself in again."""
+    syncs_fail: bool = False
+    """Whether a sync of some partition fails now and then, and calls its pages clean."""
+    alters: bool = False
+    """Whether `min.insync.replicas` of topics is changed now and then."""
+    clock_jumps: bool = False
+    """Whether the wall clocks of machines jump."""
     clients: int = 2
     think_s: float = 0.3
 
@@ -81,6 +97,16 @@ class Knobs:
             think_s=rng.choice([0.2, 0.5, 1.5]),
         )
 
+    def with_fate(self, seed: int) -> Knobs:
+        """What may happen to disks and clocks of a world of controllers; drawn apart."""
+        fate = random.Random(f"fate-{seed}").random()
+        return replace(
+            self,
+            loses_disks=self.controllers >= 3 and fate < 0.4,
+            joins_by_itself=fate < 0.15,
+            clock_jumps=fate > 0.7,
+        )
+
 
 class Machine:
     """One node's machine: its disk, and the process that runs on it or does not."""
@@ -92,6 +118,9 @@ class Machine:
         self.is_broker = "broker" in config.roles
         self.directory = config.text("log.dirs")
         self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s)
+        self.clock = SimClock()
+        self.owes_admission = False
+        """Whether it is a voter whose disk was replaced, and that has not been admitted again."""
         self.node: Node | None = None
         self._world = world
         self._config = config
@@ -137,7 +166,7 @@ class Machine:
             async with open_node(
                 self._config,
                 disk=self.disk,
-                clock=SimClock(),
+                clock=self.clock,
                 random=random.Random(f"{world.seed}-{self.id}-{self._lives}"),
                 listen=host.listen,
                 network=host,
@@ -164,6 +193,21 @@ class Machine:
         else:
             self.disk.kill()
 
+    def lose_disk(self) -> None:
+        """Its disk is gone, and an operator puts an empty one in its place, while it is down."""
+        assert self._scope is None, f"{self.name} is up"
+        self.disk.lose(self.directory)
+        self._world.judge.forgot(self)
+        dice = random.Random(f"{self._world.seed}-{self.id}-{self._lives}-disk")
+        format_node(self._config, self.disk, dice, joining=True)
+        self.owes_admission = self.is_voter
+
+    def roll_back(self, copy: DiskCopy) -> None:
+        """An older copy of its disk comes back, while it is down."""
+        assert self._scope is None, f"{self.name} is up"
+        self.disk.restore(self.directory, copy)
+        self._world.judge.forgot(self)
+
     async def stop(self) -> None:
         """An orderly stop, if it does not take too long."""
         if self._scope is None:
@@ -180,7 +224,7 @@ class World:
     def __init__(self, seed: int, *, keep_story: bool = False, knobs: Knobs | None = None) -> None:
         self.seed = seed
         self.rng = random.Random(f"world-{seed}")
-        self.knobs = knobs or Knobs.draw(self.rng)
+        self.knobs = knobs or Knobs.draw(self.rng).with_fate(seed)
         self.story = Story(trio.current_time, keep=keep_story)
         self.judge = Judge(self.story)
         self.network = SimNetwork(random.Random(f"network-{seed}"), self.knobs.weather)
@@ -188,10 +232,23 @@ class World:
         self.machines = [self._machine(node, is_voter=True) for node in voters]
         observers = range(101, 101 + self.knobs.observers)
         self.machines += [self._machine(node, is_voter=False) for node in observers]
-        self.weak = random.Random(f"weak-{seed}").choice(self.machines)
-        """Whose disk rots, where one does."""
+        self.weak = self._weak_one()
+        """Whose disk rots, or is lost, where one does or is."""
+        self.lost_disks = 0
+        """How often a disk was replaced by an empty one."""
         self.blackouts = 0
         """How often all machines lost power at once."""
+
+    def _weak_one(self) -> Machine:
+        """A voter that forgets its votes without a word cannot be told from an honest one: only
+        other machines' disks are rolled back."""
+        spares_voters = self.knobs.rolls_back or self.knobs.controllers < 3
+        some = [m for m in self.machines if not (spares_voters and m.is_voter)] or self.machines
+        return random.Random(f"weak-{self.seed}").choice(some)
+
+    def _own_min_isr(self, node: int) -> str:
+        """What a node's own file says, which counts for nothing but in the first controller's."""
+        return random.Random(f"own-{self.seed}-{node}").choice("12")
 
     def _machine(self, node: int, *, is_voter: bool) -> Machine:
         voters = range(1, self.knobs.controllers + 1)
@@ -204,6 +261,8 @@ class World:
                 "log.dirs": f"data/node-{node}",
                 "listen.host": f"machine-{node}",
                 "listen.port": str(PORT),
+                "min.insync.replicas": self._own_min_isr(node),
+                "controller.quorum.auto.join.enable": str(self.knobs.joins_by_itself).lower(),
                 **self.knobs.config,
             }
         )
