@@ -242,12 +242,24 @@ class Faults:
         core = leader.node.quorum.core
         if not core.membership.is_recorded or core.high_watermark < core._log.voters_end:
             return
+        if self._rng.random() < 0.5:
+            await self._leave_alone(machine)
         self._world.lost_disks += 1
         self._tell(f"{machine.name} loses its disk")
         await machine.crash(power=False)
         machine.lose_disk()
         await trio.sleep(self._rng.random() * 2)
         self._start(machine)
+
+    async def _leave_alone(self, machine: Machine) -> None:
+        """All other brokers die, for longer than a session: this one is the last that is in sync,
+        and what it has is all there is, until they come back."""
+        if not machine.is_broker or machine.is_voter:
+            return
+        for other in self._world.machines:
+            if other is not machine and other.is_broker and not other.is_voter:
+                await self._crash(other, power=True)
+        await trio.sleep(self._world.knobs.session_s + 1)
 
     async def _lose_what_others_lack(self) -> None:
         """Some voters lag; of those that know more, the leader dies, and the other one's disk is
@@ -274,6 +286,8 @@ class Faults:
         from what it has."""
         machine = self._world.weak
         if self._copy is not None and self._registration(machine) > self._copy[1]:
+            if self._rng.random() < 0.5:
+                await self._leave_alone(machine)
             self._tell(f"{machine.name} comes back with an older copy of its disk")
             await machine.crash(power=False)
             machine.roll_back(self._copy[0])

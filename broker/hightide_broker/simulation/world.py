@@ -97,6 +97,11 @@ class Knobs:
             think_s=rng.choice([0.2, 0.5, 1.5]),
         )
 
+    @property
+    def session_s(self) -> float:
+        """How long a broker may be silent."""
+        return float(self.config["broker.session.timeout.ms"].removesuffix("s"))
+
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""
         fate = random.Random(f"fate-{seed}").random()
