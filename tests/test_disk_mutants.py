@@ -1,0 +1,38 @@
+"""Planted bugs about disks and voters do not survive: each one is noticed by some seed.
+
+As with `test_mutants.py`, the seed that is tried first is the one that noticed it last time.
+"""
+
+import pytest
+from disk_mutants import QUORUM, REPLICATED
+from hunting import hunt, quiet_logs  # noqa: F401
+
+from hightide_broker.simulation import replicated, run
+
+NOTICED_BY = {
+    "a_vote_is_for_a_node_whatever_its_directory": 12,
+    "a_directory_that_was_made_anew_votes_at_once": 12,
+    "a_snapshot_forgets_who_votes": 65,
+    "a_record_of_voters_is_not_looked_for_in_what_a_leader_sends": 12,
+    "another_disk_has_forgotten_nothing": 17,
+    "an_older_copy_of_a_disk_is_the_disk": 17,
+    "the_first_log_leads_instead_of_the_longest": 15,
+    "the_shortest_log_is_taken_for_the_longest": 15,
+    "epochs_that_are_not_in_their_file_are_missed": 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.parametrize("name", QUORUM)
+def test_the_mutant_is_noticed_by_controllers(name):
+    with QUORUM[name]():
+        hunt(run.run_seed, NOTICED_BY[name])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.parametrize("name", REPLICATED)
+def test_the_mutant_is_noticed_by_replicas(name):
+    with REPLICATED[name]():
+        hunt(replicated.run_seed, NOTICED_BY[name])
