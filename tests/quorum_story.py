@@ -2,7 +2,8 @@
 
 Every answer says what the step changed, in the order it was done: a node's new role, what it keeps,
 what it answers and asks. `1>2` names the oldest letter on its way from 1 to 2; a kind after it
-(pre-vote, vote, begin, end, fetch, piece) chooses among several.
+(pre-vote, vote, begin, end, fetch, piece) chooses among several. A directory is called after its
+node: `2b` is the second disk of node 2. Without any, nobody is ever recorded as a voter.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from quorum_text import kind
+from quorum_text import kind, show_voters
 from quorum_world import Asked, Entry, FakeLog, Letter, Node, World, show_role
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import Refused
 from hightide_broker.core import ready as r
 from hightide_broker.core.ready import Ballot
@@ -35,6 +37,7 @@ class QuorumStory:
     def __init__(self) -> None:
         self.reached: set[tuple[Role, Role]] = set()
         self.world = World(())
+        self.disks: dict[int, str] = {}
 
     def check_invariants(self) -> None:
         """`World` checks each step itself."""
@@ -42,8 +45,11 @@ class QuorumStory:
     # -- the cast
 
     def voters(self, *ids: str, pieces: str = "1000000") -> str:
-        """Begin: who votes, and the size of a piece of a snapshot."""
-        self.world = World(tuple(map(int, ids)), piece_bytes=int(pieces))
+        """Begin: who votes by configuration, maybe with directories (`1a 2a`), and the size of a
+        piece of a snapshot."""
+        numbers = tuple(int(each.rstrip("abc")) for each in ids)
+        self.disks = {n: each for n, each in zip(numbers, ids, strict=True) if each != str(n)}
+        self.world = World(numbers, piece_bytes=int(pieces))
         self.world.reached = self.reached
         return f"{len(ids)} voters"
 
@@ -55,11 +61,15 @@ class QuorumStory:
         leader: str = "-1",
         voted: str = "-1",
         random: str = "",
+        joins: str = "",
     ) -> str:
-        """Start a node, or start it again; `log` has the epoch of each entry on its disk."""
+        """Start a node, or start it again; `log` has the epoch of each entry on its disk, `joins`
+        is the name of an empty one that was made for a quorum that exists."""
         known = self.world.nodes.get(int(node))
         if known is None:
-            known = Node(int(node), FakeLog(), random=int(node) / 10)
+            disk = joins or self.disks.get(int(node), "")
+            known = Node(int(node), FakeLog(), directory=disk, joining=bool(joins))
+            known.random = known.id / 10
         assert known.quorum is None, f"{node} is up"
         if log:
             entries = enumerate(map(int, log.split(",")))
@@ -81,6 +91,11 @@ class QuorumStory:
         assert self._node(node).quorum is None
         self._node(node).log.truncate_to(int(end))
         return self._log(node)
+
+    def replace(self, node: str) -> str:
+        """A node that is down gets an empty disk, made for a quorum that exists."""
+        self.world.replace_disk(self._node(node))
+        return self._node(node).directory
 
     def resign(self, node: str) -> str:
         return told(self.world.step(self._node(node), r.Resign()))
@@ -147,6 +162,14 @@ class QuorumStory:
             self.ask(way, "fetch")
         return self._log(node)
 
+    def settle(self, *nodes: str) -> str:
+        """Let some nodes talk until they have nothing to say; what their logs have in common."""
+        among = set(map(int, nodes))
+        while found := [e for e in self.world.letters if {e.sender, e.to} <= among]:
+            self.world.deliver(found[0])
+        logs = {self._log(node) for node in nodes}
+        return " and ".join(sorted(logs))
+
     def letters(self) -> str:
         """The ways of all letters, the oldest first."""
         ways = [
@@ -195,6 +218,29 @@ class QuorumStory:
         voters, observers = self._node(node).up.describe(self.world.now)
         shown = [f"{each.id}:{each.log_end_offset} lag={each.lag}" for each in voters]
         return ", ".join(shown) + "; " + (", ".join(str(each.id) for each in observers) or "-")
+
+    # -- who votes
+
+    def members(self, *nodes: str) -> str:
+        """Who votes, as far as each of these nodes knows."""
+        return "; ".join(f"{node} {self._members(self._node(node))}" for node in nodes)
+
+    def _members(self, node: Node) -> str:
+        known = node.up.membership
+        does = "votes" if known.is_voter else "observes"
+        if not known.is_recorded:
+            return f"{does}, by configuration {','.join(map(str, known.voters))}"
+        return f"{does}, {show_voters(node.log.voters or ())}"
+
+    def add(self, leader: str, node: str, disk: str = "") -> str:
+        """Ask a leader to let an observer vote."""
+        request = q.AddVoterRequest(id=int(node), directory=disk, host=f"n{node}", port=int(node))
+        return told(self.world.change(self._node(leader), request))
+
+    def remove(self, leader: str, node: str, disk: str = "") -> str:
+        """Ask a leader to let a voter vote no more."""
+        request = q.RemoveVoterRequest(id=int(node), directory=disk)
+        return told(self.world.change(self._node(leader), request))
 
     # -- what a node may be told by anybody
 
@@ -247,6 +293,16 @@ class QuorumStory:
         raise AssertionError(f"{asker} does not wait for {peer}")
 
 
+def tell(story: QuorumStory, *steps: str) -> QuorumStory:
+    """How a story goes on after these steps, whatever their answers are."""
+    for step in steps:
+        command, *words = step.split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        method = getattr(story, command.replace("-", "_"))
+        method(*(word for word in words if "=" not in word), **options)
+    return story
+
+
 def told(happened: list[str]) -> str:
     """One line of it."""
     return "; ".join(re.sub(r"\s+", " ", each) for each in happened) or "nothing"
@@ -259,9 +315,16 @@ def end_of(text: str) -> tuple[int, int]:
 
 
 def vote_request(
-    *, epoch: str, log: str, cluster_id: str, voter: str, pre: str = "no", **sender: str
+    *,
+    epoch: str,
+    log: str,
+    cluster_id: str,
+    voter: str,
+    pre: str = "no",
+    to: str = "",
+    **sender: str,
 ) -> m.Message:
-    """`from=3 epoch=2 log=5@1 pre=yes`."""
+    """`from=3 epoch=2 log=5@1 pre=yes to=1a`."""
     log_end, last_epoch = end_of(log)
     return c.VoteRequest(
         cluster_id=cluster_id,
@@ -271,33 +334,41 @@ def vote_request(
         last_epoch=last_epoch,
         log_end=log_end,
         pre_vote=pre == "yes",
+        voter_directory=to,
     )
 
 
-def begin_request(*, epoch: str, cluster_id: str, voter: str, **sender: str) -> m.Message:
-    """`from=3 epoch=2`."""
+def begin_request(
+    *, epoch: str, cluster_id: str, voter: str, to: str = "", **sender: str
+) -> m.Message:
+    """`from=3 epoch=2 to=1a`."""
     return c.BeginQuorumEpochRequest(
-        cluster_id=cluster_id, voter=int(voter), leader=int(sender["from"]), epoch=int(epoch)
+        cluster_id=cluster_id,
+        voter=int(voter),
+        leader=int(sender["from"]),
+        epoch=int(epoch),
+        voter_directory=to,
     )
 
 
 def end_request(
-    *, epoch: str, cluster_id: str, voter: str, successors: str = "", **sender: str
+    *, epoch: str, cluster_id: str, voter: str, successors: str = "", to: str = "", **sender: str
 ) -> m.Message:
-    """`from=3 epoch=2 successors=2,1`."""
+    """`from=3 epoch=2 successors=2,1 to=1a`."""
     return c.EndQuorumEpochRequest(
         cluster_id=cluster_id,
         voter=int(voter),
         leader=int(sender["from"]),
         epoch=int(epoch),
         successors=[int(each) for each in successors.split(",") if each],
+        voter_directory=to,
     )
 
 
 def fetch_request(
-    *, log: str, epoch: str, cluster_id: str, partition: str = "0", **sender: str
+    *, log: str, epoch: str, cluster_id: str, partition: str = "0", disk: str = "", **sender: str
 ) -> m.Message:
-    """`from=3 log=5@1 epoch=2`."""
+    """`from=3 log=5@1 epoch=2 disk=3a`."""
     fetch_offset, last_epoch = end_of(log)
     part = m.FetchPartition(
         topic=METADATA,
@@ -307,7 +378,11 @@ def fetch_request(
         last_fetched_epoch=last_epoch,
     )
     return m.FetchRequest(
-        max_wait_ms=500, replica_id=int(sender["from"]), cluster_id=cluster_id, partitions=[part]
+        max_wait_ms=500,
+        replica_id=int(sender["from"]),
+        replica_directory=disk,
+        cluster_id=cluster_id,
+        partitions=[part],
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide_broker.core.changes import Voter
+
+ADDRESSED = c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest
 
 
 def kind(request: m.Message) -> str:
@@ -24,7 +27,8 @@ def kind(request: m.Message) -> str:
 
 
 def show_request(request: m.Message) -> str:
-    """A log that ends at 5 with a record of epoch 2 is 5@2, and so is a snapshot."""
+    """A log that ends at 5 with a record of epoch 2 is 5@2, and so is a snapshot. `to` and `as` are
+    directories."""
     match request:
         case c.VoteRequest():
             words = f"{request.log_end}@{request.last_epoch} epoch={request.epoch}"
@@ -40,7 +44,16 @@ def show_request(request: m.Message) -> str:
             words = f"{end} epoch={part.current_leader_epoch}"
         case _:
             words = ""
+    if isinstance(request, m.FetchRequest) and request.replica_directory:
+        words += f" as={request.replica_directory}"
+    if isinstance(request, ADDRESSED) and request.voter_directory:
+        words += f" to={request.voter_directory}"
     return f"{kind(request)} {words}"
+
+
+def show_voters(voters: tuple[Voter, ...]) -> str:
+    """The directories of voters; each begins with its node."""
+    return ",".join(voter.directory for voter in voters)
 
 
 def show_response(response: m.Message) -> str:

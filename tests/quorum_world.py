@@ -1,186 +1,29 @@
 """A few nodes of a metadata quorum in memory, for tests; no message arrives unless it is told to.
 
 Not a test. `World` is the driver of each node's `Quorum`: it carries out the duties of a step in
-their order, may crash between two of them, and judges what leaves a node: nobody may promise what
-is not durable, vote twice in an epoch or lead another's, and what is committed stays.
+their order, may crash between two of them, and lets a `quorum_judge.Judge` see what leaves a node.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import msgspec
-from quorum_text import show_request, show_response
+from quorum_judge import Disk, Judge
+from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
+from quorum_text import show_request, show_response, show_voters
 
 from hightide import controller_messages as c
 from hightide import messages as m
+from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
 from hightide_broker.core import ready as r
-from hightide_broker.core.peer import majority_of
+from hightide_broker.core.changes import Voter
 from hightide_broker.core.quorum import Quorum
-from hightide_broker.core.ready import Answered, Ballot, LogSynced, Ready, Requested, SnapshotId
+from hightide_broker.core.ready import Answered, LogSynced, Ready, Requested, SnapshotId
 from hightide_broker.core.roles import QuorumConfig, Role
 
 TIMEOUT_S = 5.0
 """How long a node waits for an answer."""
-NEVER_VOTED = Ballot()
-
-
-class Entry(NamedTuple):
-    """One record of the log."""
-
-    epoch: int
-    value: str
-
-
-def pack(entries: list[Entry]) -> memoryview:
-    return memoryview(msgspec.msgpack.encode(entries))
-
-
-def unpack(data: memoryview | bytes) -> list[Entry]:
-    return msgspec.msgpack.decode(data, type=list[Entry])
-
-
-class FakeLog:
-    """A log in memory. What lies below its start is remembered as the snapshot's contents."""
-
-    voters = None
-    """The configuration says who votes."""
-    voters_end = 0
-
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.entries = [*entries]
-        self.log_start = 0
-        self.synced_end = len(self.entries)
-        self.snapshots: list[SnapshotId] = []
-
-    @property
-    def log_end(self) -> int:
-        return len(self.entries)
-
-    @property
-    def last_epoch(self) -> int:
-        return self.entries[-1].epoch if self.entries else 0
-
-    @property
-    def latest_snapshot(self) -> SnapshotId | None:
-        return self.snapshots[-1] if self.snapshots else None
-
-    @property
-    def earliest_snapshot(self) -> SnapshotId | None:
-        return self.snapshots[0] if self.snapshots else None
-
-    def is_boundary(self, offset: int) -> bool:
-        return True  # one entry a batch
-
-    def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """As the epoch cache of a log on disk has it."""
-        if self.log_start == self.log_end or epoch > self.last_epoch:
-            return -1, -1
-        end = bisect_right(self.entries, epoch, lo=self.log_start, key=lambda entry: entry.epoch)
-        return (epoch if end == self.log_start else self.entries[end - 1].epoch), end
-
-    def append(self, entries: Iterable[Entry]) -> None:
-        self.entries += entries
-
-    def truncate_to(self, offset: int) -> None:
-        assert self.log_start <= offset <= self.log_end, f"cut at {offset}"
-        del self.entries[offset:]
-        self.synced_end = min(self.synced_end, offset)
-
-    def snapshot(self, end_offset: int) -> SnapshotId:
-        """Take a snapshot of everything below `end_offset`; it is durable."""
-        taken = SnapshotId(end_offset, self.entries[end_offset - 1].epoch)
-        self.snapshots = sorted({*self.snapshots, taken})
-        self.synced_end = max(self.synced_end, end_offset)
-        return taken
-
-    def start_at(self, snapshot: SnapshotId) -> None:
-        """Forget what a snapshot contains."""
-        self.snapshots = [each for each in self.snapshots if each >= snapshot]
-        self.log_start = snapshot.end_offset
-
-    def begin_anew(self, snapshot: SnapshotId, contents: list[Entry]) -> None:
-        """Drop everything and begin behind a fetched snapshot."""
-        assert len(contents) == snapshot.end_offset
-        self.entries, self.snapshots = contents, [snapshot]
-        self.log_start = self.synced_end = snapshot.end_offset
-
-    def contents(self, snapshot: SnapshotId) -> bytes:
-        """The bytes of a snapshot."""
-        return bytes(pack(self.entries[: snapshot.end_offset]))
-
-
-@dataclass(eq=False)
-class Asked:
-    """A request that one node has sent another and waits for."""
-
-    asker: int
-    peer: int
-    request: m.Message
-    sent_at: float
-
-
-@dataclass(eq=False)
-class Letter:
-    """A request or its answer on its way."""
-
-    asked: Asked
-    response: m.Message | None = None
-    attachments: list[memoryview] = field(default_factory=list)
-
-    @property
-    def to(self) -> int:
-        return self.asked.peer if self.response is None else self.asked.asker
-
-    @property
-    def sender(self) -> int:
-        return self.asked.asker if self.response is None else self.asked.peer
-
-
-class Watched(Quorum):
-    """A quorum that remembers each role it took."""
-
-    taken: list[Role] | None = None
-
-    @property
-    def role(self) -> Role:
-        return self._role
-
-    @role.setter
-    def role(self, role: Role) -> None:
-        self._role = role
-        if self.taken is not None:
-            self.taken.append(role)
-
-
-@dataclass(eq=False)
-class Node:
-    """A node with its disk: `ballot` and `log`, up to `synced_end`, survive a crash."""
-
-    id: int
-    log: FakeLog
-    ballot: Ballot = NEVER_VOTED
-    quorum: Watched | None = None
-    waits_for_disk: bool = False
-    """Whether a sync has to be told."""
-    random: float = 0.0
-    wake_at: float = 0.0
-    parked: list[Asked] = field(default_factory=list)
-    gathered: bytearray = field(default_factory=bytearray)
-    """The pieces of a snapshot that is being fetched."""
-    changed: bool = False
-    """Whether the log waits for a sync."""
-    applied: int = 0
-    seen: object = None
-
-    @property
-    def up(self) -> Watched:
-        assert self.quorum is not None, f"node {self.id} is down"
-        return self.quorum
 
 
 class Crash(Exception):
@@ -198,12 +41,7 @@ class World:
         self.letters: list[Letter] = []
         self.asked: list[Asked] = []
         self.reached: set[tuple[Role, Role]] = set()
-        self.votes: dict[tuple[int, int], int] = {}
-        self.leaders: dict[int, int] = {}
-        self.committed: list[tuple[Entry, int]] = []
-        """What is committed, and in which epoch it was."""
-        self.written: dict[tuple[int, int], str] = {}
-        """By (offset, epoch): there is one value for each, ever."""
+        self.judge = Judge(voters)
         self.draw: Callable[[Node], float] = lambda node: node.random
         self.stepping: Node
         self.crash_after: int | None = None
@@ -214,8 +52,16 @@ class World:
     def start(self, node: Node) -> None:
         """Start or restart it from what is on its disk."""
         config = QuorumConfig(
-            node=node.id, voters=self.voters, cluster_id="tide", first_pause_s=None
+            node=node.id,
+            voters=self.voters,
+            addresses={voter: (f"n{voter}", voter) for voter in self.voters},
+            directory=node.directory,
+            joining=node.joining,
+            cluster_id="tide",
+            first_pause_s=None,
         )
+        if not node.joining:
+            self.judge.founders.setdefault(node.id, node.directory)
         self.nodes[node.id] = node
         before = node.ballot.epoch
         node.quorum = Watched(
@@ -232,6 +78,13 @@ class World:
         node.quorum, node.parked, node.gathered = None, [], bytearray()
         node.changed = False
         self.asked = [asked for asked in self.asked if asked.asker != node.id]
+
+    def replace_disk(self, node: Node) -> None:
+        """A node that is down comes back with an empty disk, made for a quorum that exists."""
+        assert node.quorum is None, f"node {node.id} is up"
+        self.judge.lost.append(Disk(node.id, node.directory, node.log))
+        node.directory = f"{node.id}{chr(ord(node.directory[-1]) + 1)}"
+        node.log, node.ballot, node.joining = FakeLog(), NEVER_VOTED, True
 
     def step(self, node: Node, event: r.Event, asked: Asked | None = None) -> list[str]:
         """Step a node and do what it says; what it did."""
@@ -260,22 +113,35 @@ class World:
         self._append(node, [Entry(node.up.epoch, value) for value in values])
         return [f"{node.id} writes {span(start, node.log.log_end)}", *self.tick(node)]
 
+    def change(self, node: Node, request: q.AddVoterRequest | q.RemoveVoterRequest) -> list[str]:
+        """Let a leader add or remove a voter; raises `Refused`."""
+        if isinstance(request, q.AddVoterRequest):
+            voters = node.up.adding(request, self.now)
+        else:
+            voters = node.up.removing(request, self.now)
+        return [f"{node.id} {self._set_voters(node, voters)}", *self.tick(node)]
+
     def _step(self, node: Node, event: r.Event, asked: Asked | None) -> list[str]:
         self.stepping, quorum = node, node.up
         before = (quorum.role, quorum.epoch, quorum.high_watermark)
+        was_voter = quorum.membership.is_voter
         quorum.taken = [quorum.role]
         ready = quorum.step(event, self.now)
         self.reached |= {*zip(quorum.taken, quorum.taken[1:], strict=False)}
         if ready.committed >= 0:
-            self._commit(node, ready.committed)
+            self.judge.commit(node, ready.committed, list(self.nodes.values()))
         assert quorum.epoch >= before[1], "the epoch fell"
         assert quorum.high_watermark >= before[2], "the watermark fell"
-        told = [show_role(quorum)] if (quorum.role, quorum.epoch) != before[:2] else []
+        told = []
+        if quorum.membership.is_voter != was_voter:
+            told.append("observes" if was_voter else "is a voter")
+        if (quorum.role, quorum.epoch) != before[:2]:
+            told.append(show_role(quorum))
         for number, duty in enumerate(self._duties(node, ready, event, asked), 1):
             told.append(duty)
             if number == self.crash_after:
                 raise Crash
-        self._check_leader(node)
+        self.judge.check_leader(node)
         node.wake_at = ready.wake_at
         return [text if text[0].isdigit() else f"{node.id} {text}" for text in told]
 
@@ -294,7 +160,7 @@ class World:
         elif ready.serve:
             yield self._serve(node, event, asked)
         for peer, request in ready.send:
-            self._check_promise(node, request)
+            self.judge.check_promise(node, request)
             self.asked.append(Asked(node.id, peer, request, self.now))
             self.letters.append(Letter(self.asked[-1]))
             yield f"{node.id}>{peer} {show_request(request)}"
@@ -313,9 +179,11 @@ class World:
             self._append(node, unpack(data))
             yield f"appends {span(start, log.log_end)}"
         if ready.begin_epoch:
-            self._check_history(node)
+            self.judge.check_election(node)
             self._append(node, [Entry(node.up.epoch, f"leader {node.id}")])
             yield f"begins its epoch at {log.log_end - 1}"
+        if ready.set_voters:
+            yield self._set_voters(node, ready.set_voters)
         if ready.piece is not None:
             if not ready.piece.position:
                 node.gathered.clear()
@@ -329,11 +197,13 @@ class World:
             node.changed = True
             yield "installs {}@{}".format(*ready.install)
 
+    def _set_voters(self, node: Node, voters: tuple[Voter, ...]) -> str:
+        self.judge.check_voters(node, voters)
+        self._append(node, [Entry(node.up.epoch, "voters", voters)])
+        return f"writes {node.log.log_end - 1} voters {show_voters(voters)}"
+
     def _append(self, node: Node, entries: list[Entry]) -> None:
-        for offset, entry in enumerate(entries, node.log.log_end):
-            assert entry.epoch >= node.log.last_epoch, "epochs fall in the log"
-            known = self.written.setdefault((offset, entry.epoch), entry.value)
-            assert known == entry.value, f"{offset}@{entry.epoch} is {known} and {entry.value}"
+        self.judge.check_entries(node, entries)
         node.log.append(entries)
         node.changed = True
 
@@ -342,7 +212,7 @@ class World:
     def _reply(self, node: Node, reply: m.Message, event: r.Event, asked: Asked | None) -> str:
         assert isinstance(event, Requested)
         if isinstance(reply, c.VoteResponse) and reply.granted and not event.request.pre_vote:
-            self._check_vote(node, event.request.candidate, event.request.epoch)
+            self.judge.check_vote(node, event.request.candidate, event.request.epoch)
         return self._answer(node, asked, reply, [])
 
     def _answer(
@@ -430,58 +300,6 @@ class World:
         self.asked.remove(asked)
         answer = Answered(asked.peer, asked.request, None, gone=gone)
         return self.step(self.nodes[asked.asker], answer)
-
-    # -- what must hold
-
-    def _check_promise(self, node: Node, request: m.Message) -> None:
-        match request:
-            case c.VoteRequest(pre_vote=False):
-                self._check_vote(node, node.id, request.epoch)
-            case c.BeginQuorumEpochRequest():
-                assert node.ballot[:2] == (request.epoch, node.id), "not durable, but announced"
-            case m.FetchRequest():
-                (part,) = request.partitions
-                assert part.fetch_offset == node.log.log_end == node.log.synced_end, "not synced"
-
-    def _check_vote(self, node: Node, candidate: int, epoch: int) -> None:
-        assert (node.ballot.epoch, node.ballot.voted) == (epoch, candidate), "not durable"
-        given = self.votes.setdefault((node.id, epoch), candidate)
-        assert given == candidate, f"{node.id} votes for {given} and {candidate} in {epoch}"
-
-    def _check_leader(self, node: Node) -> None:
-        quorum = node.up
-        if quorum.is_leader:
-            first = self.leaders.setdefault(quorum.epoch, node.id)
-            assert first == node.id, f"{first} and {node.id} lead epoch {quorum.epoch}"
-        if quorum.role is Role.FOLLOWER:
-            assert self.leaders.setdefault(quorum.epoch, quorum.leader) == quorum.leader
-
-    def _check_history(self, node: Node) -> None:
-        """Whatever was committed in an earlier epoch is in a new leader's log."""
-        for offset, (entry, epoch) in enumerate(self.committed):
-            if epoch < node.up.epoch:
-                assert node.log.entries[offset : offset + 1] == [entry], f"{offset} is not there"
-
-    def _commit(self, node: Node, watermark: int) -> None:
-        assert watermark <= node.log.log_end
-        since, node.applied = node.applied, watermark
-        both = zip(self.committed[since:], node.log.entries[since:watermark], strict=False)
-        for (known, _), entry in both:
-            assert known == entry, f"{node.id} commits {entry}, but {known} is committed"
-        news = node.log.entries[len(self.committed) : watermark]
-        if not news:
-            return
-        was_leader = node.up.taken and node.up.taken[0] is Role.LEADER
-        assert was_leader, f"{node.id} commits {news} before a leader does"
-        holders = [
-            other
-            for other in self.nodes.values()
-            if other.id in self.voters
-            and other.log.synced_end >= watermark
-            and other.log.entries[watermark - 1] == news[-1]
-        ]
-        assert len(holders) >= majority_of(len(self.voters)), f"few hold {news}: {holders}"
-        self.committed += [(entry, node.up.epoch) for entry in news]
 
 
 def span(start: int, end: int) -> str:

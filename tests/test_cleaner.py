@@ -311,7 +311,7 @@ class DiskThatStops(SimDisk):
 def test_a_crash_at_any_step_of_a_pass_leaves_each_segment_old_or_new():
     outcomes = set()
     for steps in range(200):
-        for seed in range(3):
+        for seed in range(8):
             disk = DiskThatStops()
             log = create(disk, config=TINY)
             fill(log, *pairs("a1 b1 a2 a3 c1 b2 b3 a4 b4 d1 d2"))

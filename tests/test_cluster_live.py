@@ -113,7 +113,14 @@ def test_the_partitions_of_a_topic_are_led_by_different_brokers(three):
 
 def test_quorum_status_is_the_same_through_every_broker(three):
     fields = ["cluster_id", "leader", "epoch", "high_watermark", "voters", "observers"]
-    replica = ["id", "log_end_offset", "lag", "last_fetch_ms_ago", "last_caught_up_ms_ago"]
+    replica = [
+        "id",
+        "directory",
+        "log_end_offset",
+        "lag",
+        "last_fetch_ms_ago",
+        "last_caught_up_ms_ago",
+    ]
     found = [three.quorum(address) for address in three.addresses]
     for status in found:
         assert list(status) == fields

@@ -184,7 +184,9 @@ def unsettled():
     topic = "t" * 22
     return [
         CreateTopic(topic="orders", topic_id=topic),
-        CreatePartition(topic_id=topic, partition=0, replicas=(1, 2), isr=(1,), leader=1, elr=(2,)),
+        CreatePartition(
+            topic_id=topic, partition=0, replicas=(1, 2, 3), isr=(1, 2), leader=1, elr=(3,)
+        ),
     ]
 
 
@@ -209,7 +211,7 @@ def test_a_controller_that_cannot_settle_for_want_of_room_is_active_and_settles_
             nursery.cancel_scope.cancel()
         await trio.sleep(3)
         (partition,) = new.node.image.topics["orders"].partitions
-        assert (partition.elr, new.node.controller.is_active) == ((2,), True)
+        assert (partition.elr, new.node.controller.is_active) == ((3,), True)
         new.disk.capacity = 1 << 40
         await until(lambda: not new.node.image.topics["orders"].partitions[0].elr)
         assert world.leader() is new

@@ -2,7 +2,8 @@
 
 Goal: storage proven on the simulated disk is proven for the real one. Method: the first part runs
 every test on both, one with random calls against a dictionary as the model; then come the real
-disk's descriptors and limits. What only the simulated one can do is in `test_disk_faults.py`.
+disk's descriptors and limits. Names, refusals and open files are in `test_disk_names.py`; what only
+the simulated one can do is in `test_disk_faults.py` and the files named like it.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ MISSING_DIRECTORY = {
     "replace": lambda disk, path: disk.replace(f"{path}/a", b"x"),
     "sync": lambda disk, path: disk.sync_now([], [path]),
     "lock": lambda disk, path: disk.lock(f"{path}/a"),
+    "free_bytes": lambda disk, path: disk.free_bytes(path),
 }
 
 
@@ -175,6 +177,15 @@ async def test_replacing_leaves_the_new_bytes_and_no_other_name(disk, root):
     file = disk.open(f"{root}/a")
     assert file.size() == 30_000
     file.close()
+
+
+async def test_a_replacement_is_not_made_if_it_is_said_not_to_be_wanted_any_more(disk, root):
+    for path in (f"{root}/a", f"{root}/missing/a"):
+        disk.replace(path, b"x", unless=lambda: True)
+    assert disk.list(root) == []
+    for data, wanted in ((b"first", True), (b"second", False), (b"third", True)):
+        disk.replace(f"{root}/a", data, unless=lambda wanted=wanted: not wanted)
+        assert disk.read_file(f"{root}/a") == (data if wanted else b"first")
 
 
 async def test_random_calls_do_what_they_do_to_a_dictionary(disk, root):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 import transcripts
-from quorum_story import QuorumStory
+from quorum_story import QuorumStory, tell
 from quorum_world import Entry, FakeLog, Node, World
 
 from hightide import controller_messages as c
@@ -34,13 +34,7 @@ def test_the_stories_reach_every_legal_transition_and_no_other():
 
 def told(*steps: str, story: QuorumStory | None = None) -> QuorumStory:
     """A story, or how it goes on, after these steps, whatever their answers are."""
-    story = story or QuorumStory()
-    for step in steps:
-        command, *words = step.split()
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        method = getattr(story, command.replace("-", "_"))
-        method(*(word for word in words if "=" not in word), **options)
-    return story
+    return tell(story or QuorumStory(), *steps)
 
 
 # --- elections ----------------------------------------------------------------------------------

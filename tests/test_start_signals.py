@@ -28,6 +28,7 @@ def lonely(tmp_path):
         "cluster.id=ours",
     ]
     words = [word for key in keys for word in ("--set", key)]
+    hightide("storage", "format", "--cluster-id", "ours", *words)
     with subprocess.Popen(
         [*COMMAND, "server", "start", *words], stderr=subprocess.PIPE, env=environment()
     ) as process:

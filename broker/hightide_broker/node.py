@@ -137,11 +137,11 @@ class Node:
         """Whether the replicas were opened, so that the last stop says nothing any more."""
         self._voters = config.voters
         self._network = network
-        # The quorum has connections of its own: what waits for a commit must not hold up the
-        # fetches that commit it.
+        # The quorum's connections are its own: a wait for a commit must not hold up its fetches.
         self._addresses = dict(self._voters)
-        self._peers = Peers(network, self._addresses, node=self.id)
-        self._forwarding = Peers(network, self._addresses, node=self.id)
+        self._peers, self._forwarding = (
+            Peers(network, self._addresses, node=self.id, configured=self._voters) for _ in range(2)
+        )
         self._build_quorum(clock, witness)
         self._build_broker(clock, witness, clean=clean)
 

@@ -194,6 +194,7 @@ class FetchSnapshotRequest(Message, frozen=True, kw_only=True):
     snapshot: EpochEnd
     position: int
     max_bytes: int = 1 << 20
+    replica_directory: str = ""
 
 
 class FetchSnapshotResponse(QuorumResponse, frozen=True, kw_only=True):

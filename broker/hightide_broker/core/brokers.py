@@ -88,6 +88,7 @@ class Brokers:
                 roles=tuple(request.roles),
                 clean=clean,
                 directory=request.directory,
+                keeps_runs=request.runs is not None,
             )
         )
         return changes, c.RegisterBrokerResponse(broker_epoch=-1)
@@ -210,14 +211,17 @@ class Brokers:
             return True, self.fence([state.broker])
         return False, []
 
-    def fence(self, brokers: Sequence[int]) -> list[AnyChange]:
-        """Take brokers out of service; what they led is led by others in the same batch. All at
-        once: none of them leads in between, so each stays eligible where nobody else is left."""
+    def fence(
+        self, brokers: Sequence[int], is_well: Callable[[int], bool] | None = None
+    ) -> list[AnyChange]:
+        """Take brokers out of service; what they led is led by others in the same batch, by those
+        that are well if that is asked. All at once: none of them leads in between, so each stays
+        eligible where nobody else is left."""
         if not brokers:
             return []
         states = [self._image.brokers[broker] for broker in brokers]
         fenced = [FenceBroker(broker=state.broker, broker_epoch=state.epoch) for state in states]
-        return [*self._partitions.leaving(brokers), *fenced]
+        return [*self._partitions.leaving(brokers, is_well=is_well), *fenced]
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -242,7 +246,7 @@ class Brokers:
                 self._sessions.end(broker)
             else:
                 expired.append(broker)
-        return self.fence(expired)
+        return self.fence(expired, self.who_is_well(now))
 
     @property
     def next_expiry(self) -> float:
@@ -253,6 +257,8 @@ class Brokers:
 def _is_older_copy(known: BrokerState, request: c.RegisterBrokerRequest) -> bool:
     """Whether the directory knows nothing of the process that was registered last from it, or not
     that it went on to serve: what it stored then is not there."""
-    if not request.runs or known.incarnation == request.runs[0]:
-        return request.runs == []
+    if request.runs is None:
+        return known.keeps_runs
+    if known.incarnation in request.runs[:1]:
+        return False
     return known.served or known.incarnation not in request.runs

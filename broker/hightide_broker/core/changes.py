@@ -35,6 +35,8 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     stopping: bool = False
     served: bool = False
     """Whether this process was ever unfenced."""
+    keeps_runs: bool = False
+    """Whether its directory says which processes served from it."""
 
 
 class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):

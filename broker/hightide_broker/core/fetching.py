@@ -124,6 +124,7 @@ class Fetching:
         return c.FetchSnapshotRequest(
             cluster_id=self._config.cluster_id,
             replica_id=self._config.node,
+            replica_directory=self._membership.directory,
             current_leader_epoch=epoch,
             snapshot=m.EpochEnd(epoch=self._snapshot.epoch, end_offset=self._snapshot.end_offset),
             position=self._position,

@@ -52,6 +52,8 @@ class BrokerState:
     directory: str = ""
     served: bool = False
     """Whether this process was ever unfenced."""
+    keeps_runs: bool = False
+    """Whether its directory says which processes served from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class ClusterImage:
             clean=change.clean,
             directory=change.directory,
             served=change.served,
+            keeps_runs=change.keeps_runs,
         )
 
     def _set_broker(
@@ -211,7 +214,8 @@ class ClusterImage:
                 topic.synced_since = offset
 
     def _is_synced(self, topic: TopicState) -> bool:
-        return self.setting(topic.name, FLUSH) == SYNCED
+        """Whether the metadata says so: without a record each node went by its own file."""
+        return self.topic_settings(topic.name).get(FLUSH) == SYNCED
 
     def is_active(self, broker: int) -> bool:
         """Registered, not fenced, and not about to stop: it may lead."""
@@ -318,6 +322,7 @@ def _registration(state: BrokerState) -> RegisterBroker:
         fenced=state.fenced,
         stopping=state.stopping,
         served=state.served,
+        keeps_runs=state.keeps_runs,
     )
 
 

@@ -80,8 +80,13 @@ class Membership:
         return next((v.directory for v in self._known or () if v.id == node), "")
 
     def counts(self, node: int, directory: str) -> bool:
-        """Whether what this node holds in this directory counts as a voter's."""
-        return node in self.voters and self.directory_of(node) in ("", directory)
+        """Whether what this node holds in this directory counts as a voter's. While no record says
+        which directory that is, any does that does not hide."""
+        if node not in self.voters:
+            return False
+        if self._known is None:
+            return bool(directory) or not self._config.directory
+        return self.directory_of(node) in ("", directory)
 
     # -- changes, for a leader ---------------------------------------------------------------------
 

@@ -145,9 +145,10 @@ class Partitions:
         """Forget who is eligible where the ISR is large enough by a new `min.insync.replicas`: from
         now on records commit without them."""
         return [
-            ChangePartition(topic_id=topic.topic_id, partition=number, elr=())
+            ChangePartition(topic_id=topic.topic_id, partition=number, elr=(), last_known_elr=())
             for number, partition in enumerate(topic.partitions)
-            if partition.elr and len(partition.isr) >= min(min_isr, len(partition.replicas))
+            if (partition.elr or partition.last_known_elr)
+            and len(partition.isr) >= min(min_isr, len(partition.replicas))
         ]
 
     def default_changed(self, min_isr: str) -> list[AnyChange]:

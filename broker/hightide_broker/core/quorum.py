@@ -19,7 +19,7 @@ from hightide import quorum_messages as q
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.core.changes import Voter
 from hightide_broker.core.elector import Elector
-from hightide_broker.core.peer import Peer, held_by_majority
+from hightide_broker.core.peer import Peer, held_by_majority, majority_of
 from hightide_broker.core.ready import (
     Answered,
     Ballot,
@@ -75,8 +75,8 @@ class Quorum(Elector):
                     self._become_resigned(now)
                 elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
                     self._become_unattached(self.epoch, now)
-        self._keep_voters(now)
         self._time_passed(now)
+        self._keep_voters(now)
         self._announce(now)
         self._fetch(now)
         ballot = Ballot(self.epoch, self.leader, self.voted)
@@ -145,10 +145,11 @@ class Quorum(Elector):
         leads no more once it is committed that it is none."""
         if self.role is not Role.LEADER or self.high_watermark <= self.epoch_start:
             return
-        known = {peer.id: peer.directory for peer in self._peers.values()}
-        self._ready.set_voters = self.membership.first_record(known)
         if not self._is_voter and self.high_watermark >= self._log.voters_end:
             self._become_resigned(now)
+            return
+        known = {peer.id: peer.directory for peer in self._peers.values()}
+        self._ready.set_voters = self.membership.first_record(known)
 
     def adding(self, request: q.AddVoterRequest, now: float) -> tuple[Voter, ...]:
         """The voters with one that observes and keeps up; raises `Refused`."""
@@ -177,10 +178,22 @@ class Quorum(Elector):
             )
         return voters
 
-    def removing(self, request: q.RemoveVoterRequest) -> tuple[Voter, ...]:
-        """The voters without one; raises `Refused`."""
+    def removing(self, request: q.RemoveVoterRequest, now: float) -> tuple[Voter, ...]:
+        """The voters without one, if a majority of them keeps up; raises `Refused`."""
         self._check_changeable()
-        return self.membership.without(request.id, request.directory)
+        left = self.membership.without(request.id, request.directory)
+        silent = [
+            voter.id
+            for voter in left
+            if voter.id in self._peers and self._is_silent(self._peers[voter.id], now)
+        ]
+        if len(left) - len(silent) < majority_of(len(left)):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"without node {request.id} the voters {silent} would have to decide, which have "
+                f"not been heard of lately: nothing could be decided any more",
+            )
+        return left
 
     def _check_changeable(self) -> None:
         """Raise `Refused` unless a change of the voters may begin: one at a time, and not before a
@@ -257,8 +270,9 @@ class Quorum(Elector):
     def _serve_snapshot(self, request: c.FetchSnapshotRequest, now: float) -> None:
         check_snapshot_fetch(request, self.config)
         self._check_leadership(request.current_leader_epoch)
-        if request.replica_id in self._peers:
-            self._peers[request.replica_id].heard_at = now
+        node = request.replica_id
+        if node in self._peers and self.membership.counts(node, request.replica_directory):
+            self._peers[node].heard_at = now
         self._ready.serve = True
 
     def _peer(self, node: int, directory: str, now: float) -> Peer:

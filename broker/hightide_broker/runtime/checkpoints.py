@@ -68,7 +68,7 @@ class OffsetFile:
         """Write what was given under this number, in a worker thread; whether that could be done.
         Nothing is written if it has been overtaken."""
         if number != self._versions.given:
-            return True
+            return not self._versions.is_behind
         try:
             await self._disk.in_thread(partial(self._write, number, self.offsets))
         except DiskError as error:

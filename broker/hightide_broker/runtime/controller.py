@@ -246,7 +246,7 @@ class ControllerShell:
                 return Decision([SetVoters(voters=voters)], reply)
             case q.RemoveVoterRequest():
                 directory = self._quorum.core.membership.directory_of(request.id)
-                voters = self._quorum.core.removing(request)
+                voters = self._quorum.core.removing(request, now)
                 return Decision(
                     [SetVoters(voters=voters)], q.RemoveVoterResponse(directory=directory)
                 )

@@ -276,13 +276,18 @@ class RealDisk:
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
             )
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
+                try:
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(descriptor, view) :]
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                os.replace(temporary, path)
+            except OSError:
+                with suppress(OSError):
+                    os.remove(temporary)
+                raise
             _sync_directory(os.path.dirname(path) or ".")
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
@@ -363,9 +368,13 @@ def _make_durable_dirs(path: str) -> None:
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    _make_durable_dirs(above)
-    with suppress(FileExistsError):
+    if not os.path.exists(above):
+        _make_durable_dirs(above)
+    try:
         os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
     _sync_directory(above)
 
 

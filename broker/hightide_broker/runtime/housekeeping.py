@@ -160,9 +160,15 @@ class Housekeeping:
         work = partial(
             _clean, self._disk, replica.log, plan, now_ms, config.number("delete.retention.ms")
         )
+        found, cuts = replica.log, replica.log.cut_count
         rewritten, until = await self._disk.in_thread(work)
+        if found.cut_count != cuts:
+            log.info("%s was cut while it was compacted: again, later", replica.name)
+            return False
         for segment in rewritten:
             replica.log.replace_segment(segment.base, segment.path)
+        # What counts as cleaned must not be found uncleaned after a power cut.
+        await self._disk.sync([], [replica.log.directory])
         await self._replicas.checkpoints.keep_cleaner_offset(key, until)
         log.info("%s: compacted up to offset %d", replica.name, until)
         return True

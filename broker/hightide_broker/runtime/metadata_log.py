@@ -38,6 +38,8 @@ from hightide_broker.core.changes import (
 )
 from hightide_broker.core.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
+from hightide_broker.storage.aside import has_records
+from hightide_broker.storage.checkpoint import PARTITION_METADATA
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
 from hightide_broker.storage.segment import FileSlice, LogConfig
 from hightide_broker.storage.snapshots import (
@@ -112,7 +114,12 @@ class MetadataLog:
 
     def _open(self, config: LogConfig) -> Log:
         disk, directory = self._disk, self._directory
-        if not disk.exists(f"{directory}/partition.metadata"):
+        if not disk.exists(f"{directory}/{PARTITION_METADATA}"):
+            if self._snapshots or has_records(disk, directory):
+                raise MetadataFailed(
+                    f"{directory}/{PARTITION_METADATA} is lost, and the log is there: restore it "
+                    f"from a copy; this node must not vote as if it knew nothing"
+                )
             return Log.create(disk, directory, topic_id=METADATA_TOPIC_ID, config=config)
         return Log.open(
             disk,

@@ -17,7 +17,7 @@ from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.replica import log_config
-from hightide_broker.storage.aside import set_aside
+from hightide_broker.storage.aside import has_records, set_aside
 from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged
@@ -89,6 +89,8 @@ class Opener:
         if salvage:
             self._set_aside_if_nobodys(f"{topic.name}-{number}")
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
+        if found is None and self._holds_records(path):
+            raise _Missing(path, "does not say which topic it is of", "records")
         if must_reach != NOWHERE and found != topic.topic_id:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
@@ -116,13 +118,22 @@ class Opener:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
         return opened
 
+    def _holds_records(self, path: str) -> bool:
+        """Whether there are segments with anything in them."""
+        return self._disk.exists(path) and has_records(self._disk, path)
+
     def _set_aside_if_nobodys(self, name: str) -> None:
         """A directory that does not say any more which topic it belongs to is not used."""
+        path = f"{self._directory}/{name}"
         try:
-            read_partition_metadata(self._disk, f"{self._directory}/{name}")
+            found = read_partition_metadata(self._disk, path)
+            why = f"{path} does not say which topic it is of"
+            is_nobodys = found is None and self._holds_records(path)
         except MalformedCheckpoint as error:
+            why, is_nobodys = str(error), True
+        if is_nobodys:
             aside = set_aside(self._disk, self._directory, name)
-            log.warning("%s; set aside: %s", error, aside)
+            log.warning("%s; set aside: %s", why, aside)
 
 
 class _Missing(Exception):

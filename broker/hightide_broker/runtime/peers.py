@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import trio
 
+from hightide.connection import Connection
 from hightide.errors import BrokerUnreachable, RequestTimedOut
 from hightide.messages import Message
 from hightide.pool import ConnectionPool
@@ -21,11 +23,18 @@ class Peers:
     """Usable once `run` has begun."""
 
     def __init__(
-        self, network: Network, addresses: Mapping[int, tuple[str, int]], *, node: int
+        self,
+        network: Network,
+        addresses: Mapping[int, tuple[str, int]],
+        *,
+        node: int,
+        configured: Mapping[int, tuple[str, int]] | None = None,
     ) -> None:
-        """`addresses` may change meanwhile."""
+        """`addresses` may change meanwhile; where nobody listens, `configured` is tried: a node may
+        have moved since its address was recorded."""
         self._network = network
         self._addresses = addresses
+        self._configured = {} if configured is None else configured
         self._client_id = f"node-{node}"
         self._pool: ConnectionPool | None = None
 
@@ -44,21 +53,31 @@ class Peers:
     ) -> tuple[Any, list[memoryview]]:
         """A node's answer; raises `NotSent` or `BrokerUnreachable` if nobody listens there,
         `RequestTimedOut`, `ApiError`, or `RemoteProtocolError`."""
-        address = self._addresses.get(node)
-        if address is None or self._pool is None:
+        places = (self._addresses.get(node), self._configured.get(node))
+        addresses = list(dict.fromkeys(filter(None, places)))
+        if not addresses or self._pool is None:
             raise NotSent(
                 f"node {node} has no address here: neither controller.quorum.voters nor a record "
                 f"of the voters names it"
             )
         with trio.move_on_after(timeout_s):
-            try:
-                connection = await self._pool.connection(*address)
-            except BrokerUnreachable as error:
-                raise NotSent(error.message, broker=error.broker) from error
+            connection = await self._connection(addresses)
             return await connection.call(request, timeout_s=timeout_s)
         raise RequestTimedOut(
             f"no connection to node {node} within {timeout_s:g} s",
-            broker="{}:{}".format(*address),
+            broker="{}:{}".format(*addresses[0]),
             elapsed_s=timeout_s,
             knob="controller.quorum.request.timeout.ms",
         )
+
+    async def _connection(self, addresses: Sequence[tuple[str, int]]) -> Connection:
+        """A connection to the first address where somebody listens; raises `NotSent`."""
+        assert self._pool is not None
+        *others, last = addresses
+        for address in others:
+            with suppress(BrokerUnreachable):
+                return await self._pool.connection(*address)
+        try:
+            return await self._pool.connection(*last)
+        except BrokerUnreachable as error:
+            raise NotSent(error.message, broker=error.broker) from error

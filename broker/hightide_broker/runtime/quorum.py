@@ -87,6 +87,8 @@ class QuorumDriver:
         """`addresses`: where other nodes listen, kept as the records of the voters say. Raises
         `QuorumStateDamaged`."""
         state = read_quorum_state(disk, directory)
+        # What is there may be in the page cache only, if the process before could not sync it.
+        write_quorum_state(disk, directory, state)
         ballot = Ballot(state.leader_epoch, state.leader_id, state.voted_id)
         self.core = Quorum(config, metadata, ballot, random=random.random, now=trio.current_time())
         self.metadata = metadata
@@ -168,12 +170,12 @@ class QuorumDriver:
                 break  # the node is being stopped, and others did not hear of it in time
             assert self._nursery is not None, "requests leave while the driver runs"
             self._nursery.start_soon(self._ask, sending)
+        if ready.committed >= 0:
+            self._advance(ready.committed)  # first: it may be the last thing of a term
         standing = (self.core.role, self.core.epoch, self.core.leader)
         if standing != self._standing:
             self._standing = standing
             self._role_changed()
-        if ready.committed >= 0:
-            self._advance(ready.committed)
         self._set_alarm(ready.wake_at)
         if self._witness is not None:
             self._witness.quorum_stepped(self, event, ready)

@@ -209,9 +209,10 @@ class Replicas:
         """Where the log of a replica ends at least that other replicas may rely on: at what was
         committed, if that was on disk; `NOWHERE` if it need not even be there."""
         state, key = topic.partitions[number], (topic.name, number)
-        relied_on = len(state.replicas) > 1 and self._is_relied_on(state)
-        if not relied_on or not self.checkpoints.had_records(key):
+        if not self._is_relied_on(state) or not self.checkpoints.had_records(key):
             return NOWHERE
+        if len(state.replicas) == 1:
+            return 0  # whatever is left of it is all there is
         synced = self._topic_config(self._image, topic.name).synced
         return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
 
@@ -415,6 +416,8 @@ class Replicas:
         doomed, self._doomed = self._doomed, {}
         for path in doomed:
             try:
+                # The new name first: a power cut must not bring back the old one, half empty.
+                await self._disk.sync([], [self.directory])
                 await self._disk.in_thread(partial(self._disk.remove_tree, path))
             except DiskError as error:
                 log.warning("deleting %s failed, trying again later: %s", path, error)
@@ -453,7 +456,8 @@ class Replicas:
             except DiskError as error:
                 log.warning("writing the indexes of %s failed: %s", replica.name, error)
             points[key] = replica.log.synced_end
-            if replica.log.log_start > replica.log.segment_bases()[0]:
+            if replica.log.log_start > 0:
+                # Also where a segment begins: the segments before it may not be gone for good yet.
                 starts[key] = replica.log.log_start
         return await known.keep_recovery_points(points, starts)
 

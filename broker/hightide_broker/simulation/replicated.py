@@ -73,11 +73,17 @@ def draw(seed: int) -> tuple[Knobs, list[Subject]]:
         | group_traffic.CONFIG,
         think_s=rng.choice([0.1, 0.3, 0.8]),
     )
+    return _fated(seed, rng, knobs)
+
+
+def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Subject]]:
+    """What may happen to disks and clocks, and topics that survive it."""
+    synced, shape_is_three = knobs.loses_power, knobs.combined and knobs.observers == 0
     # One rotten or lost disk is survived where every committed record is on another one, too.
     rots = synced and rng.random() < 0.3
     fate = random.Random(f"fate-{seed}").random()
     loses = synced and not rots and fate < 0.35
-    rolls_back = synced and not (rots or loses) and shape != "three" and fate < 0.7
+    rolls_back = synced and not (rots or loses) and not shape_is_three and fate < 0.7
     careful = rots or loses or rolls_back
     topics = [
         Subject(

@@ -100,7 +100,7 @@ class Knobs:
     @property
     def session_s(self) -> float:
         """How long a broker may be silent."""
-        return float(self.config["broker.session.timeout.ms"].removesuffix("s"))
+        return float(self.config.get("broker.session.timeout.ms", "9s").removesuffix("s"))
 
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""

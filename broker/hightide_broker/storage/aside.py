@@ -52,3 +52,15 @@ def is_partition(disk: Disk, directory: str, name: str) -> bool:
     return bool(stem and dash and number.isdigit()) and disk.exists(
         f"{directory}/{name}/{PARTITION_METADATA}"
     )
+
+
+def has_records(disk: Disk, directory: str) -> bool:
+    """Whether a directory holds segments with anything in them."""
+    for name in disk.list(directory):
+        if name.endswith(".log"):
+            file = disk.open(f"{directory}/{name}")
+            size = file.size()
+            file.close()
+            if size:
+                return True
+    return False

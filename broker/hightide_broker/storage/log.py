@@ -157,6 +157,11 @@ class Log:
         ]
 
     @property
+    def cut_count(self) -> int:
+        """How often the log was cut since it was opened."""
+        return self._cuts
+
+    @property
     def segment_count(self) -> int:
         """How many segments there are."""
         return len(self._segments)
@@ -456,6 +461,7 @@ class Log:
     def remove_snapshot(self, offset: int) -> None:
         """Drop a snapshot."""
         self._disk.remove(f"{self.directory}/{file_name(offset, 'snapshot')}")
+        self._directory_dirty = True
 
     def segment_bases(self) -> list[int]:
         """Base offsets, rising."""

@@ -158,7 +158,7 @@ def _load(
     if rebuild_epochs or not as_left:
         from_offset = 0 if rebuild_epochs else recovery_point
         segments = _scan(disk, directory, segments, cache, from_offset, recovery, salvage)
-    if not as_left and not salvage:
+    if not as_left:
         _write_again(segments, recovery_point)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
     log_end = segments[-1].end_offset if segments else log_start

@@ -4,7 +4,7 @@ Every process has an id of its own, its incarnation, that the controller keeps. 
 durably, before it is registered, and alone once it is, before it serves. Whoever registers says
 what was here before; if what the controller knows is not that, the directory is older than what the
 cluster saw of it and has forgotten what came since. One incarnation a line: the last one that was
-registered (`-`: none), then those that tried to be.
+registered (`-`: none, `?`: not known), then those that tried to be.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from hightide_broker.ports import Disk
 
 RUNS = "broker-runs"
 NONE = "-"
+UNKNOWN = "?"
+"""The directory was made by a version that kept no incarnations; nobody was registered since."""
 RUNS_MAX = 64
 """Incarnations kept; of more that never heard from a controller, the oldest go."""
 
@@ -31,9 +33,9 @@ def begin_run(disk: Disk, directory: str, incarnation: str) -> list[str] | None:
     known = None
     if disk.exists(path):
         known = disk.read_file(path).decode("ascii", "replace").split()
-    confirmed, *tried = known or [NONE]
+    confirmed, *tried = known or [UNKNOWN]
     disk.replace(path, _lines([confirmed, *[*tried, incarnation][-RUNS_MAX:]]))
-    return known
+    return None if confirmed == UNKNOWN else known
 
 
 def confirm_run(disk: Disk, directory: str, incarnation: str) -> None:

@@ -1,0 +1,208 @@
+"""What the live tests of lost disks share: clusters whose directories are taken away and come back.
+
+No test lives here. Whoever is started writes into the log of its node; what a process of its own
+said is told apart by where that log ended before.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+from contextlib import ExitStack, suppress
+
+import msgpack
+from commands import COMMAND, PATIENCE_S, environment, hightide
+from msgspec.structs import asdict
+from three_nodes import QUICK_STOP, Nodes, until
+
+from hightide import blocking
+from hightide.tcp import free_ports
+from hightide_cli.processes import nodes_of, read_plan, start_node
+
+FIRST_SEGMENT = "00000000000000000000.log"
+VOTERS = msgpack.packb("type") + msgpack.packb("voters")
+"""As a record of the voters begins."""
+
+
+def ports_in_a_row(count):
+    """The first of some ports of loopback that are all free."""
+    while True:
+        (first,) = free_ports(1)
+        with ExitStack() as held, suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+class Disks(Nodes):
+    """A cluster that loses disks. `settings` hold for all its nodes, whenever they are started."""
+
+    def __init__(self, data, *words, settings=()):
+        self.settings = settings
+        super().__init__(data, *self._set, *words)
+
+    @property
+    def _set(self):
+        return [word for key in self.settings for word in ("--set", key)]
+
+    def resume(self, *words, code=0):
+        """`up` on what there is."""
+        command = ["up", "--detach", "--data", self.data, *QUICK_STOP, *self._set, *words]
+        return hightide(*command, code=code, patience_s=2 * PATIENCE_S)
+
+    def address_of(self, node):
+        """Where a node listens, whether or not it serves yet."""
+        (port,) = [port for each, port in read_plan(self.data).nodes if each.node == node]
+        return f"127.0.0.1:{port}"
+
+    def pids(self):
+        """{node: process id} of the nodes that live, by the locks on their directories."""
+        found = {node.node: node.pid() for node in nodes_of(self.data)}
+        return {node: pid for node, pid in found.items() if pid is not None}
+
+    def directory(self, node):
+        return self.data / f"broker-{node}"
+
+    def lose(self, node):
+        """The disk of a node that does not run is gone."""
+        shutil.rmtree(self.directory(node))
+
+    def start_one(self, node, *assignments):
+        """Start one node's process, as `up` does for all; what its log says from then on."""
+        plan = read_plan(self.data)
+        ((process, port),) = [each for each in plan.nodes if each[0].node == node]
+        before = len(self.log(node))
+        started = start_node(
+            process,
+            port=port,
+            cluster_id=plan.cluster_id,
+            voters=plan.voters,
+            assignments=[*self.settings, *assignments],
+        )
+        self.started.append(started)
+        return lambda: self.log(node)[before:]
+
+    def start_controller(self, node):
+        """Format and start one controller more, as on a machine of its own; where it listens."""
+        (port,) = free_ports(1)
+        plan, where = read_plan(self.data), f"127.0.0.1:{port}"
+        values = {
+            "node.id": node,
+            "log.dirs": str(self.data / f"controller-{node}"),
+            "listen.port": port,
+            "process.roles": "controller",
+            "cluster.id": plan.cluster_id,
+            "controller.quorum.voters": f"{plan.voters},{node}@{where}",
+        }
+        file = self.data / f"controller-{node}.toml"
+        file.write_text("".join(f'"{key}" = {json.dumps(each)}\n' for key, each in values.items()))
+        words = ["-c", str(file)]
+        hightide("storage", "format", "--join", "--cluster-id", plan.cluster_id, *words)
+        command = [*COMMAND, "server", "start", *words]
+        with (self.data / "logs" / f"controller-{node}.log").open("ab") as output:
+            said = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            self.started.append(subprocess.Popen(command, env=environment(), **said))
+        return where
+
+    def join(self, node):
+        """Format a directory for the cluster that exists."""
+        cluster_id = read_plan(self.data).cluster_id
+        words = ["--cluster-id", cluster_id, *self._keys(node)]
+        return hightide("storage", "format", "--join", *words)
+
+    def server_start(self, node):
+        """Start a node in the foreground that does not start."""
+        return hightide("server", "start", *self._keys(node), code=None)
+
+    def _keys(self, node):
+        plan = read_plan(self.data)
+        keys = {
+            "node.id": node,
+            "log.dirs": self.directory(node),
+            "cluster.id": plan.cluster_id,
+            "controller.quorum.voters": plan.voters,
+        }
+        return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+
+    def info(self, node):
+        """What `storage info` says of a directory."""
+        where = ["--set", f"log.dirs={self.directory(node)}"]
+        return json.loads(hightide("storage", "info", *where, "-o", "json").out)
+
+    # -- one partition ---------------------------------------------------------------------------
+
+    def place(self, topic, replicas, **configs):
+        """A topic of one partition on these brokers, the first of them to lead it."""
+        named = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        with blocking.Admin(self.address) as admin:
+            admin.create_topic(topic, assignment=[[*replicas]], configs=named)
+
+    def fill(self, topic, start, end):
+        """Numbers as records, all of them acknowledged."""
+        lines = "".join(f"{number}\n" for number in range(start, end))
+        self.run("produce", topic, "--acks", "all", stdin=lines.encode())
+
+    def numbers(self, topic):
+        """What can be read, by offset."""
+        return [int(row["value"]) for row in self.read(topic)]
+
+    def state(self, topic):
+        """The one partition, as some broker knows it."""
+        with blocking.Admin(self.address) as admin:
+            (partition,) = admin.describe_topic(topic).partitions
+        return asdict(partition)
+
+    def until_state(self, topic, **wanted):
+        """Wait until the partition is so."""
+
+        def found():
+            state = self.state(topic)
+            return wanted.items() <= state.items() and state
+
+        return until(found, what=f"{topic} with {wanted}")
+
+    def until_held(self, topic, node, end):
+        """Wait until a node has on disk that everything up to here is committed."""
+        path = self.directory(node) / "replication-offset-checkpoint"
+        line = f"{topic} 0 {end}"
+        until(lambda: path.exists() and line in path.read_text().splitlines(), what=line)
+
+    def held(self, topic, code=None):
+        """Broker → where its log begins and ends; and what else `partitions describe` says."""
+        ended = self.run("partitions", "describe", f"{topic}:0", "-o", "json", code=code)
+        rows = json.loads(ended.out)
+        ends = {row["broker"]: (row["log_start_offset"], row["log_end_offset"]) for row in rows}
+        return ends, ended.err
+
+    def stop(self, node):
+        """Stop one node in order."""
+        hightide("down", "--data", self.data, "--node", node)
+
+    def until_serving(self, *nodes):
+        """Wait until nodes that were started by themselves serve."""
+        processes = [node for node in read_plan(self.data).processes if node.node in nodes]
+
+        def serve():
+            return all(node.pid() and node.facts().get("pid") == node.pid() for node in processes)
+
+        until(serve, what=f"nodes {nodes} serve")
+
+    # -- the quorum ------------------------------------------------------------------------------
+
+    def until_recorded(self):
+        """Wait until the voters are a record, with their directories, on every controller."""
+        nodes = [node for node in read_plan(self.data).processes if "controller" in node.roles]
+
+        def recorded():
+            logs = [node.directory / "__cluster_metadata-0" / FIRST_SEGMENT for node in nodes]
+            return all(VOTERS in path.read_bytes() for path in logs)
+
+        until(recorded, what="the voters are recorded")
+
+    def voters(self, address=None):
+        """Voter → its directory; whether or not all of them are heard of."""
+        words = ["quorum", "status", "-o", "json", "--timeout", "2"]
+        ended = hightide(*words, address=address or self.address, code=None)
+        if not ended.out:
+            return None
+        return {each["id"]: each["directory"] for each in json.loads(ended.out)["voters"]}
