@@ -23,7 +23,14 @@ from hightide.errors import ApiError, HightideError
 from hightide.ports import system_random
 from hightide.records import check_crc, iter_batches
 from hightide_broker.runtime.controller import random_id
-from hightide_cli.processes import NodeProcess, start_node, stop_nodes, tail
+from hightide_cli.processes import (
+    NodeProcess,
+    Plan,
+    format_nodes,
+    start_node,
+    stop_nodes,
+    tail,
+)
 
 HOST = "127.0.0.1"
 NODES = (1, 2, 3)
@@ -162,8 +169,9 @@ class Brokers:
         self.nodes = {node: NodeProcess(data, node) for node in NODES}
         self.forwarders = {node: Forwarder(nursery) for node in NODES}
         self.address = ",".join(f"{HOST}:{each.port}" for each in self.forwarders.values())
-        self._voters = ",".join(f"{n}@{HOST}:{each.port}" for n, each in self.forwarders.items())
-        self._cluster_id = random_id(system_random())
+        ports = tuple((self.nodes[n], each.port) for n, each in self.forwarders.items())
+        self._plan = Plan(random_id(system_random()), ports)
+        format_nodes(self._plan, self._plan.processes)
         self._processes = {}
 
     def start(self, node):
@@ -174,8 +182,8 @@ class Brokers:
         self._processes[node] = start_node(
             self.nodes[node],
             port=port,
-            cluster_id=self._cluster_id,
-            voters=self._voters,
+            cluster_id=self._plan.cluster_id,
+            voters=self._plan.voters,
             assignments=[f"advertised.port={forwarder.port}", *SHORT_TIMEOUTS],
         )
 

@@ -7,11 +7,16 @@ for with far more patience than it needs. The quorum's side is in `test_lost_vot
 
 import re
 import shutil
+import signal
+from contextlib import suppress
 
 import pytest
+from commands import hightide
 from lost_disks import Disks
 from three_nodes import until
 
+from hightide import blocking
+from hightide.errors import HightideError
 from hightide_cli.failures import CONFLICT, REFUSED, UNHEALTHY, UNREACHABLE, USAGE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -125,6 +130,38 @@ def lose_the_leader(cluster, leader, follower):
     assert cluster.held("t")[0] == {leader: (0, 0), follower: (0, 123)}
 
 
+def test_what_a_disk_holds_is_told_even_if_it_keeps_no_watermark(start):
+    cluster = start("-n", "3", settings=[KEPT_NEVER])
+    lose_the_leader(cluster, 1, 2)
+    asked = cluster.run("partitions", "elect", "t:0", "--unclean", code=USAGE)
+    check_told(asked, {1: 0, 2: 123})
+
+
+def test_the_longest_log_leads_even_if_the_controller_that_is_asked_is_new(start):
+    """A new controller has not heard yet how far the logs reach, and the empty disk is the first of
+    the assignment: what another disk still holds must not be cut to nothing."""
+    cluster = start("-n", "4")
+    lose_the_leader(cluster, 4, 1)
+    dead = cluster.active()
+    assert dead != 1, "it was away when another one had to lead"
+    alive = [cluster.address_of(node) for node in {1, 2, 3} - {dead}]
+    with blocking.Admin(",".join(alive), timeout_ms=2000) as admin:
+        admin.describe_topic("t")
+        cluster.send(dead, signal.SIGKILL)
+        until(lambda: elected(admin, "t"), what="an election")
+    state = until(lambda: (found := cluster.state("t"))["leader"] >= 0 and found, what="a leader")
+    assert state["leader"] == 1
+    assert cluster.numbers("t") == [*range(123)]
+
+
+def elected(admin, topic):
+    """Ask for an unclean election; whether somebody leads."""
+    with suppress(HightideError):
+        (result,) = admin.elect_leaders([(topic, 0)], unclean=True)
+        return result.leader >= 0
+    return False
+
+
 # -- a directory that is empty ---------------------------------------------------------------------
 
 
@@ -196,6 +233,14 @@ def test_up_replaces_only_what_is_lost(start):
     assert cluster.voters()[2] == cluster.info(2)["directory_id"]
     cluster.until_state("t", isr=cluster.state("t")["replicas"])
     assert cluster.numbers("t") == [*range(10)]
+
+
+def test_a_cluster_that_there_never_was_replaces_nothing(tmp_path):
+    data = tmp_path / "data"
+    for _ in range(2):
+        refused = hightide("up", "--detach", "--data", data, "--replace", "1", code=USAGE)
+        assert "--replace 1: there is no cluster yet" in " ".join(refused.err.split())
+        assert not [path for path in data.rglob("*") if path.is_file()], "it stays a new one"
 
 
 # -- older copies ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from commands import hightide
 from lost_disks import Disks
 from three_nodes import until
 
-from hightide_cli.failures import UNHEALTHY, UNREACHABLE
+from hightide_cli.failures import CONFLICT, NOT_FOUND, REFUSED, UNHEALTHY, UNREACHABLE, USAGE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -91,6 +91,76 @@ def observers(cluster, code=0):
 
 
 # -- voters that come and go -----------------------------------------------------------------------
+
+
+def test_a_voter_that_was_removed_is_not_missed_and_votes_again_once_it_is_added(start):
+    cluster = start("-n", "3")
+    cluster.until_recorded()
+    before = cluster.voters()
+    gone = max({1, 2, 3} - {cluster.active()})
+    removed = cluster.run("quorum", "remove", gone)
+    assert f"node {gone} with directory {before[gone]} does not vote any more" in removed.err
+    assert cluster.voters() == {node: before[node] for node in before if node != gone}
+    check_refusals(cluster, gone)
+
+    port = cluster.address_of(gone)
+    cluster.kill(gone)
+    cluster.create("without-it")
+    missed = cluster.run("quorum", "add", f"{gone}@{port}", "--timeout", "0.5", code=UNREACHABLE)
+    assert "does not observe the metadata, or has not caught up" in missed.err
+    cluster.start_one(gone)
+    cluster.until_serving(gone)
+    until(lambda: observers(cluster) == [gone], what=f"{gone} observes")
+    added = cluster.run("quorum", "add", f"{gone}@{port}")
+    assert f"node {gone} with directory {before[gone]} votes" in added.err
+    assert cluster.voters() == before
+    again = cluster.run("quorum", "add", f"{gone}@{port}", code=CONFLICT)
+    assert f"node {gone} is a voter with directory {before[gone]}: remove it first" in again.err
+    assert cluster.voters() == before
+
+    cluster.kill(cluster.active())
+    cluster.create("with-its-vote")
+
+
+def check_refusals(cluster, gone):
+    """What does not exist is refused, with a sentence, and changes nothing."""
+    before = cluster.voters()
+    for node in (gone, 9):
+        refused = cluster.run("quorum", "remove", node, code=NOT_FOUND)
+        assert f"node {node} with directory any is none of the voters" in refused.err
+    unknown = cluster.run("quorum", "add", "9@127.0.0.1:1", "--timeout", "0.5", code=UNREACHABLE)
+    assert "node 9 does not observe the metadata" in unknown.err
+    unknown = cluster.run("quorum", "replace", "9", "--timeout", "0.5", code=REFUSED)
+    assert "node 9 does not observe the metadata" in unknown.err
+    unplaced = cluster.run("quorum", "replace", gone, code=USAGE)
+    assert f"say where it listens, {gone}@HOST:PORT" in " ".join(unplaced.err.split())
+    for words in (["add", gone], ["add", "four@h:1"], ["add", "4@h"], ["replace", "4@"]):
+        assert "expected ID" in cluster.run("quorum", *words, code=USAGE).err
+    assert cluster.voters() == before
+
+
+def test_the_leader_itself_can_be_removed(start):
+    cluster = start("-n", "3")
+    cluster.until_recorded()
+    before, leader = cluster.voters(), cluster.active()
+    cluster.run("quorum", "remove", leader)
+    voters = {node: before[node] for node in before if node != leader}
+    until(lambda: cluster.voters() == voters, what=f"voters {voters}")
+    status = until(cluster.quorum, what="a quorum of two")
+    assert status["leader"] in voters
+    cluster.create("by-two", "-p", "3")
+    observing = cluster.address_of(leader)
+    until(lambda: "by-two" in cluster.topics(observing), what="it follows as an observer")
+    last = min(voters)
+    cluster.run("quorum", "remove", last)
+    (alone,) = {1, 2, 3} - {leader, last}
+    until(lambda: cluster.voters() == {alone: before[alone]}, what=f"only {alone} votes")
+    refused = cluster.run("quorum", "remove", alone, code=REFUSED)
+    assert f"node {alone} is the only voter" in refused.err
+    for node in (leader, last):
+        cluster.run("quorum", "add", f"{node}@{cluster.address_of(node)}")
+    assert cluster.voters() == before
+    cluster.create("by-three")
 
 
 def test_a_fourth_controller_joins_and_any_one_of_four_may_die(start):

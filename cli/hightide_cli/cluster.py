@@ -84,6 +84,8 @@ def up(
     new_topics = [_parse_topic(text) for text in topics]
     load_config(None, assignments)
     is_new = read_plan(data) is None
+    if replaced and is_new:
+        raise click.UsageError(f"--replace {replaced[0]}: there is no cluster yet")
     plan = _plan(data, count=count, roles=roles, port=port)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
     for node in plan.processes:
@@ -93,7 +95,7 @@ def up(
             say(f"already running: process {node.pid()} serves {address}")
     if not missing:
         raise click.exceptions.Exit(CONFLICT)
-    _replace_directories(plan, replaced, is_new=is_new)
+    _replace_directories(plan, replaced)
     processes = {
         node: start_node(
             node,
@@ -127,17 +129,13 @@ def up(
         raise
 
 
-def _replace_directories(plan: Plan, replaced: tuple[int, ...], *, is_new: bool) -> None:
+def _replace_directories(plan: Plan, replaced: tuple[int, ...]) -> None:
     """Make the directories of nodes that lost theirs anew; they begin as strangers."""
     nodes = {node.node: node for node in plan.processes}
     for number in replaced:
         node = nodes.get(number)
-        if node is None or is_new:
-            raise click.UsageError(
-                f"--replace {number}: the cluster has nodes {sorted(nodes)}"
-                if not is_new
-                else f"--replace {number}: there is no cluster yet"
-            )
+        if node is None:
+            raise click.UsageError(f"--replace {number}: the cluster has nodes {sorted(nodes)}")
         if (node.directory / "meta.properties").exists():
             raise click.UsageError(
                 f"--replace {number}: {node.directory} is there and formatted; move it away first, "

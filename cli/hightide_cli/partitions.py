@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide.errors import HightideError
 from hightide_cli.diff import diff
 from hightide_cli.failures import UNHEALTHY, exit_code
 from hightide_cli.options import (
@@ -98,8 +99,11 @@ def elect(
         raise click.UsageError("give partitions or --all, and --preferred or --unclean")
     wanted = None if everywhere else [parse_partition(part) for part in parts]
     if unclean:
-        for line in ask(bootstrap, timeout_s, _weigh, wanted):
-            say(line)
+        try:
+            for line in ask(bootstrap, min(timeout_s, _WEIGH_S), _weigh, wanted):
+                say(line)
+        except HightideError as error:
+            say(f"what the replicas still hold is not known: {error}")
     if unclean and not yes:
         raise click.UsageError("--unclean may lose acknowledged records: add --yes to do it")
     results = ask(bootstrap, timeout_s, _elect, wanted, unclean)
@@ -121,6 +125,10 @@ def elect(
         raise click.exceptions.Exit(exit_code(refused[0].error))
 
 
+_WEIGH_S = 5.0
+"""How long to look for what an unclean election would cost, before it is asked for anyway."""
+
+
 async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str]:
     """What each candidate of an unclean election still holds, a line for each partition."""
     lines = []
@@ -133,7 +141,8 @@ async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str
             whole = {b: found[b] for b in known.replicas if b in found and not found[b].error}
             watermark = max((info.high_watermark for info in whole.values()), default=0)
             held = [
-                f"broker {b} {max(min(info.log_end_offset, watermark) - info.log_start_offset, 0)}"
+                f"broker {b} {max(min(info.log_end_offset, watermark) - info.log_start_offset, 0)} "
+                f"(its log ends at {info.log_end_offset})"
                 for b, info in whole.items()
             ]
             lines.append(

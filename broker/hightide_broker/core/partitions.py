@@ -339,6 +339,8 @@ class Partitions:
                 ErrorCode.ELECTION_NOT_NEEDED,
                 f"{part.topic}-{part.partition} {what}: {state.leader}",
             )
+        if unclean:
+            self._check_heard(part, state)
         election = Election.UNCLEAN if unclean else Election.PREFERRED
         change = change_partition(
             topic.topic_id,
@@ -359,6 +361,17 @@ class Partitions:
                 f"{part.topic}-{part.partition}: no replica of {list(state.replicas)} is alive",
             )
         return change
+
+    def _check_heard(self, part: m.TopicPartition, state: PartitionState) -> None:
+        """Raise `Refused` while the longest log may be one that a new controller knows nothing of:
+        it would be cut."""
+        untold = self.log_ends.untold(b for b in state.replicas if self._image.is_active(b))
+        if untold:
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{part.topic}-{part.partition}: brokers {untold} have not said yet how far their "
+                f"logs reach, and the longest is to lead: try again",
+            )
 
     def rebalance(self, is_well: Callable[[int], bool]) -> list[AnyChange]:
         """Move leaders back to their preferred replicas, and elect where nobody leads and somebody

@@ -91,7 +91,9 @@ class Opener:
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
         if found is None and self._holds_records(path):
             raise _Missing(path, "does not say which topic it is of", "records")
-        if must_reach != NOWHERE and found != topic.topic_id:
+        # The only replica may have been away while its topic was deleted and made again.
+        is_remade = found is not None and len(topic.partitions[number].replicas) == 1
+        if must_reach != NOWHERE and found != topic.topic_id and not is_remade:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found is not None and found != topic.topic_id:
