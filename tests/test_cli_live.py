@@ -152,6 +152,8 @@ def test_describe_has_the_stable_json_and_kafkas_two_lines(cluster, topic):
         "replicas": [1],
         "isr": [1],
         "elr": [],
+        "last_known_elr": [],
+        "last_leader": -1,
         "high_watermark": 3,
         "log_end_offset": 3,
     }
