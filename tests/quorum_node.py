@@ -66,6 +66,11 @@ class FakeLog:
         return self.records[-1] + 1 if self.records else 0
 
     @property
+    def earlier_voters(self) -> tuple[Voter, ...]:
+        records = (self.entries[offset].voters for offset in reversed(self.records))
+        return next((voters for voters in records if voters != self.voters), ())
+
+    @property
     def latest_snapshot(self) -> SnapshotId | None:
         return self.snapshots[-1] if self.snapshots else None
 
@@ -119,6 +124,20 @@ class FakeLog:
     def contents(self, snapshot: SnapshotId) -> bytes:
         """The bytes of a snapshot."""
         return bytes(pack(self.entries[: snapshot.end_offset]))
+
+
+def voter(directory: str) -> Voter:
+    """`2b` is node 2 with its second disk."""
+    node = int(directory[:-1])
+    return Voter(id=node, directory=directory, host=f"n{node}", port=9000 + node)
+
+
+def voters(names: str) -> tuple[Voter, ...]:
+    return tuple(voter(name) for name in names.split())
+
+
+def names_of(known: tuple[Voter, ...] | None) -> str | None:
+    return None if known is None else " ".join(each.directory for each in known)
 
 
 @dataclass(eq=False)

@@ -2,8 +2,9 @@
 
 Goal: a cluster that was planned is still known after a loss of power; a file that cannot be read is
 never taken for a cluster without nodes; and `up` begins with the nodes that there were, or says
-what to do. Method: every sync of the process is watched; then commands on three nodes whose
-directories are locked, as if their processes ran, so that none is started.
+what to do, and makes no directory that may have been lost. Method: every sync of the process is
+watched; then commands on three nodes whose directories are locked, as if their processes ran, so
+that none is started.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sys
 
+import click
 import pytest
 from powerkit import Power
 
 from hightide_broker.runtime.disk import RealDisk
 from hightide_broker.storage.directory import Meta, format_directory
-from hightide_cli.failures import CONFLICT
+from hightide_cli.failures import CONFLICT, USAGE
 from hightide_cli.main import main
 from hightide_cli.processes import make_plan, read_plan
 
+NEW = {"brokers": 3, "split": False, "port": 9000, "formats": True}
 NOBODY = 99_999_999
 """No process has this id: whatever is sent to it reaches nobody."""
 DAMAGES = {
@@ -148,6 +152,65 @@ def test_up_begins_with_the_nodes_that_there_were_or_says_what_to_do(
         assert code != 0
         assert "cluster.json" in said
         assert running.file.read_bytes() == damage, "nobody's guess stands in its place"
+
+
+# --- a file that is lost, and directories with it -------------------------------------------------
+
+
+def forget(data, plan, *lost):
+    """The file is gone, and so are the directories of some nodes."""
+    (data / "cluster.json").unlink()
+    for process in plan.processes:
+        if process.node in lost:
+            shutil.rmtree(process.directory)
+
+
+def test_a_directory_that_was_lost_with_the_file_is_not_made_for_a_voter(tmp_path):
+    plan = make_plan(tmp_path, **NEW)
+    forget(tmp_path, plan, 2)
+    with pytest.raises(click.UsageError, match=r"neither cluster\.json nor broker-2.*--replace 2"):
+        make_plan(tmp_path, **NEW)
+    with pytest.raises(click.UsageError, match=r"neither cluster\.json nor broker-2"):
+        make_plan(tmp_path, **NEW, replaced=(1, 3))
+    assert not (tmp_path / "broker-2").exists()
+    assert not (tmp_path / "cluster.json").exists()
+    assert make_plan(tmp_path, **NEW, replaced=(2,)) == plan, "the cluster that there was"
+    assert not (tmp_path / "broker-2").exists(), "for whoever replaces it"
+
+
+def test_where_only_the_file_is_lost_all_goes_on(tmp_path):
+    plan = make_plan(tmp_path, **NEW)
+    forget(tmp_path, plan)
+    assert make_plan(tmp_path, **NEW) == plan
+
+
+def test_where_all_is_lost_a_new_cluster_begins(tmp_path):
+    plan = make_plan(tmp_path, **NEW)
+    forget(tmp_path, plan, 1, 2, 3)
+    with pytest.raises(click.UsageError, match="--replace 1: there is no cluster yet"):
+        make_plan(tmp_path, **NEW, replaced=(1,))
+    assert make_plan(tmp_path, **NEW).cluster_id != plan.cluster_id
+    assert all((node.directory / "meta.properties").exists() for node in plan.processes)
+
+
+@pytest.mark.parametrize(("brokers", "replaced"), [(1, [1]), (3, [1, 2]), (3, [1, 2, 3])])
+def test_who_would_have_to_admit_the_new_directories_is_not_replaced(
+    tmp_path, monkeypatch, capsys, brokers, replaced
+):
+    plan = make_plan(tmp_path, brokers=brokers, split=False, port=9000, formats=True)
+    for process in plan.processes:
+        if process.node in replaced:
+            shutil.rmtree(process.directory)
+    words = [word for node in replaced for word in ("--replace", str(node))]
+    monkeypatch.setattr(sys, "argv", ["hightide", "up", "--data", str(tmp_path), *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = " ".join(capsys.readouterr().err.split())
+    assert end.value.code == USAGE
+    left = [node.node for node in plan.processes if node.node not in replaced]
+    assert f"only {left} would be left, and a majority has to admit a new one" in said
+    made = [node.node for node in plan.processes if node.directory.exists()]
+    assert made == left, "nothing was formatted"
 
 
 @DAMAGED

@@ -235,6 +235,24 @@ def test_up_replaces_only_what_is_lost(start):
     assert cluster.numbers("t") == [*range(10)]
 
 
+def test_a_directory_that_was_lost_with_the_plan_is_not_made_for_a_voter(start):
+    cluster = start("-n", "3", "--topic", "t:1:3")
+    cluster.fill("t", 0, 10)
+    cluster.until_recorded()
+    before = cluster.voters()
+    cluster.down()
+    cluster.lose(2)
+    (cluster.data / "cluster.json").unlink()
+    words = ["-n", "3", "--port", cluster.address.partition(",")[0].rpartition(":")[2]]
+    refused = cluster.resume(*words, code=USAGE)
+    assert "neither cluster.json nor broker-2" in " ".join(refused.err.split())
+    assert files_of(cluster.directory(2)) == []
+    cluster.resume(*words, "--replace", "2")
+    assert cluster.info(2)["joining"] is True
+    assert cluster.voters() == before | {2: cluster.info(2)["directory_id"]}
+    assert cluster.numbers("t") == [*range(10)]
+
+
 def test_a_cluster_that_there_never_was_replaces_nothing(tmp_path):
     data = tmp_path / "data"
     for _ in range(2):

@@ -63,11 +63,16 @@ def read_directory(config: BrokerConfig, disk: Disk) -> Meta:
     directory, node = directory_of(config), config.number("node.id")
     meta = read_meta(disk, directory)
     if meta is None:
+        lost = (
+            f"make it anew for the cluster that exists (hightide storage format --join, or "
+            f"hightide up --replace {node})"
+        )
+        if {*config.voters} == {node}:
+            lost = "so is what the cluster was, for it has no other controller"
         raise NotFormatted(
             f"{directory}, the data directory of node {node}, is not formatted: if it held data, "
-            f"mount or restore it; if that is lost, make it anew for the cluster that exists "
-            f"(hightide storage format --join, or hightide up --replace {node}); for a new "
-            f"cluster: hightide storage format"
+            f"mount or restore it; if that is lost, {lost}; for a new cluster: hightide storage "
+            f"format"
         )
     check_owner(directory, meta, cluster_id=config.text("cluster.id") or None, node_id=node)
     return meta

@@ -84,9 +84,7 @@ def up(
     new_topics = [_parse_topic(text) for text in topics]
     load_config(None, assignments)
     is_new = read_plan(data) is None
-    if replaced and is_new:
-        raise click.UsageError(f"--replace {replaced[0]}: there is no cluster yet")
-    plan = _plan(data, count=count, roles=roles, port=port)
+    plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
     for node in plan.processes:
         if node not in missing:
@@ -141,7 +139,23 @@ def _replace_directories(plan: Plan, replaced: tuple[int, ...]) -> None:
                 f"--replace {number}: {node.directory} is there and formatted; move it away first, "
                 f"if the node is to begin anew without what is in it"
             )
+    _check_majority(plan, replaced)
     format_nodes(plan, [nodes[number] for number in replaced], joining=True)
+
+
+def _check_majority(plan: Plan, replaced: tuple[int, ...]) -> None:
+    """Raise `UsageError` unless enough controllers are left to admit those that are replaced."""
+    from hightide_broker.core.peer import majority_of
+
+    controllers = [node.node for node in plan.processes if "controller" in node.roles]
+    left = [node for node in controllers if node not in replaced]
+    if len(left) < len(controllers) and len(left) < majority_of(len(controllers)):
+        raise click.UsageError(
+            f"--replace {' '.join(map(str, replaced))}: of the controllers {controllers} only "
+            f"{left} would be left, and a majority has to admit a new one: restore the directories "
+            f"of more of them from a copy; if there is none, what the cluster was is lost, and a "
+            f"new one begins in another --data"
+        )
 
 
 def _admit(plan: Plan, replaced: tuple[int, ...], address: str) -> None:
@@ -153,11 +167,25 @@ def _admit(plan: Plan, replaced: tuple[int, ...], address: str) -> None:
             replace_voter(address, ADMISSION_S, node.node, None)
 
 
-def _plan(data: Path, *, count: int | None, roles: str | None, port: int | None) -> Plan:
+def _plan(
+    data: Path,
+    *,
+    count: int | None,
+    roles: str | None,
+    port: int | None,
+    replaced: tuple[int, ...],
+) -> Plan:
     """The cluster's nodes: as they were, if there is one already."""
     plan = read_plan(data)
     if plan is None:
-        return make_plan(data, brokers=count or 1, split=roles == "split", port=port, formats=True)
+        return make_plan(
+            data,
+            brokers=count or 1,
+            split=roles == "split",
+            port=port,
+            formats=True,
+            replaced=replaced,
+        )
     brokers = sum("broker" in node.roles for node in plan.processes)
     is_split = not any(len(node.roles) > 1 for node in plan.processes)
     if count not in (None, brokers) or roles not in (None, "split" if is_split else "combined"):

@@ -162,12 +162,19 @@ def read_plan(data: Path) -> Plan | None:
 
 
 def make_plan(
-    data: Path, *, brokers: int, split: bool, port: int | None, formats: bool = False
+    data: Path,
+    *,
+    brokers: int,
+    split: bool,
+    port: int | None,
+    formats: bool = False,
+    replaced: Sequence[int] = (),
 ) -> Plan:
     """Decide which nodes a new cluster has, and write it down; with `formats`, once their
     directories are made.
 
-    Node directories that are there already must be among them: their cluster goes on.
+    Node directories that are there already must be among them: their cluster goes on. It is no new
+    one then: with `formats` any other directory counts as lost, and must be named in `replaced`.
 
     Three controllers where there are three brokers or more, or where they are nodes of their own;
     otherwise one: two would need each other, and so be weaker than one.
@@ -187,16 +194,34 @@ def make_plan(
             f"{data} has no cluster.json that can be read, and holds {', '.join(strangers)} of a "
             f"cluster: restore the file, or start with the same -n and --roles as before"
         )
-    cluster_ids = filter(None, map(_cluster_of, known))
-    ports = _ports(port, len(roles))
+    clusters = {node: _cluster_of(node.directory) for node in nodes}
+    cluster_id = next(filter(None, clusters.values()), None)
+    if replaced and not cluster_id:
+        raise click.UsageError(f"--replace {replaced[0]}: there is no cluster yet")
     plan = Plan(
-        next(cluster_ids, None) or random_id(system_random()),
-        tuple(zip(nodes, ports, strict=True)),
+        cluster_id or random_id(system_random()),
+        tuple(zip(nodes, _ports(port, len(roles)), strict=True)),
     )
-    if formats:
+    if formats and cluster_id:
+        _check_lost(data, [node for node in nodes if not clusters[node]], replaced)
+    elif formats:
         format_nodes(plan, plan.processes)
     _write_plan(data, plan)
     return plan
+
+
+def _check_lost(data: Path, lost: Sequence[NodeProcess], replaced: Sequence[int]) -> None:
+    """Raise `UsageError` unless somebody says that these directories are to be made anew: a voter
+    that was made as if its cluster were new would vote without knowing what it promised."""
+    unnamed = [node for node in lost if node.node not in replaced]
+    if unnamed:
+        names = ", ".join(node.name for node in unnamed)
+        words = " ".join(f"--replace {node.node}" for node in unnamed)
+        raise click.UsageError(
+            f"{data} has directories of a cluster, but neither cluster.json nor {names}: restore "
+            f"what was lost, or give it up with {words}; if this cluster never served, remove "
+            f"{data} and begin again"
+        )
 
 
 def _write_plan(data: Path, plan: Plan) -> None:

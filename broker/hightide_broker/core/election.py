@@ -15,8 +15,8 @@ class Votes:
         self._votes: dict[int, bool] = {}
 
     def begin(self, candidate: int) -> None:
-        """A new election: the candidate votes for itself."""
-        self._votes = {candidate: True}
+        """A new election: the candidate votes for itself, if it is one of the voters."""
+        self._votes = {candidate: True} if candidate in self._voters else {}
 
     def count(self, voter: int, *, granted: bool) -> None:
         """Take a vote."""

@@ -76,7 +76,7 @@ class Elector:
         me = self.config.node
         if self.epoch < self._log.last_epoch:
             self.epoch, self.leader, self.voted = self._log.last_epoch, NOBODY, NOBODY
-        if self.leader == me and not (self._is_voter and self._others):
+        if self.leader == me and not (self._may_stand and self._others):
             self.leader = NOBODY
         if self.leader == me:
             # What was written in this epoch and not synced is lost: it must not be written again.
@@ -87,7 +87,7 @@ class Elector:
             self.role = Role.FOLLOWER
             self._fetching.begin(self.leader, now)
             self._deadline = now + self.config.fetch_timeout_s
-        elif not self._is_voter:
+        elif not self._may_stand:
             self._fetching.search(now)
         elif not self._others:
             self._deadline = now
@@ -112,6 +112,14 @@ class Elector:
         return self.membership.is_voter
 
     @property
+    def _may_stand(self) -> bool:
+        """Whether to seek votes. One that was removed does so until that is known to be committed,
+        its own vote not counted: it may be the only one that has the record, and then the others,
+        by the voters before, cannot elect anybody. Source: Ongaro's dissertation, 4.2.2."""
+        removal_stands = self.high_watermark >= self._log.voters_end
+        return self._is_voter or (self.membership.was_voter and not removal_stands)
+
+    @property
     def _others(self) -> tuple[int, ...]:
         return self.membership.others
 
@@ -127,7 +135,7 @@ class Elector:
             self._audience.due_at = now
         elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
             self._become_unattached(self.epoch, now)
-        if self.role is Role.UNATTACHED and self._is_voter:
+        if self.role is Role.UNATTACHED and self._may_stand:
             self._fetching.end()
             self._deadline = now + self._election_timeout()
 
@@ -148,13 +156,13 @@ class Elector:
             self._check_quorum(now)
         if now < self._deadline or self.role is Role.LEADER:
             return
-        if self._stopping or not (self._is_voter or self.role in (Role.FOLLOWER, Role.RESIGNED)):
+        if self._stopping or not (self._may_stand or self.role in (Role.FOLLOWER, Role.RESIGNED)):
             self._deadline = _NEVER
             return
         match self.role:
             case Role.UNATTACHED | Role.CANDIDATE:
                 self._become_prospective(now)
-            case Role.FOLLOWER if self._is_voter:
+            case Role.FOLLOWER if self._may_stand:
                 self._become_prospective(now)
             case Role.FOLLOWER | Role.RESIGNED:
                 epoch = self.epoch + (self.role is Role.RESIGNED)
@@ -192,7 +200,7 @@ class Elector:
         if voted != NOBODY:
             assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
             self.voted = voted
-        if not self._is_voter:
+        if not self._may_stand:
             self._fetching.search(now)
 
     def _become_follower(self, leader: int, epoch: int, now: float) -> None:
@@ -426,7 +434,7 @@ class Elector:
             raise Refused(ErrorCode.INVALID_REQUEST, "more successors than there are voters")
         if request.epoch > self.epoch:
             self._become_follower(request.leader, request.epoch, now)
-        if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._is_voter:
+        if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._may_stand:
             return
         self._fetching.leader_gone = True
         successors = request.successors

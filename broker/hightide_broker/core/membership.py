@@ -26,26 +26,32 @@ class Membership:
         self._config = config
         self._log = log
         self._known: tuple[Voter, ...] | None = None
+        self._earlier: tuple[Voter, ...] = ()
         self.voters: tuple[int, ...] = ()
         self.is_voter = False
         """Whether this node votes, with this directory."""
+        self.was_voter = False
+        """Whether the last record of the voters removed it."""
         self._look()
 
     def refresh(self) -> bool:
         """Look at the log again; whether the voters are others now."""
-        if self._log.voters == self._known:
+        if (self._log.voters, self._log.earlier_voters) == (self._known, self._earlier):
             return False
         self._look()
         return True
 
     def _look(self) -> None:
-        self._known, me = self._log.voters, self._config.node
+        self._known, self._earlier = self._log.voters, self._log.earlier_voters
+        me = self._config.node
         if self._known is None:
             self.voters = self._config.voters
             self.is_voter = me in self.voters and not self._config.joining
         else:
             self.voters = tuple(voter.id for voter in self._known)
             self.is_voter = self.directory_of(me) == self._config.directory
+        voted = any((v.id, v.directory) == (me, self._config.directory) for v in self._earlier)
+        self.was_voter = voted and not self.is_voter
 
     @property
     def others(self) -> tuple[int, ...]:

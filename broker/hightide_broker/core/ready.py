@@ -64,6 +64,11 @@ class LogView(Protocol):
         ...
 
     @property
+    def earlier_voters(self) -> tuple[Voter, ...]:
+        """By the record before it, while that is known; else empty."""
+        ...
+
+    @property
     def latest_snapshot(self) -> SnapshotId | None: ...
 
     @property

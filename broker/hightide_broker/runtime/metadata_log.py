@@ -203,6 +203,11 @@ class MetadataLog:
     def voters_end(self) -> int:
         return self._voters[-1][0] if self._voters else 0
 
+    @property
+    def earlier_voters(self) -> tuple[Voter, ...]:
+        last = self.voters
+        return next((voters for _, voters in reversed(self._voters) if voters != last), ())
+
     def _find_voters(self) -> None:
         """Every record of the voters, in the latest snapshot and in the log."""
         self._voters = []
