@@ -114,6 +114,16 @@ class Cluster:
     def heartbeat(
         self, broker: int, *, epoch: int | None = None, seen: int | None = None, **wants: Any
     ) -> c.BrokerHeartbeatResponse:
+        """It says what all brokers do: how far the logs reach that nobody leads, nowhere here."""
+        offline = [(part.topic_id, part.partition) for part in wants.get("offline", [])]
+        wants.setdefault(
+            "leaderless",
+            [
+                told
+                for told in self.leaderless(broker, (-1, 0))
+                if (told.topic_id, told.partition) not in offline
+            ],
+        )
         request = c.BrokerHeartbeatRequest(
             broker=broker,
             broker_epoch=self.image.brokers[broker].epoch if epoch is None else epoch,
@@ -121,6 +131,21 @@ class Cluster:
             **wants,
         )
         return self.commit(self.controller.broker_heartbeat(request, self.now))
+
+    def leaderless(self, broker: int, end: tuple[int, int]) -> list[c.LeaderlessReplica]:
+        """What a broker says of its replicas that nobody leads, if all logs end there."""
+        return [
+            c.LeaderlessReplica(
+                topic_id=topic.topic_id,
+                partition=number,
+                last_epoch=end[0],
+                log_end=end[1],
+                leader_epoch=state.leader_epoch,
+            )
+            for topic in self.image.topics.values()
+            for number, state in enumerate(topic.partitions)
+            if state.leader == NONE and broker in state.replicas
+        ]
 
     def join(self, *brokers: int) -> None:
         """Each one is a new process, and serves."""

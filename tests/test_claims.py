@@ -44,14 +44,14 @@ def who(cluster: Cluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
 def returns(cluster: Cluster, broker: int, end: tuple[int, int] | None = None, **how: Any) -> None:
     """A broker's process starts, and serves; it says how far its log reaches, if it is asked."""
     cluster.register(broker, **how)
-    cluster.unfence(broker)
-    if end is not None:
+    if end is None:
+        cluster.unfence(broker)
+    else:
         says(cluster, broker, end)
 
 
 def says(cluster: Cluster, broker: int, end: tuple[int, int]) -> None:
-    told = c.LeaderlessReplica(topic_id="id-1", partition=0, last_epoch=end[0], log_end=end[1])
-    cluster.heartbeat(broker, leaderless=[told] if state(cluster).leader == NONE else [])
+    cluster.heartbeat(broker, leaderless=cluster.leaderless(broker, end))
 
 
 # Disks that are gone.
@@ -127,6 +127,89 @@ def test_a_directory_that_knows_its_last_process_has_not(runs: list[str] | None)
     assert who(cluster) == (0, (0,), ())
 
 
+# Unclean elections: only the longest log will do.
+
+OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
+
+
+def alone(how: str) -> Cluster:
+    """Broker 0 was alone in sync, and is gone for good; nobody has said yet what there is."""
+    allowed = "true" if how == "allowed" else "false"
+    cluster = cluster_of(0, 1, 2, unclean_leader_election_enable=allowed)
+    cluster.alter_isr("a", 0)
+    for broker in (1, 2):
+        cluster.heartbeat(broker)
+    cluster.fence(0)
+    cluster.register(0, directory="a new one")
+    return cluster
+
+
+@pytest.mark.parametrize("how", ["allowed", "asked for"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_nobody_is_elected_uncleanly_before_all_who_live_have_said_what_they_have(
+    how: str, order: tuple[int, int]
+) -> None:
+    cluster = alone(how)
+    ends = {1: SHORTER, 2: LONGER}
+    for broker in order:
+        assert cluster.rebalance() == []
+        assert who(cluster)[0] == NONE
+        if how == "asked for":
+            (refused,) = cluster.elect(("a", 0), unclean=True)
+            assert refused.error == ErrorCode.REQUEST_TIMED_OUT
+        says(cluster, broker, ends[broker])
+    if how == "asked for":
+        cluster.elect(("a", 0), unclean=True)
+    assert who(cluster) == (2, (2,), ())
+
+
+def test_a_new_controller_asks_again_before_it_elects_uncleanly() -> None:
+    cluster = alone("asked for")
+    says(cluster, 1, SHORTER)
+    says(cluster, 2, LONGER)
+    cluster.take_over()
+    says(cluster, 1, SHORTER)
+    (refused,) = cluster.elect(("a", 0), unclean=True)
+    assert refused.error == ErrorCode.REQUEST_TIMED_OUT
+    assert "brokers [2] have not said yet how far their logs reach" in refused.message
+    says(cluster, 2, LONGER)
+    (result,) = cluster.elect(("a", 0), unclean=True)
+    assert (result.error, result.leader) == (None, 2)
+
+
+def test_whoever_has_no_log_says_so_and_is_not_elected() -> None:
+    cluster = alone("allowed")
+    cluster.heartbeat(2, offline=[OFFLINE])
+    assert who(cluster) == (NONE, (), ())
+    says(cluster, 1, SHORTER)
+    assert who(cluster) == (1, (1,), ())
+    cluster = alone("asked for")
+    for broker in (1, 2):
+        cluster.heartbeat(broker, offline=[OFFLINE])
+    (refused,) = cluster.elect(("a", 0), unclean=True)
+    assert refused.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def test_whoever_is_gone_is_not_waited_for() -> None:
+    cluster = alone("allowed")
+    says(cluster, 1, SHORTER)
+    cluster.fence(2)
+    assert who(cluster)[0] == NONE
+    says(cluster, 1, SHORTER)
+    assert who(cluster) == (1, (1,), ())
+
+
+def test_a_leader_whose_log_fails_is_followed_by_the_longest_where_that_is_allowed() -> None:
+    for allowed, leader in (("true", NONE), ("false", 0)):
+        cluster = cluster_of(0, 1, 2, unclean_leader_election_enable=allowed)
+        cluster.alter_isr("a", 0)
+        cluster.heartbeat(0, offline=[OFFLINE])
+        assert who(cluster)[0] == leader
+        says(cluster, 1, SHORTER)
+        says(cluster, 2, LONGER)
+        assert who(cluster)[0] == (2 if allowed == "true" else 0)
+
+
 # Processes that are gone, and what they had not synced.
 
 
@@ -137,10 +220,8 @@ def test_the_last_of_a_topic_that_does_not_sync_waits_for_all_and_the_longest_lo
     cluster.register(1)
     cluster.register(0)
     assert (who(cluster), state(cluster).last_known_elr) == ((NONE, (), ()), (0, 1))
-    cluster.unfence(0)
     says(cluster, 0, SHORTER)
     assert who(cluster) == (NONE, (), ()), "1 may have more"
-    cluster.unfence(1)
     says(cluster, 1, LONGER)
     assert who(cluster) == (1, (1,), ())
     assert state(cluster).last_known_elr == ()
@@ -153,7 +234,6 @@ def test_a_replica_that_was_not_in_sync_may_have_more_than_who_was() -> None:
     cluster.register(0)
     says(cluster, 1, LONGER)
     assert who(cluster) == (NONE, (), ())
-    cluster.unfence(0)
     says(cluster, 0, SHORTER)
     assert who(cluster) == (1, (1,), ())
 
@@ -178,13 +258,34 @@ def test_a_single_replica_leads_again_after_any_stop() -> None:
 
 def test_what_was_said_of_a_log_ends_with_the_process() -> None:
     ends = LogEnds()
-    told = [c.LeaderlessReplica(topic_id="t", partition=0, last_epoch=1, log_end=5)]
-    ends.heard(1, told)
-    ends.heard(2, told)
-    assert ends.of("t", 0) == {1: LogEnd(1, 5), 2: LogEnd(1, 5)}
+    told = c.LeaderlessReplica(topic_id="t", partition=0, last_epoch=1, log_end=5, leader_epoch=7)
+    ends.heard(1, [told])
+    ends.heard(2, [told])
+    assert ends.of("t", 0, 7) == {1: LogEnd(1, 5), 2: LogEnd(1, 5)}
+    assert (ends.of("t", 0, 8), ends.untold("t", 0, 8, [1, 2])) == ({}, (1, 2))
     ends.heard(1, [])
     ends.forget(2)
-    assert ends.of("t", 0) == {}
+    assert ends.of("t", 0, 7) == {}
+
+
+def test_what_was_said_of_a_log_ends_with_the_epoch_in_which_nobody_led() -> None:
+    """1 says that it has much; 2 leads for a moment, and 1 is cut to what 2 has; 2 dies again."""
+    cluster = cluster_of(0, 1, 2, unclean_leader_election_enable="true")
+    cluster.alter_isr("a", 0)
+    cluster.fence(0)
+    old = cluster.leaderless(1, LONGER)
+    cluster.register(0, directory="a new one")
+    says(cluster, 1, SHORTER)
+    says(cluster, 2, LONGER)
+    assert who(cluster) == (2, (2,), ())
+    cluster.fence(2)
+    cluster.register(2, directory="a new one")
+    cluster.heartbeat(1, leaderless=old)
+    assert who(cluster) == (NONE, (), ()), "that was before"
+    says(cluster, 2, LONGER)
+    assert who(cluster) == (NONE, (), ())
+    says(cluster, 1, SHORTER)
+    assert who(cluster) == (2, (2,), ())
 
 
 # Settings that changed.

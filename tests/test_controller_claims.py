@@ -112,10 +112,7 @@ class Disks(RuleBasedStateMachine):
 
     @rule(broker=brokers, wish=st.sampled_from([{}, {}, {}, {"want_fence": True}]))
     def heartbeat(self, broker, wish):
-        told = []
-        if self.state.leader == NONE:
-            end = self.ends[broker]
-            told = [c.LeaderlessReplica(topic_id="id-1", partition=0, last_epoch=0, log_end=end)]
+        told = self.cluster.leaderless(broker, (0, self.ends[broker]))
         self.decide(lambda: self.cluster.heartbeat(broker, leaderless=told, **wish))
 
     @rule(broker=brokers)

@@ -16,7 +16,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode
 from hightide_broker.core.image import CLUSTER, PartitionState
@@ -91,14 +90,7 @@ class Requests(RuleBasedStateMachine):
     @rule(broker=brokers, wish=wants, seen=st.sampled_from([None, None, None, 0]))
     def heartbeat(self, broker, wish, seen):
         if broker in self.cluster.image.brokers:
-            led_by_nobody = [
-                c.LeaderlessReplica(
-                    topic_id=topic.topic_id, partition=number, last_epoch=0, log_end=broker
-                )
-                for topic in self.cluster.image.topics.values()
-                for number, partition in enumerate(topic.partitions)
-                if partition.leader == NONE and broker in partition.replicas
-            ]
+            led_by_nobody = self.cluster.leaderless(broker, (0, broker))
             reply = self.cluster.heartbeat(broker, seen=seen, leaderless=led_by_nobody, **wish)
             state = self.cluster.image.brokers[broker]
             assert reply.fenced is state.fenced

@@ -48,6 +48,9 @@ class LeaderlessReplica(Message, frozen=True, kw_only=True):
     last_epoch: int
     """The epoch of its last record, -1 if it has none."""
     log_end: int
+    leader_epoch: int = -1
+    """In which nobody leads. What is said of an earlier one is over: the log may have been cut, or
+    have grown, under a leader since; -1, from a node that does not say, is never the right one."""
 
 
 class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):

@@ -140,7 +140,7 @@ class Brokers:
         state = self.check(request.broker, request.broker_epoch)
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
-        self._partitions.log_ends.heard(request.broker, request.leaderless)
+        self._partitions.log_ends.heard(request.broker, request.leaderless, request.offline)
         lost = self._partitions.lost(request.broker, request.offline)
         may_lead = not (state.fenced or state.stopping or request.want_fence)
         if not lost and request.leaderless and may_lead and not request.want_shut_down:

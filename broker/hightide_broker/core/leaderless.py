@@ -26,8 +26,9 @@ def why_nobody_leads(name: str, state: PartitionState, is_active: Callable[[int]
     held = f"broker {state.last_leader}" if state.last_leader != NO_LEADER else "nobody known"
     return (
         f"nobody leads {name}: no disk is left that certainly has all that was committed; it was "
-        f"held last by {held}, whose disk was lost or replaced. Restore that disk, or give up what "
-        f"only it held: hightide partitions elect --unclean"
+        f"held last by {held}, whose disk was lost or replaced. Put that disk back if there is a "
+        f"way, then have the longest log lead: hightide partitions elect --unclean, which shows "
+        f"first what each replica holds; what only a lost disk held is given up"
     )
 
 

@@ -31,7 +31,8 @@ class Election(Enum):
     PREFERRED = "preferred"
     """The first replica of the assignment, if it may lead."""
     UNCLEAN = "unclean"
-    """As ONLINE, and if nobody may lead, any live replica: committed records may be lost."""
+    """As ONLINE, and if nobody may lead, the live replica with the longest log, once all of them
+    have said how long theirs is: committed records may be lost."""
 
 
 class Forgot(Enum):
@@ -65,6 +66,9 @@ class Rules(NamedTuple):
     """unclean.leader.election.enable."""
     ends: Mapping[int, LogEnd] = NO_ENDS
     """Broker → how far its log reaches, for those who said it since nobody leads."""
+    untold: tuple[int, ...] = ()
+    """Live replicas that have not said it yet, nor that they are offline: one of their logs may be
+    the longest."""
 
 
 class _Target(NamedTuple):
@@ -165,8 +169,9 @@ def _elect(
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
     )
-    if may_be_unclean and candidates:
-        return _longest(candidates, rules), True
+    with_logs = [b for b in candidates if b in rules.ends]
+    if may_be_unclean and with_logs and not rules.untold:
+        return _longest(with_logs, rules), True
     return NO_LEADER, False
 
 

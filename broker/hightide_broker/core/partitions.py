@@ -49,8 +49,14 @@ class Partitions:
             is_active or self._image.is_active,
             int(self._image.setting(topic.name, MIN_ISR)),
             self._image.setting(topic.name, UNCLEAN) == "true",
-            self.log_ends.of(topic.topic_id, number),
+            self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
+            self._untold(topic, number),
         )
+
+    def _untold(self, topic: TopicState, number: int) -> tuple[int, ...]:
+        state = topic.partitions[number]
+        active = filter(self._image.is_active, state.replicas)
+        return self.log_ends.untold(topic.topic_id, number, state.leader_epoch, active)
 
     def _all(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
         for topic in self._image.topics.values():
@@ -115,15 +121,18 @@ class Partitions:
             state = topic.partitions[replica.partition]
             if broker not in state.isr and broker not in state.elr:
                 continue
+            rules = self._rules(topic, replica.partition, is_active)
             change = change_partition(
                 topic.topic_id,
                 replica.partition,
                 state,
-                self._rules(topic, replica.partition, is_active),
+                rules,
                 isr=tuple(b for b in state.isr if b != broker),
                 forgot={broker: Forgot.EVERYTHING},
             )
-            if change is not None and state.changed(change).leader != NO_LEADER:
+            # Whoever may be elected uncleanly says first how long its log is.
+            may_follow = rules.unclean and any(map(is_active, state.replicas))
+            if change is not None and (may_follow or state.changed(change).leader != NO_LEADER):
                 changes.append(change)
         return changes
 
@@ -340,7 +349,7 @@ class Partitions:
                 f"{part.topic}-{part.partition} {what}: {state.leader}",
             )
         if unclean:
-            self._check_heard(part, state)
+            self._check_heard(topic, part.partition)
         election = Election.UNCLEAN if unclean else Election.PREFERRED
         change = change_partition(
             topic.topic_id,
@@ -358,18 +367,18 @@ class Partitions:
         if change is None or change.leader is None:
             raise Refused(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                f"{part.topic}-{part.partition}: no replica of {list(state.replicas)} is alive",
+                f"{part.topic}-{part.partition}: no replica of {list(state.replicas)} is alive and "
+                f"has a log",
             )
         return change
 
-    def _check_heard(self, part: m.TopicPartition, state: PartitionState) -> None:
-        """Raise `Refused` while the longest log may be one that a new controller knows nothing of:
-        it would be cut."""
-        untold = self.log_ends.untold(b for b in state.replicas if self._image.is_active(b))
-        if untold:
+    def _check_heard(self, topic: TopicState, number: int) -> None:
+        """Raise `Refused` while the longest log may be one of which nothing is known yet: it would
+        be cut."""
+        if untold := self._untold(topic, number):
             raise Refused(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{part.topic}-{part.partition}: brokers {untold} have not said yet how far their "
+                f"{topic.name}-{number}: brokers {list(untold)} have not said yet how far their "
                 f"logs reach, and the longest is to lead: try again",
             )
 

@@ -161,6 +161,7 @@ class Replicas:
                 partition=replica.partition,
                 last_epoch=replica.log.epochs.epoch_for_offset(replica.log.log_end - 1),
                 log_end=replica.log.log_end,
+                leader_epoch=replica.leader_epoch,
             )
             for replica in self._by_name.values()
             if replica.leader is None and replica.follower is None and not replica.offline
