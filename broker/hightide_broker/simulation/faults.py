@@ -45,6 +45,8 @@ class Faults:
             self._kinds.append((4, self._rot))
         if world.knobs.loses_disks:
             self._kinds += [(3, self._lose_disk), (3, self._lose_what_others_lack)]
+        if world.knobs.freezes_out:
+            self._kinds.append((10, self._freeze_out))
         if world.knobs.rolls_back:
             self._kinds += [(4, self._copy_disk), (3, self._roll_back)]
         if world.knobs.syncs_fail:
@@ -339,6 +341,42 @@ class Faults:
         await trio.sleep(pause_s)
         machine.disk.sync_latency_s = self._world.knobs.sync_latency_s
         self._world.network.thaw(machine.name)
+
+    async def _freeze_out(self) -> None:
+        """A broker is frozen for longer than its session, and another machine takes its place with
+        an empty disk; then it goes on, and does not know."""
+        world, machine = self._world, self._world.weak
+        if not machine.is_up or any(ghost.is_up for ghost in world.ghosts):
+            return
+        if self._rng.random() < 0.5:
+            await self._leave_alone(machine)
+        pause_s = world.knobs.session_s + self._rng.choice([0.5, 2.0, 6.0])
+        self._tell(f"{machine.name} is frozen for {pause_s} s")
+        world.network.freeze(machine.name, heals=False)
+        machine.disk.sync_latency_s += pause_s
+        await trio.sleep(self._rng.random() * world.knobs.session_s)
+        successor = world.replace(machine)
+        self._tell(f"{successor.name} takes the place of {machine.name}")
+        self._start(successor)
+        self._begin(self._thaw, machine, successor, pause_s)
+
+    async def _thaw(self, machine: Machine, successor: Machine, pause_s: float) -> None:
+        """Somebody ends the old process, if its successor was not let in: two of them would wait
+        for each other."""
+        await trio.sleep(pause_s)
+        if self._is_let_in(successor):
+            self._tell(f"{machine.name} goes on")
+            machine.disk.sync_latency_s = self._world.knobs.sync_latency_s
+        else:
+            await machine.crash(power=False)
+        self._world.network.thaw(machine.name)
+
+    def _is_let_in(self, machine: Machine) -> bool:
+        """Whether it is the one that is registered, by the newest image of any node."""
+        nodes = [each.node for each in self._world.machines if each.node is not None]
+        image = max((node.image for node in nodes), key=lambda image: image.offset, default=None)
+        known = None if image is None else image.brokers.get(machine.id)
+        return known is not None and known.host == machine.name
 
     async def _heal(self) -> None:
         heal(self._world)

@@ -49,6 +49,7 @@ class Body(Protocol):
     """What the judge may look into of a machine."""
 
     id: int
+    name: str
     disk: SimDisk
     directory: str
     owes_admission: bool
@@ -170,7 +171,7 @@ class Judge:
     def replica_changed(self, node: int, replica: Replica) -> None:
         self.story.note(f"{node} {replica!r}")
         self._check_spin(node)
-        self.ledger.replica_changed(node, replica)
+        self.ledger.replica_changed(node, replica, self.machines[node].name)
 
     def _check_spin(self, node: int) -> None:
         _require(self.story.events < EVENTS_MAX, f"{EVENTS_MAX} events: {node} spins")

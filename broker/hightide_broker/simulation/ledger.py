@@ -45,7 +45,8 @@ class _Committed:
 
     end: int = 0
     batches: dict[int, Batch] = field(default_factory=dict)
-    leaders: dict[int, int] = field(default_factory=dict)
+    leaders: dict[int, str] = field(default_factory=dict)
+    """Leader epoch → the machine that leads it."""
     ends: dict[int, int] = field(default_factory=dict)
     """Leader epoch → how far its leader committed."""
 
@@ -108,8 +109,22 @@ class Ledger:
         for place in [place for place in self._seen if place[0] == node]:
             del self._seen[place]
 
-    def replica_changed(self, node: int, replica: Replica) -> None:
-        """A replica has another role or another offset."""
+    def ghost_changed(self, machine: str, replica: Replica) -> None:
+        """A replica of a process that was replaced: it may not lead an epoch of its successor's,
+        nor commit what that one has to have. What it commits of its own is looked for at the end.
+        """
+        if replica.leader is not None and not replica.offline:
+            committed = self._committed.setdefault(
+                (replica.topic_id, replica.partition), _Committed()
+            )
+            self._check_alone(machine, replica, committed, f"{replica!r} on {machine}")
+
+    def _check_alone(self, machine: str, replica: Replica, committed: _Committed, who: str) -> None:
+        first = committed.leaders.setdefault(replica.leader_epoch, machine)
+        self._check(first == machine, f"{who}: {first} leads epoch {replica.leader_epoch}")
+
+    def replica_changed(self, node: int, replica: Replica, machine: str) -> None:
+        """A replica of the node that runs on this machine has another role or another offset."""
         key = (replica.topic_id, replica.partition)
         seen = self._seen.get((node, key))
         if seen is None or seen.replica is not replica:
@@ -120,7 +135,8 @@ class Ledger:
         committed = self._committed.setdefault(key, _Committed())
         self._check_steps(node, seen, committed, who)
         if replica.leader is not None:
-            self._check_leader(node, replica, seen, committed, who)
+            self._check_alone(machine, replica, committed, who)
+            self._check_leader(replica, seen, committed, who)
         else:
             self._check(
                 replica.high_watermark <= committed.end,
@@ -153,13 +169,9 @@ class Ledger:
         state = self._truth.get(key)
         return () if state is None else state.isr
 
-    def _check_leader(
-        self, node: int, replica: Replica, seen: _Seen, committed: _Committed, who: str
-    ) -> None:
+    def _check_leader(self, replica: Replica, seen: _Seen, committed: _Committed, who: str) -> None:
         leader = replica.leader
         assert leader is not None
-        first = committed.leaders.setdefault(leader.epoch, node)
-        self._check(first == node, f"{who}: node {first} leads epoch {leader.epoch}")
         if seen.leader_epoch != leader.epoch:
             self.elections += 1
             end, log_end = committed.before(leader.epoch), replica.log.log_end

@@ -164,7 +164,8 @@ class SimNetwork:
         self._cuts: dict[tuple[str, str], None] = {}
         self._clogs: dict[tuple[str, str], float] = {}
         self._silent: dict[str, None] = {}
-        self._frozen: dict[str, None] = {}
+        self._frozen: dict[str, bool] = {}
+        """Who is paused → whether it goes on when all else is healed."""
         self._healed = trio.Event()
 
     def host(self, name: str) -> SimHost:
@@ -261,9 +262,10 @@ class SimNetwork:
             if {pair[0].source, pair[0].target} == {one, other}:
                 _break(pair)
 
-    def freeze(self, host: str) -> None:
-        """A machine is paused: nothing leaves it or reaches it, and nothing is lost."""
-        self._frozen[host] = None
+    def freeze(self, host: str, *, heals: bool = True) -> None:
+        """A machine is paused: nothing leaves it or reaches it, and nothing is lost; unless it
+        `heals`, until it is thawed."""
+        self._frozen[host] = heals
 
     def thaw(self, host: str) -> None:
         """It goes on."""
@@ -274,7 +276,7 @@ class SimNetwork:
         """No more cuts and clogs; what was held goes on, or its connection is reset."""
         self._cuts.clear()
         self._clogs.clear()
-        self._frozen.clear()
+        self._frozen = {host: heals for host, heals in self._frozen.items() if not heals}
         self._release(reset=0.5)
 
     def _release(self, *, reset: float) -> None:

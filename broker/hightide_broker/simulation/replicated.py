@@ -17,6 +17,7 @@ from hightide import Admin, Producer
 from hightide.errors import HightideError
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.simulation import group_traffic
+from hightide_broker.simulation.churn import Churn
 from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
 from hightide_broker.simulation.operator import operate
@@ -84,7 +85,8 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
     fate = random.Random(f"fate-{seed}").random()
     loses = synced and not rots and fate < 0.35
     rolls_back = synced and not (rots or loses) and not shape_is_three and fate < 0.7
-    careful = rots or loses or rolls_back
+    freezes_out = synced and not (rots or rolls_back or shape_is_three)
+    careful = rots or loses or rolls_back or freezes_out
     topics = [
         Subject(
             f"topic-{number}{LONG if fate > 0.9 else ''}",
@@ -103,6 +105,7 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
         rots=rots,
         loses_disks=loses,
         rolls_back=rolls_back,
+        freezes_out=freezes_out,
         joins_by_itself=fate < 0.1,
         syncs_fail=synced and not rots and fate > 0.3,
         alters=not careful and 0.4 < fate < 0.8,
@@ -164,8 +167,13 @@ async def _two_phases(
                 member = GroupMember(world, f"member-{number}", names, records, group, address)
                 nursery.start_soon(member.run)
             nursery.start_soon(operate, world)
+            churn = Churn(world, address, replicas=topics[0].replicas)
+            if churn.is_on:
+                nursery.start_soon(churn.run)
             await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, address)
+            if churn.is_on:
+                await churn.end(LIVENESS_S)
             for sender in senders:
                 sender.rest()
         await _until_read(world, topics, places, readers, group if is_grouped else None)
@@ -242,6 +250,8 @@ def _unwell(world: World, topics: list[Subject]) -> str:
     for machine in world.machines:
         if machine.node is None or not machine.node.serving.is_set():
             return f"{machine.name} does not serve"
+    if ghosts := [machine.name for machine in world.ghosts if machine.is_up]:
+        return f"{ghosts} were replaced, and do not end"
     # Who leads may be the last to know, while its disk is stalled.
     image = max((m.node.image for m in world.machines if m.node), key=lambda image: image.offset)
     for topic in topics:

@@ -12,8 +12,13 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.ready import Event, Ready
 from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
+from hightide_broker.ports import NodeMustStop
+from hightide_broker.runtime.quorum import QuorumDriver
+from hightide_broker.runtime.replica import Replica
 from hightide_broker.simulation.disk import DiskCopy, SimDisk
 from hightide_broker.simulation.judge import Judge, Story, Violation
 from hightide_broker.simulation.network import SimNetwork, Weather
@@ -61,6 +66,8 @@ class Knobs:
     """Whether a voter whose disk was replaced lets itself in again."""
     syncs_fail: bool = False
     """Whether a sync of some partition fails now and then, and calls its pages clean."""
+    freezes_out: bool = False
+    """Whether one machine's process is frozen until another one has taken its place."""
     alters: bool = False
     """Whether `min.insync.replicas` of topics is changed now and then."""
     clock_jumps: bool = False
@@ -102,6 +109,11 @@ class Knobs:
         """How long a broker may be silent."""
         return float(self.config.get("broker.session.timeout.ms", "9s").removesuffix("s"))
 
+    @property
+    def risks_a_disk(self) -> bool:
+        """Whether what is on one machine may go: then what counts has to be on two."""
+        return self.rots or self.loses_disks or self.rolls_back or self.freezes_out
+
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""
         fate = random.Random(f"fate-{seed}").random()
@@ -118,7 +130,8 @@ class Machine:
 
     def __init__(self, world: World, node: int, *, is_voter: bool, config: BrokerConfig) -> None:
         self.id = node
-        self.name = f"machine-{node}"
+        self.name = config.text("listen.host")
+        self._who = self.name.removeprefix("machine-")
         self.is_voter = is_voter
         self.is_broker = "broker" in config.roles
         self.directory = config.text("log.dirs")
@@ -126,6 +139,8 @@ class Machine:
         self.clock = SimClock()
         self.owes_admission = False
         """Whether it is a voter whose disk was replaced, and that has not been admitted again."""
+        self.was_replaced = False
+        """Whether another machine is this node now."""
         self.node: Node | None = None
         self._world = world
         self._config = config
@@ -168,18 +183,25 @@ class Machine:
         world = self._world
         host = world.network.host(self.name)
         with scope:
-            async with open_node(
-                self._config,
-                disk=self.disk,
-                clock=self.clock,
-                random=random.Random(f"{world.seed}-{self.id}-{self._lives}"),
-                listen=host.listen,
-                network=host,
-                witness=world.judge,
-                wait=False,
-            ) as self.node:
-                self._made.set()
-                await self._stop_asked.wait()
+            try:
+                async with open_node(
+                    self._config,
+                    disk=self.disk,
+                    clock=self.clock,
+                    random=random.Random(f"{world.seed}-{self._who}-{self._lives}"),
+                    listen=host.listen,
+                    network=host,
+                    witness=_Eyes(world.judge, self),
+                    wait=False,
+                ) as self.node:
+                    self._made.set()
+                    await self._stop_asked.wait()
+            except* NodeMustStop:
+                if not self.was_replaced:
+                    raise
+                world.story.tell(f"{self.name} finds that it was replaced, and ends")
+                world.network.drop(self.name, silently=False)
+                self._scope = None
         self.node = None
         ended.set()
 
@@ -192,7 +214,8 @@ class Machine:
         scope.cancel()
         await self._ended.wait()
         self._scope = None
-        self._world.judge.died(self)
+        if not self.was_replaced:
+            self._world.judge.died(self)
         if power:
             self.disk.crash(self._world.rng)
         else:
@@ -202,10 +225,14 @@ class Machine:
         """Its disk is gone, and an operator puts an empty one in its place, while it is down."""
         assert self._scope is None, f"{self.name} is up"
         self.disk.lose(self.directory)
-        self._world.judge.forgot(self)
-        dice = random.Random(f"{self._world.seed}-{self.id}-{self._lives}-disk")
-        format_node(self._config, self.disk, dice, joining=True)
+        self.begin_empty()
         self.owes_admission = self.is_voter
+
+    def begin_empty(self) -> None:
+        """An operator makes its directory, for the cluster that exists."""
+        self._world.judge.forgot(self)
+        dice = random.Random(f"{self._world.seed}-{self._who}-{self._lives}-disk")
+        format_node(self._config, self.disk, dice, joining=True)
 
     def roll_back(self, copy: DiskCopy) -> None:
         """An older copy of its disk comes back, while it is down."""
@@ -221,6 +248,28 @@ class Machine:
         with trio.move_on_after(STOP_PATIENCE_S):
             await self._ended.wait()
         await self.crash(power=False)
+
+
+class _Eyes:
+    """The judge, as one machine is seen by it: what a process says that was replaced is not what
+    its successor says, which has the same id. Implements `runtime.witness.Witness`."""
+
+    def __init__(self, judge: Judge, machine: Machine) -> None:
+        self._judge = judge
+        self._machine = machine
+
+    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        if not self._machine.was_replaced:
+            self._judge.quorum_stepped(driver, event, ready)
+
+    def image_applied(self, node: int, image: ClusterImage) -> None:
+        self._judge.image_applied(node, image)
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        if self._machine.was_replaced:
+            self._judge.ledger.ghost_changed(self._machine.name, replica)
+        else:
+            self._judge.replica_changed(node, replica)
 
 
 class World:
@@ -239,6 +288,8 @@ class World:
         self.machines += [self._machine(node, is_voter=False) for node in observers]
         self.weak = self._weak_one()
         """Whose disk rots, or is lost, where one does or is."""
+        self.ghosts: list[Machine] = []
+        """Machines that others took the place of."""
         self.lost_disks = 0
         """How often a disk was replaced by an empty one."""
         self.blackouts = 0
@@ -247,15 +298,31 @@ class World:
     def _weak_one(self) -> Machine:
         """A voter that forgets its votes without a word cannot be told from an honest one: only
         other machines' disks are rolled back."""
-        spares_voters = self.knobs.rolls_back or self.knobs.controllers < 3
+        knobs = self.knobs
+        spares_voters = knobs.rolls_back or knobs.freezes_out or knobs.controllers < 3
         some = [m for m in self.machines if not (spares_voters and m.is_voter)] or self.machines
         return random.Random(f"weak-{self.seed}").choice(some)
 
     def _own_min_isr(self, node: int) -> str:
         """What a node's own file says, which counts for nothing but in the first controller's."""
-        return random.Random(f"own-{self.seed}-{node}").choice("12")
+        values = "2" if self.knobs.replicated and self.knobs.risks_a_disk else "12"
+        return random.Random(f"own-{self.seed}-{node}").choice(values)
 
-    def _machine(self, node: int, *, is_voter: bool) -> Machine:
+    def replace(self, machine: Machine) -> Machine:
+        """Another machine is this node from now on, on an empty disk; the process of the old one
+        may not know."""
+        self.judge.died(machine)
+        machine.was_replaced = True
+        successor = self._machine(machine.id, is_voter=False, name=f"{machine.name}b")
+        successor.begin_empty()
+        self.machines[self.machines.index(machine)] = successor
+        self.ghosts.append(machine)
+        if self.weak is machine:
+            self.weak = successor
+        self.lost_disks += 1
+        return successor
+
+    def _machine(self, node: int, *, is_voter: bool, name: str = "") -> Machine:
         voters = range(1, self.knobs.controllers + 1)
         config = make_config(
             {
@@ -264,7 +331,7 @@ class World:
                 "process.roles": self._roles(is_voter=is_voter),
                 "controller.quorum.voters": ",".join(f"{v}@machine-{v}:{PORT}" for v in voters),
                 "log.dirs": f"data/node-{node}",
-                "listen.host": f"machine-{node}",
+                "listen.host": name or f"machine-{node}",
                 "listen.port": str(PORT),
                 "min.insync.replicas": self._own_min_isr(node),
                 "controller.quorum.auto.join.enable": str(self.knobs.joins_by_itself).lower(),

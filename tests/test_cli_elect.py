@@ -1,0 +1,185 @@
+"""`partitions elect --unclean`: what it would cost is told first, as far as anybody knows.
+
+Goal: a human sees how much each replica holds before it leads; a broker that does not answer is
+never counted as an empty one, nor keeps the election from being asked for; and nothing is asked for
+without `--yes`. Method: the command in this process, whose admin client is one that says what a
+cluster would.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hightide import messages as m
+from hightide.errors import BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide_cli import options
+from hightide_cli.failures import CONFLICT, NOT_FOUND, UNREACHABLE, USAGE, exit_code
+from hightide_cli.main import main
+
+WHY = "nobody leads orders-0: no disk is left that certainly has all"
+UNCLEAN = ["elect", "orders:0", "--unclean"]
+NOBODY = BrokerUnreachable("nobody answers", broker="127.0.0.1:1")
+
+
+def part(number=0, *, leader=-1, replicas=(1, 2, 3)):
+    message = "" if leader >= 0 else WHY
+    return m.PartitionMetadata(
+        partition=number,
+        leader=leader,
+        leader_epoch=7,
+        replicas=[*replicas],
+        isr=[],
+        message=message,
+    )
+
+
+def replica(start=0, *, end, watermark, number=0, error=""):
+    return m.ReplicaInfo(
+        topic="orders",
+        partition=number,
+        size_bytes=0,
+        log_start_offset=start,
+        log_end_offset=end,
+        high_watermark=watermark,
+        error=error,
+    )
+
+
+class FakeAdmin:
+    """What brokers would say; `looks` is what looking at the topics comes to, if not that."""
+
+    def __init__(self, *parts, looks=None, **replicas):
+        self.topics = [m.TopicMetadata(topic="orders", topic_id="id", partitions=list(parts))]
+        self.looks = looks
+        self.replicas = {int(name.removeprefix("b")): each for name, each in replicas.items()}
+        """By broker; None: it does not answer."""
+        self.timeouts_s = []
+        self.elected = []
+
+    def __call__(self, bootstrap, timeout_s):
+        self.timeouts_s.append(timeout_s)
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def list_topics(self):
+        if self.looks is not None:
+            raise self.looks
+        return self.topics
+
+    async def describe_log_dirs(self, topics):
+        assert topics == ["orders"]
+        return [
+            m.DescribeLogDirsResponse(
+                broker=broker,
+                path="" if held is None else "data",
+                replicas=[] if held is None else [held],
+                error="it did not answer" if held is None else "",
+            )
+            for broker, held in self.replicas.items()
+        ]
+
+    async def elect_leaders(self, wanted, *, unclean):
+        self.elected.append((wanted, unclean))
+        return [m.ElectLeadersResult(topic=t, partition=p, leader=1) for t, p in wanted or []]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run `partitions` against a cluster: its exit code, and what it said beside its result."""
+
+    def run(cluster, *words):
+        monkeypatch.setattr(options, "admin", cluster)
+        monkeypatch.setattr(sys, "argv", ["hightide", "partitions", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return end.value.code, " ".join(said.err.split())
+
+    return run
+
+
+def test_what_each_replica_holds_is_told_and_where_its_log_ends(command):
+    """Below the watermark that any of them knows: only that was acknowledged."""
+    cluster = FakeAdmin(
+        part(),
+        b1=replica(2, end=9, watermark=6),
+        b2=replica(end=4, watermark=4),
+        b3=replica(7, end=7, watermark=5),
+    )
+    code, said = command(cluster, *UNCLEAN)
+    assert code == USAGE
+    assert f"orders:0: {WHY}. Records below the last known watermark, 6: " in said
+    for broker, held, end in ((1, 4, 9), (2, 4, 4), (3, 0, 7)):
+        assert f"broker {broker} {held} (its log ends at {end})" in said
+    assert cluster.elected == []
+
+
+@pytest.mark.parametrize("silent", [None, replica(end=9, watermark=9, error="its disk failed")])
+def test_a_replica_of_which_nothing_is_known_is_not_told_to_be_empty(command, silent):
+    cluster = FakeAdmin(part(), b1=replica(end=5, watermark=5), b2=silent)
+    code, said = command(cluster, *UNCLEAN, "--yes")
+    assert code == 0
+    assert "watermark, 5: broker 1 5 (its log ends at 5)" in said
+    assert "broker 2 0" not in said
+    assert "broker 3 0" not in said
+    assert cluster.elected == [([("orders", 0)], True)]
+
+
+@pytest.mark.parametrize("looks", [NOBODY, RequestTimedOut("no answer in time")])
+def test_a_cluster_that_cannot_be_looked_at_is_told_and_asked_all_the_same(command, looks):
+    cluster = FakeAdmin(looks=looks)
+    code, said = command(cluster, *UNCLEAN, "--yes")
+    assert (code, cluster.elected) == (0, [([("orders", 0)], True)])
+    assert f"what the replicas still hold is not known: {looks}" in said
+
+
+@pytest.mark.parametrize("looks", [None, NOBODY])
+def test_nobody_is_elected_uncleanly_without_yes_whether_anybody_answers_or_not(command, looks):
+    cluster = FakeAdmin(part(), looks=looks)
+    code, said = command(cluster, *UNCLEAN)
+    assert (code, cluster.elected) == (USAGE, [])
+    assert "add --yes to do it" in said
+
+
+@pytest.mark.parametrize(("given", "for_the_look"), [("60", 5.0), ("2", 2.0)])
+def test_the_look_takes_less_time_than_there_is_to_elect(command, given, for_the_look):
+    cluster = FakeAdmin(part())
+    assert command(cluster, *UNCLEAN, "--yes", "--timeout", given)[0] == 0
+    assert cluster.timeouts_s == [for_the_look, float(given)]
+
+
+def test_only_what_has_no_leader_and_was_named_is_weighed(command):
+    cluster = FakeAdmin(part(0), part(1, leader=2), part(2), b1=replica(end=1, watermark=1))
+    _, said = command(cluster, "elect", "orders:0", "orders:1", "--unclean", "--yes")
+    assert "orders:0: " in said
+    assert "orders:1: " not in said
+    assert "orders:2: " not in said
+    _, said = command(cluster, "elect", "--all", "--unclean", "--yes")
+    assert "orders:0: " in said
+    assert "orders:2: " in said
+
+
+def test_a_clean_election_looks_at_nothing(command):
+    cluster = FakeAdmin(part(), looks=NOBODY)
+    assert command(cluster, "elect", "orders:0") == (0, "")
+    assert len(cluster.timeouts_s) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "ends_with"),
+    [
+        (ErrorCode.VOTER_NOT_FOUND, NOT_FOUND),
+        (ErrorCode.DUPLICATE_VOTER, CONFLICT),
+        (ErrorCode.REQUEST_TIMED_OUT, UNREACHABLE),
+    ],
+)
+def test_a_refusal_has_the_exit_code_of_its_kind(code, ends_with):
+    assert exit_code(code) == ends_with
