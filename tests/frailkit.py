@@ -62,9 +62,7 @@ class Frail(Here):
             clean=clean,
         )
         self.replicas.registered(broker_epoch(ME))
-        self.following = Following(
-            now_ms=lambda: NOW_MS, lower_recovery_point=self.replicas.lower_recovery_point
-        )
+        self.following = Following(now_ms=lambda: NOW_MS, lower_offsets=self.replicas.lower_offsets)
 
     @property
     def replica(self):

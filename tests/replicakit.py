@@ -83,13 +83,11 @@ class Place:
             now=lambda: 0.0,
         )
         self.replica.become_follower(state(LEADER, epoch))
-        self.following = Following(
-            now_ms=lambda: NOW_MS, lower_recovery_point=self.lower_recovery_point
-        )
+        self.following = Following(now_ms=lambda: NOW_MS, lower_offsets=self.lower_offsets)
         self.lowered: list[tuple[int, int]] = []
         """What the recovery point was lowered to, and where the log ended at that moment."""
 
-    def lower_recovery_point(self, replica: Replica, offset: int) -> None:
+    def lower_offsets(self, replica: Replica, offset: int) -> None:
         assert replica is self.replica
         self.disk.replace(RECOVERY_POINTS, b"%d" % offset)
         self.lowered.append((offset, self.log.log_end))

@@ -182,7 +182,7 @@ class NewsTable(Table):
             raise Unable("there is no answer")
         name = name_of(question.follower)
         replica = self.up(name)
-        following = Following(now_ms=lambda: 0, lower_recovery_point=lambda *_: None)
+        following = Following(now_ms=lambda: 0, lower_offsets=lambda *_: None)
         step = following.take(replica, question.part, *question.answer, self.now)
         if isinstance(step, AskOffsets) and replica.follower is not None:
             leader = self.up(question.leader)

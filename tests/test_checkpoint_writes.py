@@ -1,6 +1,6 @@
 """Checkpoints that are written while something else happens: a cut, a deletion, another write.
 
-Goal: what `lower_recovery_point` and `forget` have said is so on the disk from then on, whatever
+Goal: what `lower_offsets` and `forget` have said is so on the disk from then on, whatever
 write is under way; a broker that crashes then opens its logs as they are. Method: a real disk whose
 worker threads stop before they replace a file, with every state of that file held against what was
 said; then broker 1 with real replicas on the simulated disk, whose next life shows what came of it.
@@ -73,7 +73,7 @@ class Kept:
 
     def lower(self):
         """How often the file was written when it was said that jade's is lowered."""
-        self.checkpoints.lower_recovery_point(JADE, CUT)
+        self.checkpoints.lower_offsets(JADE, CUT)
         return len(self.states(RECOVERY_POINTS))
 
     def next_life(self):
@@ -156,9 +156,9 @@ def test_a_lowering_that_failed_is_not_taken_for_done():
     checkpoints = Checkpoints(disk, "data")
     disk.fail("replace", RECOVERY_POINTS)
     with pytest.raises(DiskError):
-        checkpoints.lower_recovery_point(JADE, CUT)
+        checkpoints.lower_offsets(JADE, CUT)
     disk.heal()
-    checkpoints.lower_recovery_point(JADE, CUT)
+    checkpoints.lower_offsets(JADE, CUT)
     assert Checkpoints(disk, "data").recovery_points[JADE] <= CUT
 
 

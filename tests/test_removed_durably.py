@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from brokers import DATA, FakeClock, LoseAll, batch
 from frailkit import DIRECTORY, Frail
-from leaderkit import EPOCH, ME, TWO
+from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import contents, lead, make_batch, sync
 from replicakit import write
 
@@ -88,6 +88,34 @@ async def test_records_that_were_deleted_are_not_there_again_after_a_loss_of_pow
     await here.replicas.load(here.image)
     assert here.replicas.offline() == []
     assert (here.replica.log.log_start, here.replica.log.log_end) == (start, 6)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("start", [7, 8])
+async def test_a_log_that_is_cut_below_its_start_keeps_what_comes_after(start, power):
+    """An unclean leader ends below it: the checkpoint of the start says nothing of the new log."""
+    before = Frail()
+    replica = await before.create(leader=TWO, isr=(ME, TWO, THREE), flush="synced", **SMALL)
+    write(replica.log, *[(EPOCH, 1)] * 12)
+    sync(before.disk, replica.log)
+    replica.committed.advance(12)
+    replica.log.advance_log_start(start)
+    replica.log.delete_segments(start // 2)
+    sync(before.disk, replica.log)
+    await before.replicas.checkpoint_recovery_points()
+    await before.replicas.checkpoint_high_watermarks()
+    await before.replicas.checkpoints.keep_cleaner_offset(JADE, 9)
+    await before.change(leader=THREE, isr=(THREE,))
+    before.following.carry_out(replica, Truncate(2), b"", 0.0)
+    write(replica.log, *[(EPOCH + 1, 1)] * 5)
+    sync(before.disk, replica.log)
+    if power:
+        before.disk.crash(LoseAll())
+    here = before.again(clean=False)
+    await here.replicas.load(here.image)
+    assert here.replicas.offline() == []
+    assert (here.replica.log.log_start, here.replica.log.log_end) == (2, 7)
+    assert here.replicas.checkpoints.cleaner_offsets[JADE] == 2
 
 
 # --- compaction -----------------------------------------------------------------------------------

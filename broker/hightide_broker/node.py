@@ -227,9 +227,7 @@ class Node:
             clean=clean,
             witness=witness,
         )
-        self._following = Following(
-            now_ms=clock.now_ms, lower_recovery_point=self.replicas.lower_recovery_point
-        )
+        self._following = Following(now_ms=clock.now_ms, lower_offsets=self.replicas.lower_offsets)
         self.lifecycle: BrokerLifecycle | None = None
         if "broker" in config.roles:
             self.lifecycle = BrokerLifecycle(

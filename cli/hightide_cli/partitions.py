@@ -145,9 +145,10 @@ async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str
                 f"(its log ends at {info.log_end_offset})"
                 for b, info in whole.items()
             ]
+            held += [f"broker {b} does not say" for b in known.replicas if b not in whole]
             lines.append(
                 f"{topic.topic}:{known.partition}: {known.message}. Records below the last known "
-                f"watermark, {watermark}: {', '.join(held) or 'nobody holds any'}"
+                f"watermark, {watermark}: {', '.join(held)}"
             )
     return lines
 

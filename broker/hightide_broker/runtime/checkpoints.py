@@ -3,8 +3,8 @@ offsets.
 
 One of Kafka's text files for each kind, for all partitions together. A file that is no checkpoint
 counts as empty, which is always safe for these: a watermark of 0 is learned again, a recovery point
-of 0 makes the next start scan more. A recovery point must never be above what is durable, so it is
-lowered, durably, before a log is cut.
+of 0 makes the next start scan more. A recovery point must never be above what is durable, nor a log
+start above where the log ends, so they are lowered, durably, before a log is cut.
 
 Files are written by worker threads, but what must be so at once is written on the loop. Each write
 says all there is to say as of its beginning, and an older one never follows a newer one.
@@ -131,14 +131,16 @@ class Checkpoints:
         for file in self._files:
             file.change_now(lambda known: {each: at for each, at in known.items() if each != key})
 
-    def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """A log is about to be cut at `offset`: nothing above may be taken for durable, and that is
-        kept before the cut. Raises `DiskError`."""
+    def lower_offsets(self, key: TopicPartition, offset: int) -> None:
+        """A log is about to be cut at `offset`: nothing above may be taken for durable, for deleted
+        or for compacted, whatever comes there, and that is kept before the cut. Raises
+        `DiskError`."""
 
-        def lowered(points: Offsets) -> Offsets:
-            return {**points, key: offset} if points.get(key, 0) > offset else points
+        def lowered(offsets: Offsets) -> Offsets:
+            return {**offsets, key: offset} if offsets.get(key, 0) > offset else offsets
 
-        self._points.change_now(lowered)
+        for file in (self._points, self._starts, self._cleaned):
+            file.change_now(lowered)
 
     async def keep_high_watermarks(self, marks: Offsets) -> bool:
         """After a restart they are where consumers may read to at once; whether they are kept."""

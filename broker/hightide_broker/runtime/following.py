@@ -2,7 +2,7 @@
 
 Every function is one stretch without an `await`. An answer's bytes are all checked before any are
 stored; a cut is durable before anything relies on it, and so is the recovery point below it, which
-`lower_recovery_point` keeps: what is appended after a cut must not be taken for durable.
+`lower_offsets` keeps: what is appended after a cut must not be taken for durable.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def owes_sync(replica: Replica) -> bool:
 class Following:
     """Carries out the steps of followers.
 
-    `lower_recovery_point(replica, offset)` makes it durable that nothing above is.
+    `lower_offsets(replica, offset)` makes it durable that nothing above is.
     """
 
     def __init__(
-        self, *, now_ms: Callable[[], int], lower_recovery_point: Callable[[Replica, int], None]
+        self, *, now_ms: Callable[[], int], lower_offsets: Callable[[Replica, int], None]
     ) -> None:
         self._now_ms = now_ms
-        self._lower_recovery_point = lower_recovery_point
+        self._lower_offsets = lower_offsets
 
     def take(
         self,
@@ -143,7 +143,7 @@ class Following:
         anew = isinstance(step, StartAnew)
         target = step.offset if anew else found.end_after_cut(step.offset)
         if anew or target < before:
-            self._lower_recovery_point(replica, target)
+            self._lower_offsets(replica, target)
         try:
             if anew:
                 log.warning("%s begins anew at %d, as its leader does", replica.name, target)

@@ -61,7 +61,7 @@ class Peers:
                 f"of the voters names it"
             )
         with trio.move_on_after(timeout_s):
-            connection = await self._connection(addresses)
+            connection = await self._connection(addresses, timeout_s)
             return await connection.call(request, timeout_s=timeout_s)
         raise RequestTimedOut(
             f"no connection to node {node} within {timeout_s:g} s",
@@ -70,12 +70,15 @@ class Peers:
             knob="controller.quorum.request.timeout.ms",
         )
 
-    async def _connection(self, addresses: Sequence[tuple[str, int]]) -> Connection:
-        """A connection to the first address where somebody listens; raises `NotSent`."""
+    async def _connection(
+        self, addresses: Sequence[tuple[str, int]], timeout_s: float
+    ) -> Connection:
+        """A connection to the first address where somebody listens, and answers within its share of
+        the time; raises `NotSent`."""
         assert self._pool is not None
         *others, last = addresses
         for address in others:
-            with suppress(BrokerUnreachable):
+            with suppress(BrokerUnreachable), trio.move_on_after(timeout_s / len(addresses)):
                 return await self._pool.connection(*address)
         try:
             return await self._pool.connection(*last)

@@ -193,7 +193,7 @@ class Replicas:
         return self._broker in (*state.isr, *state.elr, *state.last_known_elr, state.leader)
 
     async def _mend(self, replica: Replica) -> None:
-        self.lower_recovery_point(replica, 0)
+        self.lower_offsets(replica, 0)
         log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
         replica.close_log()
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
@@ -426,9 +426,9 @@ class Replicas:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def lower_recovery_point(self, replica: Replica, offset: int) -> None:
+    def lower_offsets(self, replica: Replica, offset: int) -> None:
         """A replica's log is about to be cut at `offset`; see `Checkpoints`."""
-        self.checkpoints.lower_recovery_point((replica.topic, replica.partition), offset)
+        self.checkpoints.lower_offsets((replica.topic, replica.partition), offset)
 
     async def checkpoint_high_watermarks(self) -> bool:
         """Keep the watermarks of all replicas; whether they are kept."""

@@ -336,7 +336,7 @@ class Table:
             # What it did not say, it knows nevertheless.
             latest = replica.log.epochs.latest_epoch
             part = msgspec.structs.replace(part, last_fetched_epoch=latest)
-        following = Following(now_ms=lambda: 0, lower_recovery_point=lambda *_: None)
+        following = Following(now_ms=lambda: 0, lower_offsets=lambda *_: None)
         step = following.take(replica, part, result, data, self.now)
         if isinstance(step, AskOffsets) and replica.follower is not None:
             log = self.replica(self.leader).log
