@@ -13,10 +13,15 @@ from hightide_broker.core import brokers, elector, partition_changes
 from hightide_broker.core.brokers import Brokers
 from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.membership import Membership
-from hightide_broker.core.partition_changes import LogEnd
+from hightide_broker.core.partition_changes import Forgot, LogEnd
+from hightide_broker.core.partitions import Partitions
+from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.metadata_log import MetadataLog
+from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
-from hightide_broker.storage import log, recovery
+from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage import aside, log, recovery
 
 QUORUM: dict[str, Mutant] = {}
 REPLICATED: dict[str, Mutant] = {}
@@ -116,6 +121,47 @@ def the_shortest_log_is_taken_for_the_longest():
     return planted(LogEnd, "__new__", shorter)
 
 
+@of_replicas
+def a_thawed_process_takes_its_successors_registration_for_its_own():
+    see = Replicas._see_brokers
+
+    def seen(self, image):
+        self._broker_epoch = self._fetchers.broker_epoch = image.broker_epoch(self._broker)
+        see(self, image)
+
+    return planted(Replicas, "_see_brokers", seen)
+
+
+@of_replicas
+def an_offline_replica_is_given_up_even_if_nobody_else_can_lead():
+    def given_up(self, broker, offline):
+        changes = []
+        for each in offline:
+            topic = self._image.topics_by_id.get(each.topic_id)
+            state = topic.partitions[each.partition] if topic else None
+            if state and broker in (*state.isr, *state.elr):
+                change = partition_changes.change_partition(
+                    each.topic_id,
+                    each.partition,
+                    state,
+                    self._rules(topic, each.partition, lambda b: b != broker),
+                    isr=tuple(b for b in state.isr if b != broker),
+                    forgot={broker: Forgot.EVERYTHING},
+                )
+                changes += [change] if change else []
+        return changes
+
+    return planted(Partitions, "lost", given_up)
+
+
+@of_replicas
+def every_node_goes_by_its_own_file():
+    def own(self, image, topic):
+        return TopicConfig.of(image.topic_config(topic), self._defaults)
+
+    return planted(Replicas, "_topic_config", own)
+
+
 # -- what is durable -----------------------------------------------------------------------------
 
 
@@ -130,3 +176,49 @@ def epochs_that_are_not_in_their_file_are_missed():
             yield
 
     return both()
+
+
+@of_replicas
+def what_a_failed_sync_left_is_not_written_again():
+    return planted(recovery, "_write_again", nothing)
+
+
+@of_replicas
+def a_cut_does_not_lower_the_recovery_point():
+    return planted(Checkpoints, "lower_offsets", nothing)
+
+
+@of_replicas
+def a_new_log_inherits_the_offsets_of_a_deleted_one():
+    return planted(Checkpoints, "forget", nothing)
+
+
+@of_replicas
+def a_name_is_put_before_an_ending_however_long_it_is():
+    def too_long(disk, directory, name, mark):
+        path = f"{directory}/{name}.{mark}"
+        disk.rename(f"{directory}/{name}", path)
+        return path
+
+    return planted(aside, "_rename", too_long)
+
+
+@of_replicas
+def any_stop_is_a_clean_one():
+    close = Replicas.close
+
+    async def content(self):
+        await close(self)
+        return True
+
+    return planted(Replicas, "close", content)
+
+
+@of_replicas
+def the_names_of_new_files_are_not_made_durable():
+    sync = SimDisk.sync_now
+
+    def files_only(self, files, directories):
+        sync(self, files, [])
+
+    return planted(SimDisk, "sync_now", files_only)

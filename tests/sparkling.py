@@ -21,7 +21,11 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
 from hightide.blocking import Admin, Producer
+from hightide.ports import system_random
 from hightide.spark import session
+from hightide_broker.config import make_config, read_assignments
+from hightide_broker.formatting import format_node
+from hightide_broker.runtime.disk import RealDisk
 
 DEADLINE_S = 60.0
 IDLE_S = 2.0
@@ -93,6 +97,7 @@ class Broker(Served):
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}", *self._settings]
+        format_node(make_config(read_assignments(tuple(keys))), RealDisk(), system_random())
         command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
         command += [word for key in keys for word in ("--set", key)]
         with (self.directory / "log").open("ab") as log:

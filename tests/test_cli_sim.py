@@ -16,6 +16,7 @@ from hightide_cli import sim
 pytestmark = pytest.mark.slow
 
 TOTALS = ["virtual_s", "events", "messages", "elections", "commits", "snapshots_loaded"]
+TOTALS += ["power_losses", "lost_disks", "readmitted"]
 FIELDS = ["seeds", "world", "broken", *TOTALS, "asked", "answered", "seconds"]
 OUTCOME = ["seed", "violation", "fingerprint", *TOTALS, "asked", "answered"]
 SEED = 3

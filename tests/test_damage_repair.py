@@ -141,7 +141,7 @@ async def test_a_directory_that_names_no_topic_is_set_aside_and_all_is_fetched_a
     assert here.is_whole
 
 
-async def test_a_cut_is_preceded_by_a_lower_recovery_point():
+async def test_a_cut_is_preceded_by_a_lower_offsets():
     here = Frail()
     replica = await here.follow_two()
     sync(here.disk, replica.log)

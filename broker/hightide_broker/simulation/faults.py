@@ -45,6 +45,8 @@ class Faults:
             self._kinds.append((4, self._rot))
         if world.knobs.loses_disks:
             self._kinds += [(3, self._lose_disk), (3, self._lose_what_others_lack)]
+        if world.knobs.forlorn:
+            self._kinds += [(8, self._lose_disk), (6, self._copy_disk), (6, self._roll_back)]
         if world.knobs.freezes_out:
             self._kinds.append((10, self._freeze_out))
         if world.knobs.rolls_back:
@@ -244,7 +246,7 @@ class Faults:
         core = leader.node.quorum.core
         if not core.membership.is_recorded or core.high_watermark < core._log.voters_end:
             return
-        if self._rng.random() < 0.5:
+        if self._world.knobs.forlorn or self._rng.random() < 0.5:
             await self._leave_alone(machine)
         self._world.lost_disks += 1
         self._tell(f"{machine.name} loses its disk")
@@ -288,7 +290,7 @@ class Faults:
         from what it has."""
         machine = self._world.weak
         if self._copy is not None and self._registration(machine) > self._copy[1]:
-            if self._rng.random() < 0.5:
+            if self._world.knobs.forlorn or self._rng.random() < 0.5:
                 await self._leave_alone(machine)
             self._tell(f"{machine.name} comes back with an older copy of its disk")
             await machine.crash(power=False)

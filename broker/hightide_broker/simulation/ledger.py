@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from hightide.records import BatchHeader
 from hightide_broker.core.image import ClusterImage, PartitionState
+from hightide_broker.core.partition_changes import LogEnd
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import SegmentDamage
@@ -78,6 +79,7 @@ class Ledger:
         self._truth: dict[Key, PartitionState] = {}
         self._committed: dict[Key, _Committed] = {}
         self._seen: dict[tuple[int, Key], _Seen] = {}
+        self._given_up: dict[Key, LogEnd] = {}
 
     def metadata(self, image: ClusterImage) -> None:
         """Some node has applied the metadata up to here."""
@@ -103,6 +105,19 @@ class Ledger:
                     end >= committed.end,
                     f"{member} joins the ISR of {seen.replica!r} with {end} of {committed.end}",
                 )
+
+    def give_up(self, key: Key, left: list[Log]) -> int:
+        """An operator will elect uncleanly: only what one of these logs has is committed now, and
+        the next leader has the longest of them. Where what is committed ends."""
+        self._given_up[key] = max(map(_end_of, left), default=LogEnd(-1, 0))
+        committed = self._committed.setdefault(key, _Committed())
+        held = {(header.base_offset, Batch.of(header)) for log in left for header in log.headers(0)}
+        committed.batches = {
+            base: batch for base, batch in committed.batches.items() if (base, batch) in held
+        }
+        committed.end = max((each.next_offset for each in committed.batches.values()), default=0)
+        committed.ends = {epoch: min(end, committed.end) for epoch, end in committed.ends.items()}
+        return committed.end
 
     def died(self, node: int) -> None:
         """A node's process is gone, and its replicas with it."""
@@ -174,6 +189,8 @@ class Ledger:
         assert leader is not None
         if seen.leader_epoch != leader.epoch:
             self.elections += 1
+            best = self._given_up.pop((replica.topic_id, replica.partition), LogEnd(-1, 0))
+            self._check(_end_of(replica.log) >= best, f"{who} is elected, {best} was there")
             end, log_end = committed.before(leader.epoch), replica.log.log_end
             self._check_holds(replica, committed, f"{who}, elected,", log_end, end=end)
         key = (replica.topic_id, replica.partition)
@@ -257,6 +274,10 @@ class Ledger:
                 f"{replica!r} on node {node}: epochs {replica.log.epochs} of batches {spans}",
             )
             replica.log.check_invariants()
+
+
+def _end_of(log: Log) -> LogEnd:
+    return LogEnd(log.epochs.epoch_for_offset(log.log_end - 1), log.log_end)
 
 
 def _is_rotten(log: Log, offset: int) -> bool:

@@ -42,6 +42,7 @@ async def _admit(world: World, machine: Machine, controller: ControllerShell) ->
         if found == wanted:
             world.story.tell(f"operator: {machine.name} votes again")
             machine.owes_admission = False
+            world.readmitted += 1
         elif world.knobs.joins_by_itself:
             return
         elif found:

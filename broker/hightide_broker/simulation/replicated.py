@@ -22,6 +22,7 @@ from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
 from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
+from hightide_broker.simulation.salvage import give_up_what_is_lost
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.traffic import (
     Reading,
@@ -86,7 +87,10 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
     loses = synced and not rots and fate < 0.35
     rolls_back = synced and not (rots or loses) and not shape_is_three and fate < 0.7
     freezes_out = synced and not (rots or rolls_back or shape_is_three)
-    careful = rots or loses or rolls_back or freezes_out
+    # In some worlds the only complete disk may go.
+    forlorn = freezes_out and random.Random(f"forlorn-{seed}").random() < 0.5
+    freezes_out, loses = freezes_out and not forlorn, loses or forlorn
+    careful = (rots or loses or rolls_back or freezes_out) and not forlorn
     topics = [
         Subject(
             f"topic-{number}{LONG if fate > 0.9 else ''}",
@@ -98,7 +102,7 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
             ),
         )
         for number in range(rng.choice([1, 1, 2]))
-        for min_isr in ["2" if careful else rng.choice(["1", "2"])[: fate < 0.85]]
+        for min_isr in ["2" if careful else "1" if forlorn else rng.choice("12")[: fate < 0.85]]
     ]
     return replace(
         knobs,
@@ -106,6 +110,7 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
         loses_disks=loses,
         rolls_back=rolls_back,
         freezes_out=freezes_out,
+        forlorn=forlorn,
         joins_by_itself=fate < 0.1,
         syncs_fail=synced and not rots and fate > 0.3,
         alters=not careful and 0.4 < fate < 0.8,
@@ -131,7 +136,10 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "commits": ledger.commits,
         "cuts": ledger.cuts,
         "blackouts": world.blackouts,
+        "power_losses": world.power_losses,
         "lost_disks": world.lost_disks,
+        "readmitted": world.readmitted,
+        "given_up": world.given_up,
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
         "read": records.read,
@@ -155,24 +163,27 @@ async def _two_phases(
             Sending(world, f"producer-{n}", places, records, address, acks=acks)
             for n, acks in ((1, "all"), (2, "all"), (3, "1"))
         ]
-        readers = [Reading(world, f"consumer-{n}", places, records, address) for n in (1, 2)]
+        # Nobody reads where what was read may be lost.
+        names = [] if world.knobs.forlorn else ["consumer-1", "consumer-2"]
+        readers = [Reading(world, name, places, records, address) for name in names]
         async with trio.open_nursery() as working:
             for sender in senders:
                 working.start_soon(sender.run)
             for reader in readers:
                 nursery.start_soon(reader.run)
             is_grouped = random.Random(f"grouped-{world.seed}").random() < GROUPED
+            is_grouped = is_grouped and not world.knobs.forlorn
             for number in range(1, 4 if is_grouped else 1):
-                names = [topic.name for topic in topics]
-                member = GroupMember(world, f"member-{number}", names, records, group, address)
+                subscribed = [topic.name for topic in topics]
+                member = GroupMember(world, f"member-{number}", subscribed, records, group, address)
                 nursery.start_soon(member.run)
             nursery.start_soon(operate, world)
             churn = Churn(world, address, replicas=topics[0].replicas)
-            if churn.is_on:
+            if churn.is_on and not world.knobs.forlorn:
                 nursery.start_soon(churn.run)
             await Faults(world, nursery).rage(TROUBLE_S)
-            await _become_well(world, topics, address)
-            if churn.is_on:
+            await _become_well(world, topics, records, address)
+            if churn.is_on and not world.knobs.forlorn:
                 await churn.end(LIVENESS_S)
             for sender in senders:
                 sender.rest()
@@ -197,13 +208,15 @@ async def _create(world: World, topics: list[Subject], address: str) -> None:
                 )
 
 
-async def _become_well(world: World, topics: list[Subject], address: str) -> None:
+async def _become_well(world: World, topics: list[Subject], records: Records, address: str) -> None:
     """Within a bounded time all replicas are in sync, and every partition accepts records."""
     deadline = trio.current_time() + LIVENESS_S
     network = world.network.host("prober")
     while True:
         for machine in world.machines:
             await _see_to(machine)
+        if world.knobs.forlorn and world.leader() is not None:
+            await give_up_what_is_lost(world, records, address)
         unwell = _unwell(world, topics)
         if not unwell:
             break

@@ -66,7 +66,9 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "elections": judge.elections,
         "commits": judge.commits,
         "snapshots_loaded": judge.snapshots_loaded,
+        "power_losses": world.power_losses,
         "lost_disks": world.lost_disks,
+        "readmitted": world.readmitted,
         "asked": history.asked,
         "answered": history.answered,
     }

@@ -54,6 +54,12 @@ class Records:
         if first != value:
             raise Violation(f"{where} offset {offset} was read as {first!r} and as {value!r}")
 
+    def give_up(self, where: Where, end: int) -> None:
+        """What was acknowledged from here on is lost with a disk, and that is known."""
+        lost = [at for at in self.acknowledged if at[0] == where and at[1] >= end]
+        for at in lost:
+            del self.acknowledged[at]
+
     def check(self, where: Where, replica: Replica) -> None:
         """The log holds what was acknowledged and read; each value once, in the order of
         sending."""

@@ -66,6 +66,8 @@ class Knobs:
     """Whether a voter whose disk was replaced lets itself in again."""
     syncs_fail: bool = False
     """Whether a sync of some partition fails now and then, and calls its pages clean."""
+    forlorn: bool = False
+    """Whether what is on one machine only may count, so that its disk takes it along."""
     freezes_out: bool = False
     """Whether one machine's process is frozen until another one has taken its place."""
     alters: bool = False
@@ -112,7 +114,8 @@ class Knobs:
     @property
     def risks_a_disk(self) -> bool:
         """Whether what is on one machine may go: then what counts has to be on two."""
-        return self.rots or self.loses_disks or self.rolls_back or self.freezes_out
+        some = self.rots or self.loses_disks or self.rolls_back or self.freezes_out
+        return some and not self.forlorn
 
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""
@@ -217,6 +220,7 @@ class Machine:
         if not self.was_replaced:
             self._world.judge.died(self)
         if power:
+            self._world.power_losses += 1
             self.disk.crash(self._world.rng)
         else:
             self.disk.kill()
@@ -292,6 +296,12 @@ class World:
         """Machines that others took the place of."""
         self.lost_disks = 0
         """How often a disk was replaced by an empty one."""
+        self.readmitted = 0
+        """How often a voter whose disk was replaced was let in again."""
+        self.power_losses = 0
+        """How often a machine lost power; blackouts are as many as there were running."""
+        self.given_up = 0
+        """How often an operator gave up what only a lost disk held."""
         self.blackouts = 0
         """How often all machines lost power at once."""
 
@@ -299,7 +309,9 @@ class World:
         """A voter that forgets its votes without a word cannot be told from an honest one: only
         other machines' disks are rolled back."""
         knobs = self.knobs
-        spares_voters = knobs.rolls_back or knobs.freezes_out or knobs.controllers < 3
+        spares_voters = (
+            knobs.rolls_back or knobs.freezes_out or knobs.forlorn or knobs.controllers < 3
+        )
         some = [m for m in self.machines if not (spares_voters and m.is_voter)] or self.machines
         return random.Random(f"weak-{self.seed}").choice(some)
 

@@ -1,0 +1,68 @@
+"""The operator of worlds in which the only complete disk may be lost.
+
+Nobody may lead such a partition by itself, and `describe` says why. The operator has somebody
+elected who may miss committed records, which must be whoever holds most of what is left.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hightide import Admin
+from hightide.errors import HightideError
+from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState
+from hightide_broker.simulation.traffic import Records, Where
+from hightide_broker.simulation.world import World
+
+SAYS = "no disk is left that certainly has all that was committed"
+
+
+async def give_up_what_is_lost(world: World, records: Records, address: str) -> None:
+    """Elect, uncleanly, where nobody is left who could lead otherwise. All machines run."""
+    image = max((m.node.image for m in world.machines if m.node), key=lambda image: image.offset)
+    lost = [
+        ((topic.name, number), (topic.topic_id, number))
+        for topic in image.topics.values()
+        for number, state in enumerate(topic.partitions)
+        if is_lost(state) and _all_are_there(image, state)
+    ]
+    if not lost:
+        return
+    network = world.network.host("salvor")
+    async with Admin(address, network=network, random=random.Random("salvor")) as admin:
+        for where, key in lost:
+            try:
+                topic = await admin.describe_topic(where[0])
+                said = topic.partitions[where[1]]
+                world.require(
+                    said.leader >= 0 or not said.replicas or SAYS in said.message,
+                    f"{where} has no leader, and all that is said is {said.message!r}",
+                )
+                _expect(world, records, where, key)
+                await admin.elect_leaders([where], unclean=True)
+            except HightideError:
+                """Not yet: somebody has to say first what it holds."""
+
+
+def is_lost(state: PartitionState) -> bool:
+    """Whether nobody is eligible to lead, nor waited for."""
+    return state.leader == NO_LEADER and not (state.elr or state.last_known_elr)
+
+
+def _all_are_there(image: ClusterImage, state: PartitionState) -> bool:
+    return all(image.is_active(broker) for broker in state.replicas)
+
+
+def _expect(world: World, records: Records, where: Where, key: tuple[str, int]) -> None:
+    """What is left of a partition, on any disk; what lies above it is lost, and that is known."""
+    left = [
+        replica.log
+        for machine in world.machines
+        if machine.node is not None
+        for replica in machine.node.replicas
+        if (replica.topic_id, replica.partition) == key and not replica.offline
+    ]
+    end = world.judge.ledger.give_up(key, left)
+    records.give_up(where, end)
+    world.given_up += 1
+    world.story.tell(f"salvage: {where} is given up above {end}")
