@@ -7,17 +7,19 @@ start of a broker gets a port of its own that only its forwarder knows.
 """
 
 import random
+import shutil
 import signal
 import socket
 import struct
 import time
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import trio
-from commands import PATIENCE_S
+from commands import PATIENCE_S, hightide
 
-from hightide import Consumer
+from hightide import Admin, Consumer
 from hightide.columns import to_records
 from hightide.errors import ApiError, HightideError
 from hightide.ports import system_random
@@ -52,6 +54,7 @@ SHORT_TIMEOUTS = (
     "group.initial.rebalance.delay.ms=300",
     "offsets.topic.num.partitions=3",
     "offsets.commit.timeout.ms=2s",
+    "min.insync.replicas=2",
 )
 """Each one of them runs out within the longest fault; and leaders go home soon, to be hit again."""
 
@@ -212,6 +215,11 @@ class Brokers:
         process.kill()
         await trio.to_thread.run_sync(process.wait)
 
+    def empty(self, node):
+        """The directory of a node that does not run is another one, for the cluster that exists."""
+        shutil.rmtree(self.nodes[node].directory)
+        format_nodes(self._plan, [self.nodes[node]], joining=True)
+
     async def stop(self):
         """Stop all in order; {node: exit code}."""
         left = await trio.to_thread.run_sync(stop_nodes, list(self.nodes.values()))
@@ -248,6 +256,8 @@ async def open_brokers(data):
 
 KINDS = ("kill", "kill unseen", "sleep", "cut", "reset")
 """Unseen: the forwarder still lets everybody in, and they find nobody there."""
+LOSES_SHARE = 0.1
+"""How often a broker that is hit by itself is killed and loses its directory."""
 BOTH_SHARE = 0.2
 """How often two brokers are hit at a time."""
 
@@ -288,6 +298,8 @@ class Faults:
         draw = self._random
         nodes = draw.sample(NODES, 2 if draw.random() < BOTH_SHARE else 1)
         hits = []
+        if len(nodes) == 1 and draw.random() < LOSES_SHARE:
+            return [Hit("lose", nodes[0], 0, draw.uniform(0.5, 3))], draw.uniform(0, 0.7)
         for place, node in enumerate(nodes):
             after_s = place * draw.uniform(0, 0.5)
             hits.append(Hit(draw.choice(KINDS), node, after_s, draw.uniform(0.5, 3)))
@@ -318,7 +330,25 @@ class Faults:
                 forwarder.heal()
             case "reset":
                 forwarder.reset()
+            case "lose":
+                await self._lose(node, hit.for_s)
         brokers.check()
+
+    async def _lose(self, node, for_s):
+        """A broker's disk is gone, and an empty one is let in. Nothing else happens until all are
+        in sync: what counts is on two disks, so that one may go."""
+        brokers = self._brokers
+        await brokers.kill(node)
+        brokers.forwarders[node].refuse()
+        brokers.empty(node)
+        await trio.sleep(for_s)
+        brokers.start(node)
+        await brokers.serve(node)
+        words = ["quorum", "replace", str(node), "--timeout", str(PATIENCE_S)]
+        replace = partial(hightide, *words, address=brokers.address)
+        await trio.to_thread.run_sync(replace)
+        async with Admin(brokers.address) as admin:
+            await until_in_sync(admin, everything=True)
 
 
 # -- clients ---------------------------------------------------------------------------------------
@@ -382,13 +412,20 @@ class Reader:
         return all(len(self.values[number]) >= end for number, end in ends.items())
 
 
-async def until_in_sync(admin):
-    """Wait until every replica of every partition is in sync; the partitions' leader epochs."""
+async def until_in_sync(admin, *, everything=False):
+    """Wait until every replica of every partition is in sync, those of internal topics as well if
+    they are asked for; the partitions' leader epochs."""
     deadline = trio.current_time() + PATIENCE_S
     while True:
         with suppress(HightideError):
-            found = (await admin.describe_topic(TOPIC)).partitions
-            if all(len(part.isr) == len(NODES) and part.leader > 0 for part in found):
+            topics = await admin.list_topics()
+            found = [
+                part
+                for topic in topics
+                if topic.topic == TOPIC or everything
+                for part in topic.partitions
+            ]
+            if found and all(len(part.isr) == len(NODES) and part.leader > 0 for part in found):
                 return [part.leader_epoch for part in found]
             assert trio.current_time() < deadline, f"never in sync: {found}"
         await trio.sleep(POLL_S)
