@@ -12,7 +12,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = 200
+SEEDS = 120
 
 
 @pytest.mark.slow

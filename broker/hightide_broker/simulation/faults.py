@@ -46,13 +46,13 @@ class Faults:
         if world.knobs.loses_disks:
             self._kinds += [(3, self._lose_disk), (3, self._lose_what_others_lack)]
         if world.knobs.forlorn:
-            self._kinds += [(8, self._lose_disk), (6, self._copy_disk), (6, self._roll_back)]
+            self._kinds += [(8, self._lose_disk), (8, self._roll_back_all_there_is)]
         if world.knobs.freezes_out:
             self._kinds.append((10, self._freeze_out))
         if world.knobs.rolls_back:
             self._kinds += [(4, self._copy_disk), (3, self._roll_back)]
         if world.knobs.syncs_fail:
-            self._kinds.append((3, self._fail_sync))
+            self._kinds += [(3, self._fail_sync), (3, self._rely_on_clean_pages)]
         if world.knobs.alters:
             self._kinds.append((3, self._alter))
         if world.knobs.clock_jumps:
@@ -297,6 +297,16 @@ class Faults:
             machine.roll_back(self._copy[0])
             self._start(machine)
 
+    async def _roll_back_all_there_is(self) -> None:
+        """A copy is taken, the broker goes on, alone in the end, and comes back with the copy."""
+        machine = self._world.weak
+        if machine.is_up:
+            await self._copy_disk()
+            await machine.crash(power=False)
+            self._start(machine)
+            await trio.sleep(self._world.knobs.session_s)
+            await self._roll_back()
+
     def _registration(self, machine: Machine) -> int:
         """The epoch of a broker's registration, by the newest image of any node."""
         images = [each.node.image for each in self._world.machines if each.node is not None]
@@ -308,6 +318,22 @@ class Faults:
         machine = self._any()
         machine.disk.fail_once("sync", "/topic-")
         self._tell(f"{machine.name}: the next sync of a partition fails")
+
+    async def _rely_on_clean_pages(self) -> None:
+        """A sync fails, the next process finds pages that no sync will write; then all power is
+        gone, and whoever relied on them is the first that is back."""
+        machine = self._partition_leader()
+        if machine is None:
+            return
+        machine.disk.fail_once("sync", "/topic-")
+        self._tell(f"{machine.name}: the next sync of a partition fails, and it is killed")
+        await trio.sleep(self._rng.random())
+        await machine.crash(power=False)
+        self._start(machine)
+        await trio.sleep(1 + 2 * self._rng.random())
+        await self._black_out()
+        self._start(machine)
+        await trio.sleep(self._world.knobs.session_s + 1)
 
     async def _alter(self) -> None:
         """Somebody changes how many replicas must be in sync."""
