@@ -2,14 +2,16 @@
 audit found, as they were, and their kin.
 
 Not a test, as with `mutants.py`: each context breaks one rule. `QUORUM` are noticed by worlds of
-controllers, `REPLICATED` by worlds of replicated partitions; `test_disk_mutants.py` shows it.
+controllers, `VOTERS` by storms in which they come and go, `REPLICATED` by worlds of partitions;
+`test_disk_mutants.py` shows it.
 """
 
 from contextlib import contextmanager
 
 from mutants import Mutant, planted
 
-from hightide_broker.core import brokers, elector, partition_changes
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core import brokers, election, elector, partition_changes, quorum
 from hightide_broker.core.brokers import Brokers
 from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.membership import Membership
@@ -24,11 +26,17 @@ from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import aside, log, recovery
 
 QUORUM: dict[str, Mutant] = {}
+VOTERS: dict[str, Mutant] = {}
 REPLICATED: dict[str, Mutant] = {}
 
 
 def of_quorum(make: Mutant) -> Mutant:
     QUORUM[make.__name__] = make
+    return make
+
+
+def of_voters(make: Mutant) -> Mutant:
+    VOTERS[make.__name__] = make
     return make
 
 
@@ -91,6 +99,47 @@ def a_snapshot_forgets_who_votes():
 @of_quorum
 def a_record_of_voters_is_not_looked_for_in_what_a_leader_sends():
     return planted(MetadataLog, "_note_batch", nothing)
+
+
+# -- how voters come and go ----------------------------------------------------------------------
+
+
+@of_voters
+def a_leader_that_was_removed_votes_for_itself():
+    def begin(self, candidate):
+        self._votes = {candidate: True}
+
+    return planted(election.Votes, "begin", begin)
+
+
+@of_voters
+def a_leader_that_was_removed_never_stands_again():
+    return planted(elector.Elector, "_may_stand", elector.Elector._is_voter)
+
+
+@of_voters
+def the_next_change_does_not_wait_for_the_last_one():
+    def hasty(self):
+        self._check_leadership(self.epoch)
+        if self.high_watermark <= self.epoch_start:
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "this epoch has committed nothing yet")
+
+    return planted(quorum.Quorum, "_check_changeable", hasty)
+
+
+@of_voters
+def a_new_leader_changes_voters_before_it_knows_what_is_committed():
+    def hasty(self):
+        self._check_leadership(self.epoch)
+        if self.high_watermark < self._log.voters_end:
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "the last change is not committed yet")
+
+    return planted(quorum.Quorum, "_check_changeable", hasty)
+
+
+@of_voters
+def whatever_a_voters_node_holds_counts_as_the_voters():
+    return planted(Membership, "counts", lambda self, node, directory: node in self.voters)
 
 
 # -- who may lead --------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ As with `test_mutants.py`, the seed that is tried first is the one that noticed 
 """
 
 import pytest
-from disk_mutants import QUORUM, REPLICATED
+from disk_mutants import QUORUM, REPLICATED, VOTERS
 from hunting import hunt, quiet_logs  # noqa: F401
+from quorum_storm import survive
 
 from hightide_broker.simulation import replicated, run
 
@@ -28,6 +29,18 @@ NOTICED_BY = {
 def test_the_mutant_is_noticed_by_controllers(name):
     with QUORUM[name]():
         hunt(run.run_seed, NOTICED_BY[name])
+
+
+def come_and_go():
+    for voters in (2, 3, 4):
+        survive(300, voters=voters, observers=1, operated=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VOTERS)
+def test_the_mutant_is_noticed_by_voters_that_come_and_go(name):
+    with VOTERS[name](), pytest.raises(AssertionError):
+        come_and_go()
 
 
 @pytest.mark.slow
