@@ -36,8 +36,8 @@ _KEYS = (
     Key(
         "controller.quorum.voters",
         "",
-        "the controllers, for ever: ID@HOST:PORT with commas, the same on every node; "
-        "empty: this node alone",
+        "where the controllers are, ID@HOST:PORT with commas, the same on every node: who votes "
+        "until that is recorded; empty: this node alone",
         is_text=True,
     ),
     Key("log.dirs", ".hightide/broker-1", "the data directory", is_text=True),

@@ -39,6 +39,13 @@ LONG = "-long" * 46
 """What makes a topic's name almost as long as it may be."""
 GROUPED = 0.3
 """How many of these worlds have a consumer group."""
+CHORES = {
+    "log.retention.check.interval.ms": "1s",
+    "log.roll.ms": "3s",
+    "log.segment.delete.delay.ms": "1s",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+}
+"""Deleted topics go, and what groups committed is compacted, within the life of a world."""
 TROUBLE_S = 20.0
 """How long anything may happen: these worlds do more in a second than those of the quorum."""
 
@@ -72,7 +79,8 @@ def draw(seed: int) -> tuple[Knobs, list[Subject]]:
             "leader.imbalance.check.interval.seconds": rng.choice(["3", "300"]),
             "log.segment.bytes": rng.choice(["1024", "4096", "1GiB"]),
         }
-        | group_traffic.CONFIG,
+        | group_traffic.CONFIG
+        | (CHORES if random.Random(f"chores-{seed}").random() < 0.5 else {}),
         think_s=rng.choice([0.1, 0.3, 0.8]),
     )
     return _fated(seed, rng, knobs)
