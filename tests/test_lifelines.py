@@ -398,7 +398,7 @@ def three_brokers():
 
 def fence_gone(cluster, gone):
     """Whom the controller fences for that."""
-    cluster.commit(Decision(cluster.controller.brokers.fence_gone(gone), m.Message()))
+    cluster.commit(Decision(cluster.controller.brokers.fence_gone(gone, cluster.now), m.Message()))
     return [change.broker for change in cluster.changes if isinstance(change, FenceBroker)]
 
 

@@ -9,9 +9,16 @@ in which somebody adds and removes voters and replaces disks. A failure names it
 from __future__ import annotations
 
 import pytest
+from quorum_node import Entry, FakeLog
+from quorum_node import voters as named
 from quorum_storm import Storm, survive
 
+from hightide import controller_messages as c
+from hightide import messages as m
 from hightide import quorum_messages as q
+from hightide_broker.core.quorum import Quorum
+from hightide_broker.core.ready import Answered, Ballot, Tick
+from hightide_broker.core.roles import QuorumConfig
 
 EVERYTHING = (
     "added",
@@ -65,3 +72,23 @@ def test_the_only_one_that_knows_of_its_removal_does_not_block_the_others(voters
     for node in gone:
         storm.world.crash(node)
     assert storm.calm(without=[node.id for node in gone]), [node.quorum for node in storm.up]
+
+
+def test_one_that_was_removed_looks_for_voters_where_it_is_configured():
+    """It may stand once more, for all it knows; and all that it knows may be gone by now."""
+    log = FakeLog([Entry(1, "voters", named("1a 2a 3a")), Entry(1, "voters", named("2a 3a"))])
+    config = QuorumConfig(node=1, voters=(4, 5, 6), directory="1a", cluster_id="tide")
+    quorum, now, asked = Quorum(config, log, Ballot(1, 2), random=lambda: 0.5, now=0.0), 0.0, set()
+    waiting, event = [], Tick()
+    for _ in range(3000):
+        ready = quorum.step(event, now)
+        waiting += ready.send
+        asked |= {(each.peer, type(each.request)) for each in ready.send}
+        if waiting:
+            sent = waiting.pop(0)
+            now, event = now + 0.01, Answered(sent.peer, sent.request, None, gone=True)
+        else:
+            now, event = max(now + 0.01, min(ready.wake_at, now + 60)), Tick()
+    assert asked >= {(node, m.FetchRequest) for node in (2, 3, 4, 5, 6)}
+    assert asked >= {(node, c.VoteRequest) for node in (2, 3)}, "they may need it"
+    assert not {(node, c.VoteRequest) for node in (4, 5, 6)} & asked

@@ -22,17 +22,17 @@ NOTICED_BY = {
     "a_leader_counts_what_it_has_not_synced": 11,
     "an_epoch_begins_behind_its_first_batch": 1,
     "acks_all_is_answered_at_append": 2,
-    "a_deposed_leader_acknowledges_what_it_has": 7,
+    "a_deposed_leader_acknowledges_what_it_has": 11,
     "a_consumer_reads_up_to_the_log_end": 1,
     "duplicates_are_not_recognised": 4,
     "a_follower_learns_nothing_of_producers": 12,
-    "producers_are_forgotten_at_a_restart": 14,
-    "a_log_is_trusted_after_a_crash": 22,
-    "the_disk_lies_about_syncs_of_partitions": 25,
+    "producers_are_forgotten_at_a_restart": 4,
+    "a_log_is_trusted_after_a_crash": 73,
+    "the_disk_lies_about_syncs_of_partitions": 2,
     "a_group_is_told_before_it_is_kept": 37,
     "a_new_coordinator_begins_without_groups": 8,
     "a_new_coordinator_reads_nothing": 8,
-    "a_group_forgets_what_it_committed": 7,
+    "a_group_forgets_what_it_committed": 14,
 }
 
 

@@ -268,6 +268,7 @@ def test_a_fenced_broker_delays_no_stop(how: str) -> None:
     if how == "it was before":
         cluster.take_over()
     wants_to_stop(cluster, 1)
+    cluster.heartbeat(2)  # a new controller has somebody elected only once it is heard of
     cluster.heartbeat(2)
     if how != "it was before":
         cluster.heartbeat(3, seen=0)
@@ -278,7 +279,7 @@ def test_a_broker_that_stops_need_not_have_caught_up_itself() -> None:
     cluster = three_with_a_leader()
     cluster.take_over()
     wants_to_stop(cluster, 1, seen=0)
-    for broker in (2, 3):
+    for broker in (2, 3, 2, 3):
         cluster.heartbeat(broker)
     assert wants_to_stop(cluster, 1, seen=0).should_shut_down
 

@@ -197,7 +197,7 @@ class Brokers:
         """Whether a broker may stop now, and what to change."""
         session = self._sessions.touch(state.broker, state.epoch, metadata_offset, now)
         if not state.stopping:
-            changes = self._partitions.leaving([state.broker])
+            changes = self._partitions.leaving([state.broker], is_well=self.who_is_well(now))
             if not changes:
                 return True, self.fence([state.broker])
             stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
@@ -225,12 +225,13 @@ class Brokers:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def fence_gone(self, gone: Mapping[int, int]) -> list[AnyChange]:
+    def fence_gone(self, gone: Mapping[int, int], now: float) -> list[AnyChange]:
         """Fence the brokers whose processes are gone for certain; `gone` is broker → the epoch of
         that process."""
         states = [(self._image.brokers.get(broker), epoch) for broker, epoch in gone.items()]
         return self.fence(
-            [s.broker for s, epoch in states if s and s.epoch == epoch and not s.fenced]
+            [s.broker for s, epoch in states if s and s.epoch == epoch and not s.fenced],
+            self.who_is_well(now),
         )
 
     def fence_silent(self, now: float) -> list[AnyChange]:

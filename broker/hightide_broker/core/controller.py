@@ -292,8 +292,21 @@ class Controller:
                         message=refusal.message,
                     )
                 )
+        changes += self._lowered(changes)
         reply = m.AlterConfigsResponse(resources=results)
         return Decision([] if request.validate_only else changes, reply)
+
+    def _lowered(self, changes: list[AnyChange]) -> list[AnyChange]:
+        """Who is not eligible any more, as all settings of a request are together."""
+        if not any(isinstance(change, SetConfig) and change.key == MIN_ISR for change in changes):
+            return []
+        after = self._image.copy()
+        for change in changes:
+            after.replay(change, after.offset)
+        found: list[AnyChange] = []
+        for topic in self._image.topics.values():
+            found += self.partitions.lowered(topic, int(after.setting(topic.name, MIN_ISR)))
+        return found
 
     def _config_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
         if resource.kind == "cluster":
@@ -317,10 +330,6 @@ class Controller:
             SetConfig(kind="topic", name=resource.name, key=key, value=value)
             for key, value in changed.items()
         ]
-        if MIN_ISR in changed:
-            default = self._image.cluster_config.get(MIN_ISR, TOPIC_KEYS[MIN_ISR].default)
-            topic = self._image.topics[resource.name]
-            changes += self.partitions.lowered(topic, int(changed[MIN_ISR] or default))
         return changes
 
     def _cluster_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
@@ -338,8 +347,6 @@ class Controller:
         changes: list[AnyChange] = [
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in changed.items()
         ]
-        if MIN_ISR in changed:
-            changes += self.partitions.default_changed(changed[MIN_ISR])
         return changes
 
     def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:

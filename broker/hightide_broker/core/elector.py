@@ -87,7 +87,7 @@ class Elector:
             self.role = Role.FOLLOWER
             self._fetching.begin(self.leader, now)
             self._deadline = now + self.config.fetch_timeout_s
-        elif not self._may_stand:
+        elif not self._is_voter:
             self._fetching.search(now)
         elif not self._others:
             self._deadline = now
@@ -136,8 +136,9 @@ class Elector:
         elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
             self._become_unattached(self.epoch, now)
         if self.role is Role.UNATTACHED and self._may_stand:
-            self._fetching.end()
             self._deadline = now + self._election_timeout()
+            if self._is_voter:
+                self._fetching.end()
 
     def _met(self, voter: int, now: float) -> Peer:
         """What a leader knows of a voter, as one or as an observer before."""
@@ -200,7 +201,7 @@ class Elector:
         if voted != NOBODY:
             assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
             self.voted = voted
-        if not self._may_stand:
+        if not self._is_voter:
             self._fetching.search(now)
 
     def _become_follower(self, leader: int, epoch: int, now: float) -> None:
@@ -254,9 +255,10 @@ class Elector:
     def _lose_pre_vote(self, now: float) -> None:
         """Nobody wants an election now: go back to what was."""
         self._elections_lost += 1
-        if self.leader != NOBODY:
+        if self.leader != NOBODY and self._is_voter:
             self._become_follower(self.leader, self.epoch, now)
         else:
+            # One that was removed looks around as well: the voters it knows may be others by now.
             self._become_unattached(self.epoch, now)
             self._deadline = now + self._backoff()
 

@@ -179,7 +179,7 @@ def _all_are_back(target: _Target, candidates: list[int], rules: Rules) -> bool:
     """Whether nobody is eligible any more, and all who were until an unclean stop have said how far
     their logs reach."""
     known = target.last_known_elr
-    if target.isr or target.elr or not known:
+    if target.isr or target.elr or not known or rules.untold:
         return False
     return all(b in candidates and b in rules.ends for b in known)
 

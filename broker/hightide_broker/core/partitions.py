@@ -119,7 +119,9 @@ class Partitions:
             if topic is None or not 0 <= replica.partition < len(topic.partitions):
                 continue
             state = topic.partitions[replica.partition]
-            if broker not in state.isr and broker not in state.elr:
+            # While somebody leads, that one has all that whoever stopped uncleanly may have.
+            known = () if state.leader == NO_LEADER else state.last_known_elr
+            if broker not in (*state.isr, *state.elr, *known):
                 continue
             rules = self._rules(topic, replica.partition, is_active)
             change = change_partition(

@@ -90,7 +90,7 @@ class Quorum(Elector):
     # -- following -------------------------------------------------------------------------------
 
     def _fetch(self, now: float) -> None:
-        if self.role is Role.FOLLOWER or (self.role is Role.UNATTACHED and not self._may_stand):
+        if self.role is Role.FOLLOWER or (self.role is Role.UNATTACHED and not self._is_voter):
             self._fetching.next_request(self._ready, self.epoch, self.high_watermark, now)
 
     def _fetch_answered(self, event: Answered, now: float) -> None:

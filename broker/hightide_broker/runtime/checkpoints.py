@@ -139,7 +139,7 @@ class Checkpoints:
         def lowered(offsets: Offsets) -> Offsets:
             return {**offsets, key: offset} if offsets.get(key, 0) > offset else offsets
 
-        for file in (self._points, self._starts, self._cleaned):
+        for file in (self._marks, self._points, self._starts, self._cleaned):
             file.change_now(lowered)
 
     async def keep_high_watermarks(self, marks: Offsets) -> bool:

@@ -133,7 +133,7 @@ class ControllerShell:
                     self._append(core.partitions.settle())
                     settled = True
                 losses = self._lifelines.losses.value
-                while gone := core.brokers.fence_gone(self._lifelines.gone):
+                while gone := core.brokers.fence_gone(self._lifelines.gone, trio.current_time()):
                     self._append(gone)
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:

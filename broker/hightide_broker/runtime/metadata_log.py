@@ -53,6 +53,7 @@ from hightide_broker.storage.snapshots import (
     remove_snapshot,
 )
 from hightide_broker.storage.sync_job import SyncJob, carry_out
+from hightide_broker.storage.synced_end import SyncedEnd
 
 log = logging.getLogger("hightide.metadata")
 
@@ -92,9 +93,13 @@ class MetadataLog:
         disk.make_dirs(directory)
         remove_parts(disk, directory)
         self._snapshots = [SnapshotId(*each) for each in list_snapshots(disk, directory)]
+        self._floor = SyncedEnd(disk, directory)
         self._log = self._open(config)
         self._drop_unusable_snapshots()
         latest = self.latest_snapshot
+        end = max(self._log.log_end, latest.end_offset if latest else 0)
+        if why := self._floor.missed_by(end):
+            raise MetadataFailed(why)
         if latest is not None and not self._contains(latest):
             self._begin_behind(latest)
         earliest = self.earliest_snapshot
@@ -110,6 +115,7 @@ class MetadataLog:
             disk.sync_now(job.files, job.directories)
             self._log.epochs.write()
             self._log.finish_sync(job)
+        self._floor.raise_to(self._log.synced_end)
         self._find_voters()
 
     def _open(self, config: LogConfig) -> Log:
@@ -305,6 +311,7 @@ class MetadataLog:
     def truncate_to(self, offset: int) -> None:
         """Cut the log, durably."""
         try:
+            self._floor.lower_to(offset)
             self._log.truncate_to(offset)
         except DiskError as error:
             raise MetadataFailed(str(error)) from error
@@ -359,6 +366,8 @@ class MetadataLog:
         job = self._log.finish()
         if job is not None:
             await carry_out(job, self._disk)
+            self._log.finish_sync(job)
+        self._floor.raise_to(self._log.synced_end)
         self._log.close()
 
     # -- snapshots -------------------------------------------------------------------------------
@@ -388,6 +397,7 @@ class MetadataLog:
             return 0
         self._snapshots.append(snapshot)
         self._log.roll()
+        self._floor.raise_to(self._log.synced_end)
         return size
 
     def _write_snapshot(self, snapshot: SnapshotId, values: list[bytes], now_ms: int) -> int:
@@ -484,6 +494,7 @@ class MetadataLog:
 
     def _begin_behind(self, snapshot: SnapshotId) -> None:
         """An empty log that goes on where a snapshot ends."""
+        self._floor.lower_to(snapshot.end_offset)
         self._log.truncate_fully(snapshot.end_offset)
         for older in [s for s in self._snapshots if s != snapshot]:
             self._remove(older)

@@ -1,9 +1,8 @@
 """All replicas of this broker: made, opened, led and removed as the metadata says; and their
 checkpoints.
 
-`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders.
-The opening and making of logs runs in worker threads. Checkpoints are Kafka's text files, one of
-each kind for the whole data directory.
+`apply` carries out metadata changes in log order: deletions, then new replicas, then leaders. Logs
+are opened and made in worker threads. Checkpoints are Kafka's text files.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from hightide_broker.storage.sync_job import carry_out
 log = logging.getLogger("hightide.replicas")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
+STARVED_TRIES = 5  # at a time: files are made on the loop
 
 
 class Replicas:
@@ -159,7 +159,7 @@ class Replicas:
             c.LeaderlessReplica(
                 topic_id=replica.topic_id,
                 partition=replica.partition,
-                last_epoch=replica.log.epochs.epoch_for_offset(replica.log.log_end - 1),
+                last_epoch=replica.log.last_epoch,
                 log_end=replica.log.log_end,
                 leader_epoch=replica.leader_epoch,
             )
@@ -168,8 +168,13 @@ class Replicas:
         ]
 
     async def mend(self) -> None:
-        """Let damaged replicas begin again with what is whole, where somebody else leads and
-        nobody relies on them: the leader sends the rest."""
+        """Let damaged replicas begin again with what is whole, where somebody else leads and nobody
+        relies on them; and try what waits for room again: a follower is asked by nobody."""
+        for key in list(self._starved)[:STARVED_TRIES]:
+            if key in self._by_name:
+                self._try_again(self._by_name[key])
+            else:
+                del self._starved[key]
         for replica in self:
             if replica.is_damaged and self._may_mend(replica):
                 key = (replica.topic, replica.partition)
@@ -204,6 +209,7 @@ class Replicas:
             return
         self._by_name[(topic.name, number)] = mended
         topic = self._image.topics_by_id[replica.topic_id]
+        mended.update_config(self._topic_config(self._image, topic.name))
         self._follow_state(mended, topic.partitions[number])
 
     def _must_reach(self, topic: TopicState, number: int) -> int:

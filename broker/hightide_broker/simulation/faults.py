@@ -374,7 +374,8 @@ class Faults:
         """A broker is frozen for longer than its session, and another machine takes its place with
         an empty disk; then it goes on, and does not know."""
         world, machine = self._world, self._world.weak
-        if not machine.is_up or any(ghost.is_up for ghost in world.ghosts):
+        serves = machine.node is not None and machine.node.serving.is_set()
+        if not serves or any(ghost.is_up for ghost in world.ghosts):
             return
         if self._rng.random() < 0.5:
             await self._leave_alone(machine)

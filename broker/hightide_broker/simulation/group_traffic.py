@@ -40,6 +40,7 @@ class GroupLog:
     """What members have worked on."""
     commits: int = 0
     rebalances: int = 0
+    _whole: dict[Where, int] = field(default_factory=dict)
 
     def own(self, generation: int, where: Where, member: str) -> None:
         """A member was given a partition."""
@@ -51,8 +52,7 @@ class GroupLog:
         """A commit was acknowledged: what lies below was worked on."""
         self.commits += 1
         for where, offset in offsets.items():
-            missing = next((n for n in range(offset) if n not in self.seen.get(where, ())), None)
-            if missing is not None:
+            if (missing := self._next(where)) < offset:
                 raise Violation(f"{where}: {offset} is committed, {missing} was read by nobody")
             self.committed[where] = max(self.committed.get(where, 0), offset)
 
@@ -61,8 +61,16 @@ class GroupLog:
         return [
             f"the group has read {len(self.seen.get(where, ()))} of {end} in {where}"
             for where, end in ends.items()
-            if not self.seen.get(where, set()).issuperset(range(end))
+            if self._next(where) < end
         ]
+
+    def _next(self, where: Where) -> int:
+        """The first offset that nobody has worked on."""
+        seen, at = self.seen.get(where, set()), self._whole.get(where, 0)
+        while at in seen:
+            at += 1
+        self._whole[where] = at
+        return at
 
 
 class GroupMember:

@@ -157,6 +157,15 @@ class Log:
         ]
 
     @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, or of the last one that was deleted where none is left; -1
+        if that is not known."""
+        is_empty = self.log_start == self.log_end
+        return (
+            self.epochs.latest_epoch if is_empty else self.epochs.epoch_for_offset(self.log_end - 1)
+        )
+
+    @property
     def cut_count(self) -> int:
         """How often the log was cut since it was opened."""
         return self._cuts
