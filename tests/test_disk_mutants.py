@@ -16,7 +16,7 @@ NOTICED_BY = {
     "a_snapshot_forgets_who_votes": 65,
     "a_record_of_voters_is_not_looked_for_in_what_a_leader_sends": 12,
     "another_disk_has_forgotten_nothing": 98,
-    "an_older_copy_of_a_disk_is_the_disk": 62,
+    "an_older_copy_of_a_disk_is_the_disk": 227,
     "the_first_log_leads_instead_of_the_longest": 33,
     "the_shortest_log_is_taken_for_the_longest": 15,
     "a_thawed_process_takes_its_successors_registration_for_its_own": 24,

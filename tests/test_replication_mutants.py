@@ -21,7 +21,7 @@ NOTICED_BY = {
     "a_proposed_shrink_is_acted_upon": 4,
     "a_leader_counts_what_it_has_not_synced": 11,
     "an_epoch_begins_behind_its_first_batch": 1,
-    "acks_all_is_answered_at_append": 2,
+    "acks_all_is_answered_at_append": 62,
     "a_deposed_leader_acknowledges_what_it_has": 11,
     "a_consumer_reads_up_to_the_log_end": 1,
     "duplicates_are_not_recognised": 4,
