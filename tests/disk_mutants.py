@@ -18,7 +18,6 @@ from hightide_broker.core.membership import Membership
 from hightide_broker.core.partition_changes import Forgot, LogEnd
 from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
@@ -233,16 +232,6 @@ def what_a_failed_sync_left_is_not_written_again():
 
 
 @of_replicas
-def a_cut_does_not_lower_the_recovery_point():
-    return planted(Checkpoints, "lower_offsets", nothing)
-
-
-@of_replicas
-def a_new_log_inherits_the_offsets_of_a_deleted_one():
-    return planted(Checkpoints, "forget", nothing)
-
-
-@of_replicas
 def a_name_is_put_before_an_ending_however_long_it_is():
     def too_long(disk, directory, name, mark):
         path = f"{directory}/{name}.{mark}"
@@ -250,17 +239,6 @@ def a_name_is_put_before_an_ending_however_long_it_is():
         return path
 
     return planted(aside, "_rename", too_long)
-
-
-@of_replicas
-def any_stop_is_a_clean_one():
-    close = Replicas.close
-
-    async def content(self):
-        await close(self)
-        return True
-
-    return planted(Replicas, "close", content)
 
 
 @of_replicas
