@@ -184,22 +184,28 @@ class Asking(Client):
         answer = await self.ask(g.LeaveGroupRequest(group=group, members=[leaving]))
         return answer.members[0].error
 
-    async def commit(self, offset: int, joined: Any = None, *, group: str = "g", **said) -> Any:
+    async def commit(
+        self, offset: int, joined: Any = None, *, group: str = "g", number: int = -1, **said: Any
+    ) -> Any:
         """The error of one offset, or of the whole request; by nobody if not `joined`."""
         place = {"topic": "t", "partition": 0, **said}
         parts = [g.CommitPartition(offset=offset, **place)]
         try:
-            return (await self.commit_all(parts, joined, group))[0].error
+            return (await self.commit_all(parts, joined, group, number))[0].error
         except ApiError as error:
             return error.code
 
-    async def commit_all(self, parts: Any, joined: Any = None, group: str = "g") -> Any:
+    async def commit_all(
+        self, parts: Any, joined: Any = None, group: str = "g", number: int = -1
+    ) -> Any:
         who = (
             {}
             if joined is None
             else {"member_id": joined.member_id, "generation": joined.generation}
         )
-        answer = await self.ask(g.OffsetCommitRequest(group=group, partitions=parts, **who))
+        answer = await self.ask(
+            g.OffsetCommitRequest(group=group, partitions=parts, number=number, **who)
+        )
         return answer.partitions
 
     async def committed(self, group: str = "g") -> dict[tuple[str, int], int]:

@@ -244,6 +244,24 @@ async def test_a_member_whose_connection_ends_while_its_join_waits_is_missed_in_
 
 
 @virtual
+async def test_a_commit_that_was_given_up_undoes_no_later_one():
+    """It waited in a process that slept, or for a coordinator that had still to read, and was taken
+    after the next one, which came on another connection."""
+    async with site() as at, at.client() as client:
+        await client.find()
+        one = await client.enter()
+        await client.sync(one)
+        assert await client.commit(135, one, number=2) is None
+        assert await client.commit(111, one, number=1) == E.INVALID_REQUEST
+        assert await client.committed() == {("t", 0): 135}
+        assert await client.commit(135, one, number=2) is None, "it may be asked again"
+        assert await client.commit(40, one, number=3) is None, "after a seek"
+        assert await client.commit(7, one) is None, "one that does not count its commits"
+        assert await client.commit(8, one, number=1) is None
+        assert await client.committed() == {("t", 0): 8}
+
+
+@virtual
 async def test_who_may_commit():
     async with site() as at, at.client() as client, trio.open_nursery() as nursery:
         await client.find()

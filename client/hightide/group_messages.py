@@ -144,6 +144,9 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     member_id: str = ""
     generation: int = -1
     instance_id: str = ""
+    number: int = -1
+    """Rises with each commit of a member, so that one that comes late undoes no later one; -1: not
+    counted."""
 
 
 class CommitResult(Message, frozen=True, kw_only=True):

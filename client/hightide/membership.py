@@ -63,6 +63,7 @@ class Membership:
         self.topics = list(topics)
         self.member_id = ""
         self.generation = -1
+        self._commits = 0
         self.failure: HightideError | None = None
         """Why it cannot be a member at all."""
         self.must_join = True
@@ -265,8 +266,10 @@ class Membership:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> g.OffsetCommitRequest:
         """Keep offsets, for who this member is now: in a later generation it is refused."""
+        self._commits += 1
         return g.OffsetCommitRequest(
             group=self.group,
+            number=self._commits,
             member_id=self.member_id,
             generation=self.generation,
             instance_id=self._instance_id,

@@ -27,6 +27,18 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._known: dict[Where, Committed] = {}
+        self._newest: dict[Where, tuple[str, int]] = {}
+        """By whom each partition was committed last, as far as this coordinator was asked, and the
+        number of that commit."""
+
+    def take_turn(self, where: Where, member: str, number: int) -> bool:
+        """Whether a member's commit comes in its turn: one that its sender has given up, and that
+        waited meanwhile, must not undo a later one."""
+        last_member, last = self._newest.get(where, ("", -1))
+        if 0 <= number < last and member == last_member:
+            return False
+        self._newest[where] = (member, number)
+        return True
 
     def __bool__(self) -> bool:
         return any(value is not None for value, _ in self._known.values())

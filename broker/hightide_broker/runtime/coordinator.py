@@ -20,6 +20,7 @@ from itertools import count
 import msgspec
 import trio
 
+from hightide import group_messages as g
 from hightide.columns import batch_at, keys_of, offsets_of, open_batch, values_of
 from hightide.errors import CorruptBatch, ErrorCode, Refused
 from hightide.messages import Message
@@ -277,6 +278,16 @@ class Coordinator:
             appended.end_offset,
             self._commit_timeout_s,
         )
+
+    def check_turn(self, request: g.OffsetCommitRequest, part: g.CommitPartition) -> None:
+        """Raise `Refused` for a commit that comes after a later one of its member."""
+        where, member = (part.topic, part.partition), request.member_id
+        if not self._offsets(request.group).take_turn(where, member, request.number):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"offset {part.offset} of {part.topic}-{part.partition} comes late: {member} has "
+                f"committed again since commit {request.number}",
+            )
 
     async def commit_offsets(self, group: str, records: Sequence[Record]) -> None:
         """Append these offsets, and have them count once they are committed; raises `Refused`."""

@@ -54,6 +54,7 @@ class OffsetHandlers:
         for number, part in enumerate(request.partitions):
             try:
                 self._check_part(part)
+                coordinator.check_turn(request, part)
             except Refused as refusal:
                 refusals[number] = refusal
                 continue
