@@ -12,7 +12,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = 120
+SEEDS = 100
 
 
 @pytest.mark.slow
