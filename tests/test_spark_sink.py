@@ -8,6 +8,7 @@ real cluster of three in this process. Whole queries are in `test_spark_sink_que
 import random
 import re
 import threading
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from three_nodes import until
 
 from hightide.blocking import Admin, Consumer
 from hightide.errors import ApiError, UsageError
@@ -75,6 +77,17 @@ class Target:
     def client(self):
         self.clients.append(BlockingClient(self.cluster.bootstrap))
         return self.clients[-1]
+
+    def allow_batches_of(self, limit):
+        """Set `max.message.bytes`; returns once every broker, so every leader, applied it."""
+        self.admin.alter_topic_configs(self.name, set_={"max.message.bytes": str(limit)})
+        for address in self.cluster.bootstrap.split(","):
+            with Admin(address) as asked:
+                until(partial(self._allows, asked, limit), what=f"{limit} at {address}")
+
+    def _allows(self, asked, limit):
+        entries = {each.name: each.value for each in asked.describe_configs("topic", self.name)}
+        return entries["max.message.bytes"] == str(limit)
 
     def keep(self, mark):
         mark.write(self.client(), f"sink-of-{self.name}", timeout_s=60)
@@ -218,7 +231,7 @@ def test_two_attempts_at_a_time_store_what_one_would(target):
 
 
 def test_a_topic_of_small_batches_gets_small_ones(target):
-    target.admin.alter_topic_configs(target.name, set_={"max.message.bytes": "3000"})
+    target.allow_batches_of(3_000)
     for stored_before in (0, 2_000):
         task = target.task()
         task.write(rows(0, 2_000))
@@ -227,7 +240,7 @@ def test_a_topic_of_small_batches_gets_small_ones(target):
     large = pa.record_batch({"value": [b"1", b"2" * 4_000, b"3"], "partition": [0, 0, 0]})
     with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
         target.task(batch=1).write(large)
-    target.admin.alter_topic_configs(target.name, set_={"max.message.bytes": "5000"})
+    target.allow_batches_of(5_000)
     target.task(batch=1).write(large)
     assert target.stored()[0][-3:] == [1, int(b"2" * 4_000), 3]
 
