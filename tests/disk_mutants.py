@@ -7,6 +7,7 @@ controllers, `VOTERS` by storms in which they come and go, `REPLICATED` by world
 """
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 from mutants import Mutant, planted
 
@@ -18,11 +19,14 @@ from hightide_broker.core.membership import Membership
 from hightide_broker.core.partition_changes import Forgot, LogEnd
 from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.runtime import housekeeping
 from hightide_broker.runtime.metadata_log import MetadataLog
+from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import aside, log, recovery
+from hightide_broker.storage.versions import Versions
 
 QUORUM: dict[str, Mutant] = {}
 VOTERS: dict[str, Mutant] = {}
@@ -210,6 +214,25 @@ def every_node_goes_by_its_own_file():
     return planted(Replicas, "_topic_config", own)
 
 
+@of_replicas
+def what_was_synced_is_judged_by_todays_setting():
+    lapse = Brokers._lapse
+
+    def of_today(self, known, **kwargs):
+        forgot = lapse(self, known, **kwargs)
+        return lambda topic, state: forgot(replace(topic, synced_since=-1), state)
+
+    return planted(Brokers, "_lapse", of_today)
+
+
+@of_replicas
+def a_watermark_that_is_not_on_disk_must_be_reached():
+    def unsynced(self):
+        return self.high_watermark
+
+    return planted(Replica, "durable_watermark", property(unsynced))
+
+
 # -- what is durable -----------------------------------------------------------------------------
 
 
@@ -249,3 +272,30 @@ def the_names_of_new_files_are_not_made_durable():
         sync(self, files, [])
 
     return planted(SimDisk, "sync_now", files_only)
+
+
+# -- worker threads and compaction ---------------------------------------------------------------
+
+
+@of_replicas
+def an_older_write_of_a_file_follows_a_newer_one():
+    def write(self, number, put):
+        self._written = number
+        put(lambda: False)
+
+    return planted(Versions, "write", write)
+
+
+@of_replicas
+def a_log_that_was_cut_meanwhile_takes_what_was_compacted():
+    return planted(log.Log, "cut_count", property(lambda self: 0))
+
+
+@of_replicas
+def what_is_not_committed_is_compacted():
+    plan = housekeeping.plan_cleaning
+
+    def eager(log, **kwargs):
+        return plan(log, **{**kwargs, "high_watermark": log.log_end})
+
+    return planted(housekeeping, "plan_cleaning", eager)

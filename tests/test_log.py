@@ -328,6 +328,23 @@ def test_producer_snapshots_lie_beside_the_segments_and_go_with_them():
     assert log.snapshots() == [second, 25]
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_an_emptied_log_still_knows_the_epoch_of_its_last_record(power):
+    disk = SimDisk()
+    log = create(disk)
+    for epoch in (3, 5):
+        lead(log, make_batch(), epoch=epoch)
+    log.delete_segments(1)
+    sync(disk, log)
+    assert (log.log_start, log.log_end, log.last_epoch) == (2, 2, 5)
+    # An epoch that was to begin, and whose first record was never stored, is none.
+    log.epochs.assign(7, 2)
+    log.epochs.write()
+    if power:
+        disk.crash(random.Random(0))
+    assert reopen(disk, recovery_point=2, clean=not power).last_epoch == 5
+
+
 # --- damage and size ----------------------------------------------------------------------------
 
 

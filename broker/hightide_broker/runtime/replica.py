@@ -135,6 +135,11 @@ class Replica:
         """Everything below it is committed."""
         return self.committed.value
 
+    @property
+    def durable_watermark(self) -> int:
+        """What is committed and on this disk: after any stop the log reaches at least that far."""
+        return min(self.high_watermark, self.log.synced_end)
+
     # -- roles -----------------------------------------------------------------------------------
 
     def become_leader(

@@ -440,7 +440,7 @@ class Replicas:
         """Keep the watermarks of all replicas; whether they are kept."""
         known = self.checkpoints.high_watermarks
         marks = {
-            key: known.get(key, 0) if replica.offline else replica.high_watermark
+            key: known.get(key, 0) if replica.offline else replica.durable_watermark
             for key, replica in self._by_name.items()
         }
         return await self.checkpoints.keep_high_watermarks(marks)

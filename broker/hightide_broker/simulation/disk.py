@@ -128,6 +128,8 @@ class SimDisk:
     def __init__(self, *, capacity: int = 1 << 40, sync_latency_s: float = 0.0) -> None:
         self.capacity = capacity
         self.sync_latency_s = sync_latency_s
+        self.thread_pause: Callable[[], float] | None = None
+        """How many seconds until a thread's work is done, and again until that is heard of."""
         self.sync_count = 0
         self.evictions = 0
         self._starts = {"/": Directory(), "": Directory()}
@@ -357,8 +359,16 @@ class SimDisk:
         self.sync_count += 1
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        await trio.lowlevel.checkpoint()
-        return function()
+        if self.thread_pause is None:
+            await trio.lowlevel.checkpoint()
+            return function()
+        await trio.sleep(self.thread_pause())
+        try:
+            return function()
+        finally:
+            # What a thread has done is done: nobody is cancelled who waits for its end.
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.thread_pause())
 
     def free_bytes(self, path: str) -> int:
         find(self._start(path), path, "statvfs")

@@ -55,6 +55,8 @@ class Faults:
             self._kinds += [(3, self._fail_sync), (3, self._rely_on_clean_pages)]
         if world.knobs.alters:
             self._kinds.append((3, self._alter))
+        if world.knobs.alters_flush:
+            self._kinds += [(4, self._alter_flush), (4, self._alter_flush_behind_a_back)]
         if world.knobs.clock_jumps:
             self._kinds.append((2, self._jump))
         if world.knobs.replicated:
@@ -140,7 +142,7 @@ class Faults:
             self._isolate_one(machine)
 
     async def _crash(self, machine: Machine, *, power: bool) -> None:
-        power = power and self._world.knobs.loses_power
+        power = power and self._may_lose_power(machine)
         if machine.is_up:
             self._tell(f"{machine.name} {'loses power' if power else 'is killed'}")
             await machine.crash(power=power)
@@ -148,17 +150,23 @@ class Faults:
                 await trio.sleep(self._rng.random() * 0.2)
                 self._start(machine)
 
+    def _may_lose_power(self, machine: Machine) -> bool:
+        """What was not synced may count while `flush` is `replicated`: one may lose it then."""
+        knobs = self._world.knobs
+        return knobs.loses_power and (machine is self._world.weak or not knobs.alters_flush)
+
     async def _strike_leader(self) -> None:
         leader = self._world.leader()
         if leader is not None:
             await self._crash(leader, power=self._rng.random() < 0.5)
 
     async def _black_out(self) -> None:
-        power = self._world.knobs.loses_power
+        machines = self._world.machines
+        power = all(map(self._may_lose_power, machines))
         self._world.blackouts += power
         self._tell(f"everything {'loses power' if power else 'is killed'}")
-        for machine in self._world.machines:
-            await machine.crash(power=power)
+        for machine in machines:
+            await machine.crash(power=self._may_lose_power(machine))
 
     async def _stop(self) -> None:
         machine = self._any()
@@ -337,17 +345,39 @@ class Faults:
 
     async def _alter(self) -> None:
         """Somebody changes how many replicas must be in sync."""
+        await self._set("min.insync.replicas", self._rng.choice("12"))
+
+    async def _alter_flush(self) -> None:
+        """Somebody changes what has to be on disk before it counts."""
+        await self._set("flush", self._rng.choice(["synced", "replicated"]))
+
+    async def _alter_flush_behind_a_back(self) -> None:
+        """Whoever loses power while what it has need not be on disk finds, when it is back, that it
+        has to; and it may be the first that is back."""
+        weak = self._world.weak
+        await self._set("flush", "replicated")
+        await trio.sleep(self._rng.random() * 4)
+        self._tell(f"{weak.name} loses power")
+        await weak.crash(power=True)
+        await self._set("flush", "synced")
+        for other in self._world.machines:
+            if other is not weak and other.is_broker:
+                await self._crash(other, power=False)
+        self._start(weak)
+
+    async def _set(self, key: str, value: str) -> None:
+        """Set a key of some topic."""
         leader = self._world.leader()
         if leader is None or leader.node is None or leader.node.controller is None:
             return
         topics = [t for t in leader.node.image.topics if not t.startswith("__")]
         if topics:
-            topic, value = self._rng.choice(topics), self._rng.choice("12")
-            change = m.ConfigChange(kind="topic", name=topic, set={"min.insync.replicas": value})
+            topic = self._rng.choice(topics)
+            change = m.ConfigChange(kind="topic", name=topic, set={key: value})
             request = m.AlterConfigsRequest(resources=[change])
             with suppress(Refused), trio.move_on_after(1.0):
                 await leader.node.controller.submit(request)
-            self._tell(f"min.insync.replicas of {topic} is to be {value}")
+            self._tell(f"{key} of {topic} is to be {value}")
 
     async def _jump(self) -> None:
         """Somebody sets a machine's clock."""

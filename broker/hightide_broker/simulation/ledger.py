@@ -74,6 +74,8 @@ class Ledger:
         self.commits = 0
         self.elections = 0
         self.cuts = 0
+        self.flush_changes = False
+        """Whether what had to be on disk when it was acknowledged is not known."""
         self._check = check
         self._offset = -1
         self._truth: dict[Key, PartitionState] = {}
@@ -222,7 +224,7 @@ class Ledger:
             other = self._seen.get((member, key))
             if other is not None and not other.replica.offline:
                 whose = f"{who} commits {end}, and {member}"
-                ends = _promised(other.replica)
+                ends = self._promised(other.replica)
                 self._check_holds(other.replica, committed, whose, ends, start=start)
 
     def _check_holds(
@@ -254,6 +256,11 @@ class Ledger:
                 same = found == batch or (found is not None and _is_rotten(log, base))
                 self._check(same, f"{who} has {found} at {base}, not {batch}")
 
+    def _promised(self, replica: Replica) -> int:
+        """What a replica in sync has acknowledged: on disk, or in the page cache."""
+        is_synced = replica.config.synced and not self.flush_changes
+        return replica.log.synced_end if is_synced else replica.log.log_end
+
     # -- the end ---------------------------------------------------------------------------------
 
     def check_equal(self, key: Key, *, rotten: int) -> None:
@@ -267,7 +274,7 @@ class Ledger:
         committed = self._committed[key]
         for node, replica in found:
             who = f"at the end {replica!r} on node {node}"
-            self._check_holds(replica, committed, who, _promised(replica))
+            self._check_holds(replica, committed, who, self._promised(replica))
             held = list(replica.log.headers(replica.log.log_start))
             spans = [(header.base_offset, header.next_offset) for header in held]
             epochs = [replica.log.epochs.epoch_for_offset(base) for base, _ in spans]
@@ -289,8 +296,3 @@ def _is_rotten(log: Log, offset: int) -> bool:
     except SegmentDamage:
         return True
     return False
-
-
-def _promised(replica: Replica) -> int:
-    """What a replica in sync has acknowledged: on disk, or in the page cache."""
-    return replica.log.synced_end if replica.config.synced else replica.log.log_end

@@ -20,6 +20,7 @@ from hightide_broker.simulation import group_traffic
 from hightide_broker.simulation.churn import Churn
 from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
+from hightide_broker.simulation.keyed import Keyed
 from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.salvage import give_up_what_is_lost
@@ -32,7 +33,13 @@ from hightide_broker.simulation.traffic import (
     Where,
     bootstrap_of,
 )
-from hightide_broker.simulation.world import Knobs, Machine, SimClock, World
+from hightide_broker.simulation.world import (
+    Knobs,
+    Machine,
+    SimClock,
+    World,
+    draw_thread_pause,
+)
 
 SETUP_S = 30.0
 LONG = "-long" * 46
@@ -99,6 +106,8 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
     forlorn = freezes_out and random.Random(f"forlorn-{seed}").random() < 0.5
     freezes_out, loses = freezes_out and not forlorn, loses or forlorn
     careful = (rots or loses or rolls_back or freezes_out) and not forlorn
+    alters_flush = not (careful or forlorn) and random.Random(f"flush-{seed}").random() < 0.4
+    careful = careful or alters_flush
     topics = [
         Subject(
             f"topic-{number}{LONG if fate > 0.9 else ''}",
@@ -122,6 +131,9 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
         joins_by_itself=fate < 0.1,
         syncs_fail=synced and not rots and fate > 0.3,
         alters=not careful and 0.4 < fate < 0.8,
+        alters_flush=alters_flush,
+        loses_power=synced or alters_flush,
+        thread_pause_s=draw_thread_pause(seed),
         clock_jumps=fate > 0.5,
     ), topics
 
@@ -135,9 +147,10 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     knobs, topics = draw(seed)
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
+    ledger = world.judge.ledger
+    ledger.flush_changes = knobs.alters_flush
     world.story.tell(f"{knobs} {topics}")
     violation = await violation_of(world, _two_phases(world, topics, records, group))
-    ledger = world.judge.ledger
     counts = {
         "elections": world.judge.elections,
         "partition_elections": ledger.elections,
@@ -165,7 +178,8 @@ async def _two_phases(
     async with trio.open_nursery() as nursery:
         for machine in world.machines:
             machine.start(nursery)
-        await _create(world, topics, address)
+        keyed = Keyed(world, address, topics[0])
+        await _create(world, [*topics, *([keyed.subject] if keyed.is_on else [])], address)
         # The third one does not wait for replicas: what is read of it must stay all the same.
         senders = [
             Sending(world, f"producer-{n}", places, records, address, acks=acks)
@@ -189,14 +203,19 @@ async def _two_phases(
             churn = Churn(world, address, replicas=topics[0].replicas)
             if churn.is_on and not world.knobs.forlorn:
                 nursery.start_soon(churn.run)
+            if keyed.is_on:
+                working.start_soon(keyed.run)
             await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, records, address)
             if churn.is_on and not world.knobs.forlorn:
                 await churn.end(LIVENESS_S)
-            for sender in senders:
-                sender.rest()
+            for worker in (*senders, keyed):
+                worker.rest()
+        if keyed.is_on:
+            topics = [*topics, keyed.subject]
         await _until_read(world, topics, places, readers, group if is_grouped else None)
         _check_end(world, places, records)
+        keyed.check_end()
         nursery.cancel_scope.cancel()
 
 

@@ -72,6 +72,10 @@ class Knobs:
     """Whether one machine's process is frozen until another one has taken its place."""
     alters: bool = False
     """Whether `min.insync.replicas` of topics is changed now and then."""
+    alters_flush: bool = False
+    """Whether `flush` of topics is changed now and then; one machine only loses power then."""
+    thread_pause_s: float = 0.0
+    """How long worker threads take, at most; two of them may be at work at once."""
     clock_jumps: bool = False
     """Whether the wall clocks of machines jump."""
     clients: int = 2
@@ -115,7 +119,7 @@ class Knobs:
     def risks_a_disk(self) -> bool:
         """Whether what is on one machine may go: then what counts has to be on two."""
         some = self.rots or self.loses_disks or self.rolls_back or self.freezes_out
-        return some and not self.forlorn
+        return (some and not self.forlorn) or self.alters_flush
 
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""
@@ -125,7 +129,13 @@ class Knobs:
             loses_disks=self.controllers >= 3 and fate < 0.4,
             joins_by_itself=fate < 0.15,
             clock_jumps=fate > 0.7,
+            thread_pause_s=draw_thread_pause(seed),
         )
+
+
+def draw_thread_pause(seed: int) -> float:
+    """In most worlds a worker thread's work is done at once."""
+    return random.Random(f"threads-{seed}").choice([0.0, 0.0, 0.0, 0.05, 1.0])
 
 
 class Machine:
@@ -139,6 +149,9 @@ class Machine:
         self.is_broker = "broker" in config.roles
         self.directory = config.text("log.dirs")
         self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s)
+        if longest_s := world.knobs.thread_pause_s:
+            dice = random.Random(f"{world.seed}-{self.name}-threads")
+            self.disk.thread_pause = lambda: dice.random() * longest_s
         self.clock = SimClock()
         self.owes_admission = False
         """Whether it is a voter whose disk was replaced, and that has not been admitted again."""

@@ -398,7 +398,7 @@ class Log:
             return False
         assert offset <= self.log_end, f"{self!r}: log start {offset} above the end"
         self.log_start = offset
-        self.epochs.truncate_from_start(offset)
+        self.epochs.truncate_from_start(min(offset, self.log_end - 1))
         return True
 
     def delete_segments(self, count: int) -> list[str]:

@@ -173,10 +173,11 @@ def _load(
         log_end = log_start
         segments = [Segment(disk, directory, log_start, config=config)]
     changed = cache.truncate_from_end(log_end)
-    changed = cache.truncate_from_start(log_start) or changed
+    # Where nothing is left, the epoch of the last record is still to be known.
+    changed = cache.truncate_from_start(min(log_start, log_end - 1)) or changed
     if not cache.agrees_with(_headers_at(segments)):
         cache.rebuild(header for segment in segments for header, _ in segment.headers())
-        cache.truncate_from_start(log_start)
+        cache.truncate_from_start(min(log_start, log_end - 1))
         recovery.rebuilt.append(LEADER_EPOCHS)
         changed = True
     if changed or rebuild_epochs:

@@ -1,0 +1,135 @@
+"""A compacted topic of a simulated world, and whoever writes to it.
+
+Bursts of records, large batches among them, go to a few keys over and over, so that compaction
+always has work; some are tombstones. However replicas compact, each of them holds the newest record
+of every key that was acknowledged, or one that came after it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from hightide import Producer
+from hightide.columns import to_records
+from hightide.delivery import Delivery
+from hightide.errors import HightideError
+from hightide_broker.runtime.replica import Replica
+from hightide_broker.simulation.judge import Violation
+from hightide_broker.simulation.traffic import Subject
+from hightide_broker.simulation.world import SimClock, World
+
+KEYED = 0.6
+"""How many of the worlds whose brokers compact have such a topic."""
+NAME = "keyed"
+KEYS = 6
+BURSTS = (1, 5, 40)
+TOMBSTONES = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """What is known of one key."""
+
+    offset: int = -1
+    """Of the newest record that was acknowledged; -1 if none was."""
+    value: bytes | None = None
+
+
+class Keyed:
+    """The topic, and its only writer."""
+
+    def __init__(self, world: World, address: str, like: Subject) -> None:
+        self._world = world
+        self._rng = random.Random(f"keyed-{world.seed}")
+        compacts = "log.cleaner.min.cleanable.ratio" in world.knobs.config
+        self.is_on = compacts and not world.knobs.forlorn and self._rng.random() < KEYED
+        # Tombstones stay: who is away for longer than they do may miss one.
+        configs = {"cleanup.policy": "compact", "delete.retention.ms": "3600000"}
+        self.subject = Subject(NAME, 1, like.replicas, (*like.configs, *configs.items()))
+        self._address = address
+        self._newest = {b"key %d" % number: _Newest() for number in range(KEYS)}
+        self._number = 0
+        self._resting = trio.Event()
+
+    def rest(self) -> None:
+        """Send no more; what is under way is waited for."""
+        self._resting.set()
+
+    async def run(self) -> None:
+        """Until told to rest and everything has its outcome."""
+        while not self._resting.is_set():
+            # A new one now and then: what the last one gave up may come late.
+            async with Producer(
+                self._address,
+                acks="all",
+                linger_ms=20,
+                compression=self._rng.choice(["none", "lz4"]),
+                request_timeout_ms=2000,
+                delivery_timeout_ms=4000,
+                network=self._world.network.host(NAME),
+                random=self._rng,
+                clock=SimClock(),
+            ) as producer:
+                for _ in range(self._rng.choice([1, 10])):
+                    await self._burst(producer)
+                    with trio.move_on_after(self._rng.random()):
+                        await self._resting.wait()
+                    if self._resting.is_set():
+                        break
+
+    async def _burst(self, producer: Producer) -> None:
+        sent: list[tuple[bytes, bytes | None, Delivery]] = []
+        with suppress(HightideError):
+            for _ in range(self._rng.choice(BURSTS)):
+                key, value = self._record()
+                delivery = await producer.send(NAME, value, key=key, partition=0)
+                sent.append((key, value, delivery))
+        for key, value, delivery in sent:
+            await self._wait(key, value, delivery)
+
+    def _record(self) -> tuple[bytes, bytes | None]:
+        self._number += 1
+        key = self._rng.choice([*self._newest])
+        is_tombstone = self._rng.random() < TOMBSTONES
+        return key, None if is_tombstone else b"%d of %s" % (self._number, key)
+
+    async def _wait(self, key: bytes, value: bytes | None, delivery: Delivery) -> None:
+        try:
+            offset = (await delivery).offset
+        except HightideError:
+            return
+        if offset > self._newest[key].offset:
+            self._newest[key] = _Newest(offset, value)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Raises `Violation` if a replica lacks something that no newer record replaces."""
+        for replica in self._replicas():
+            found = {
+                record.key or b"": (record.offset, record.value)
+                for header, batch in replica.log.batches(replica.log.log_start)
+                for record in to_records(batch, header, NAME, 0)
+            }
+            for key, known in self._newest.items():
+                _check(replica, key, known, found.get(key))
+
+    def _replicas(self) -> Iterator[Replica]:
+        for machine in self._world.machines:
+            if machine.node is not None:
+                yield from (r for r in machine.node.replicas if r.topic == NAME)
+
+
+def _check(
+    replica: Replica, key: bytes, known: _Newest, found: tuple[int, bytes | None] | None
+) -> None:
+    newer = found is not None and found[0] > known.offset
+    if known.offset >= 0 and not newer and found != (known.offset, known.value):
+        raise Violation(
+            f"{replica!r} has {found} of {key!r}; {known.value!r} was stored at {known.offset}"
+        )
