@@ -21,12 +21,10 @@ from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.runtime import housekeeping
 from hightide_broker.runtime.metadata_log import MetadataLog
-from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import aside, log, recovery
-from hightide_broker.storage.versions import Versions
 
 QUORUM: dict[str, Mutant] = {}
 VOTERS: dict[str, Mutant] = {}
@@ -226,11 +224,13 @@ def what_was_synced_is_judged_by_todays_setting():
 
 
 @of_replicas
-def a_watermark_that_is_not_on_disk_must_be_reached():
-    def unsynced(self):
-        return self.high_watermark
+def a_watermark_that_was_not_on_disk_must_be_reached():
+    registered = Replicas.registered
 
-    return planted(Replica, "durable_watermark", property(unsynced))
+    def as_if_always_so(self, broker_epoch, previous_epoch):
+        registered(self, broker_epoch, broker_epoch)
+
+    return planted(Replicas, "registered", as_if_always_so)
 
 
 # -- what is durable -----------------------------------------------------------------------------
@@ -274,21 +274,7 @@ def the_names_of_new_files_are_not_made_durable():
     return planted(SimDisk, "sync_now", files_only)
 
 
-# -- worker threads and compaction ---------------------------------------------------------------
-
-
-@of_replicas
-def an_older_write_of_a_file_follows_a_newer_one():
-    def write(self, number, put):
-        self._written = number
-        put(lambda: False)
-
-    return planted(Versions, "write", write)
-
-
-@of_replicas
-def a_log_that_was_cut_meanwhile_takes_what_was_compacted():
-    return planted(log.Log, "cut_count", property(lambda self: 0))
+# -- compaction ----------------------------------------------------------------------------------
 
 
 @of_replicas

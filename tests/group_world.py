@@ -185,18 +185,30 @@ class Asking(Client):
         return answer.members[0].error
 
     async def commit(
-        self, offset: int, joined: Any = None, *, group: str = "g", number: int = -1, **said: Any
+        self,
+        offset: int,
+        joined: Any = None,
+        *,
+        group: str = "g",
+        sender: str = "",
+        number: int = -1,
+        **said: Any,
     ) -> Any:
         """The error of one offset, or of the whole request; by nobody if not `joined`."""
         place = {"topic": "t", "partition": 0, **said}
         parts = [g.CommitPartition(offset=offset, **place)]
         try:
-            return (await self.commit_all(parts, joined, group, number))[0].error
+            return (await self.commit_all(parts, joined, group, sender, number))[0].error
         except ApiError as error:
             return error.code
 
     async def commit_all(
-        self, parts: Any, joined: Any = None, group: str = "g", number: int = -1
+        self,
+        parts: Any,
+        joined: Any = None,
+        group: str = "g",
+        sender: str = "",
+        number: int = -1,
     ) -> Any:
         who = (
             {}
@@ -204,7 +216,9 @@ class Asking(Client):
             else {"member_id": joined.member_id, "generation": joined.generation}
         )
         answer = await self.ask(
-            g.OffsetCommitRequest(group=group, partitions=parts, number=number, **who)
+            g.OffsetCommitRequest(
+                group=group, partitions=parts, sender=sender, number=number, **who
+            )
         )
         return answer.partitions
 

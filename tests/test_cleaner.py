@@ -9,8 +9,7 @@ import random
 from typing import NamedTuple
 
 import pytest
-import trio
-from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client_of, new_node, quiet
+from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client_of, new_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logkit import create, lead, reopen, sync
@@ -416,41 +415,6 @@ async def test_records_with_the_brokers_timestamps_keep_them():
         before = await client.read_all()
         assert await node._housekeeping.compact(node.replicas.get("t", 0))
         assert await client.read_all() == before[1:]
-
-
-class DiskWithSlowThreads(SimDisk):
-    """What a worker thread found is old by the time it is used."""
-
-    gate = None
-
-    async def in_thread(self, function):
-        found = function()
-        await (trio.lowlevel.checkpoint() if self.gate is None else self.gate.wait())
-        return found
-
-
-@pytest.mark.parametrize("meanwhile", ["produce", "delete records", "delete topic"])
-async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
-    disk = DiskWithSlowThreads()
-    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
-        await client.create(configs={**COMPACTED, "cleanup.policy": "compact,delete"})
-        await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
-        disk.gate = trio.Event()
-        nursery.start_soon(node._housekeeping.look_once)
-        await quiet()
-        if meanwhile == "produce":
-            await produce_pairs(client, "a3 e1")
-        elif meanwhile == "delete records":
-            await client.delete_records(6)
-        else:
-            await client.call(m.DeleteTopicsRequest(topics=["t"]))
-        disk.gate.set()
-        await quiet()
-        if meanwhile == "produce":
-            assert await offsets(client) == [1, 3, 5, 6, 7, 8, 9]
-        elif meanwhile == "delete records":
-            assert [r.offset for r in await client.read_all(6)] == [6, 7]
-        assert (await client.create("new")).error is None
 
 
 async def test_a_new_topic_does_not_inherit_how_far_the_old_one_was_cleaned():

@@ -251,14 +251,30 @@ async def test_a_commit_that_was_given_up_undoes_no_later_one():
         await client.find()
         one = await client.enter()
         await client.sync(one)
-        assert await client.commit(135, one, number=2) is None
-        assert await client.commit(111, one, number=1) == E.INVALID_REQUEST
+        first = {"sender": "first"}
+        assert await client.commit(135, one, **first, number=2) is None
+        assert await client.commit(111, one, **first, number=1) == E.INVALID_REQUEST
         assert await client.committed() == {("t", 0): 135}
-        assert await client.commit(135, one, number=2) is None, "it may be asked again"
-        assert await client.commit(40, one, number=3) is None, "after a seek"
+        assert await client.commit(135, one, **first, number=2) is None, "it may be asked again"
+        assert await client.commit(40, one, **first, number=3) is None, "after a seek"
         assert await client.commit(7, one) is None, "one that does not count its commits"
-        assert await client.commit(8, one, number=1) is None
+        assert await client.commit(8, one, **first, number=1) is None
         assert await client.committed() == {("t", 0): 8}
+
+
+@virtual
+async def test_commits_without_a_member_are_counted_by_who_sends_them():
+    """Two processes in turn read partitions of their own choice; each begins to count anew."""
+    async with site() as at:
+        for process in range(2):
+            async with at.consumer(
+                group="g", partitions=[("t", 0)], topics=(), enable_auto_commit=False
+            ) as consumer:
+                for offset in (3, 4, 5):
+                    await consumer.commit({("t", 0): offset + process})
+        async with at.client() as client:
+            await client.find()
+            assert await client.committed() == {("t", 0): 6}
 
 
 @virtual

@@ -367,8 +367,13 @@ async def test_records_that_no_coordinator_wrote_are_skipped_with_a_warning(capl
                 encode(GroupKey("never")),
             ]
             values = [b"", value, None, b"\xc1", value, value, value, encode(strange), None, None]
-            sent = await client.send(batch(*values, keys=keys), topic=OFFSETS_TOPIC)
-            assert sent.error is None
+            refused = await client.send(batch(*values, keys=keys), topic=OFFSETS_TOPIC)
+            assert refused.error == E.INVALID_TOPIC
+            replica = at.machines[0].node.replicas.get(OFFSETS_TOPIC, 0)
+            strangers = memoryview(bytearray(batch(*values, keys=keys)))
+            replica.append(strangers, acks_all=True, now_ms=at.machines[0].clock.now_ms())
+            replica.needs_sync = True
+            at.machines[0].node.replicas.mark_dirty(replica)
             await client.commit(4, group="h")
         caplog.set_level(logging.WARNING, logger="hightide.groups")
         await at.again()

@@ -10,16 +10,18 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from brokers import FakeClock
-from frailkit import DIRECTORY, RECORDS, Frail
+from brokers import DATA, FakeClock
+from frailkit import DIRECTORY, RECORDS, SIZE, Frail, SlowDisk
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 
 from hightide_broker.core.changes import ChangePartition, FenceBroker, SetConfig
 from hightide_broker.core.follower import Truncate
 from hightide_broker.core.partition_changes import LogEnd
+from hightide_broker.ports import DiskError
 from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.checkpoint import RECOVERY_POINTS
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.storage.synced_end import SYNCED_END, SyncedEnd
 
@@ -143,3 +145,34 @@ def test_where_there_is_no_room_for_the_mark_the_last_one_stays():
     disk.capacity = 0
     mark.raise_to(30)
     assert mark.offset == SyncedEnd(disk, HERE).offset == 20
+
+
+class NoRoom(SlowDisk):
+    """A disk that may have no room for what is made when a log is opened."""
+
+    is_full = False
+
+    def open(self, path, *, create=False):
+        if self.is_full and create:
+            raise DiskError(path, "open", "No space left on device", full=True)
+        return super().open(path, create=create)
+
+
+async def test_a_log_that_waited_for_room_must_still_reach_what_was_committed():
+    here = Frail(NoRoom())
+    await here.follow_two(isr=(ME, TWO), flush="synced")
+    here.catch_up()
+    await here.replicas.sync_all()
+    await here.replicas.close()
+    here.disk.remove(f"{DATA}/{RECOVERY_POINTS}")
+    log = path_of(0, directory=DIRECTORY)
+    kept = here.disk.read_file(log)[: 2 * SIZE]
+    here.disk.remove(log)
+    here.disk.open(log, create=True).append(kept)
+    here.disk.is_full = True
+    here = here.again(clean=False)
+    await here.replicas.load(here.image)
+    assert "No space left" in here.replica.offline
+    here.disk.is_full = False
+    await here.replicas.mend()
+    assert "committed records up to 6" in here.replica.offline

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from frailkit import DIRECTORY, OURS, RECORDS, SIZE, Frail
-from leaderkit import EPOCH, ME, THREE, TWO
+from leaderkit import EPOCH, ME, THREE, TWO, broker_epoch
 from logkit import path_of
 from replicakit import write
 
@@ -115,3 +115,17 @@ async def test_what_was_not_committed_may_be_missing():
     here = await torn(committed=4, flush="synced")
     assert here.replicas.offline() == []
     assert here.replica.log.log_end == 4
+
+
+@pytest.mark.parametrize(("previous_epoch", "is_held"), [(60, True), (40, False), (-1, False)])
+async def test_a_log_is_held_to_what_counted_while_it_had_to_be_on_disk(previous_epoch, is_held):
+    """`flush` became synced at 50; whoever lost power before that may have lost what counted."""
+    _, here = await stopped(leader=ME, isr=EVERYBODY, flush="synced", clean=False)
+    log = path_of(0, directory=DIRECTORY)
+    kept = here.disk.read_file(log)[: 2 * SIZE]
+    here.disk.remove(log)
+    here.disk.open(log, create=True).append(kept)
+    here.image.topics["jade"].synced_since = 50
+    here.replicas.registered(broker_epoch(ME), previous_epoch)
+    await here.replicas.load(here.image)
+    assert here.replicas.offline() == ([OURS] if is_held else [])

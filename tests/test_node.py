@@ -419,3 +419,16 @@ async def test_acks_all_times_out_while_nothing_is_synced_and_the_record_may_sti
         disk.gate.set()
         assert (await client.produce(b"z")).base_offset == 1
         assert await client.values() == [b"x", b"z"]
+
+
+async def test_who_produced_what_was_deleted_is_known_after_an_orderly_restart():
+    disk = SimDisk()
+    async with broker(disk) as client:
+        await client.create()
+        for number in range(2):
+            await client.send(batch(b"v", producer=(4, 0, number)))
+        await client.delete_records(2)
+    async with broker(disk) as client:
+        again = await client.send(batch(b"v", producer=(4, 0, 1)))
+        assert (again.error, again.base_offset) == (None, 1)
+        assert (await client.offset(m.LATEST)).offset == 2

@@ -144,9 +144,10 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     member_id: str = ""
     generation: int = -1
     instance_id: str = ""
+    sender: str = ""
+    """Who counts its commits: one consumer, whichever members it is in its life; empty: nobody."""
     number: int = -1
-    """Rises with each commit of a member, so that one that comes late undoes no later one; -1: not
-    counted."""
+    """Rises with each commit of a sender, so that one that comes late undoes no later one."""
 
 
 class CommitResult(Message, frozen=True, kw_only=True):

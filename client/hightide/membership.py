@@ -9,6 +9,7 @@ leaves, and joins again with the next call. Source: Kafka's ConsumerCoordinator;
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -63,7 +64,7 @@ class Membership:
         self.topics = list(topics)
         self.member_id = ""
         self.generation = -1
-        self._commits = 0
+        self._name, self._commits = secrets.token_hex(8), 0
         self.failure: HightideError | None = None
         """Why it cannot be a member at all."""
         self.must_join = True
@@ -269,6 +270,7 @@ class Membership:
         self._commits += 1
         return g.OffsetCommitRequest(
             group=self.group,
+            sender=self._name,
             number=self._commits,
             member_id=self.member_id,
             generation=self.generation,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
+from hightide_broker.core import offsets_topic
 from hightide_broker.core.brokers import Brokers
 from hightide_broker.core.changes import (
     AllocateProducerIds,
@@ -247,6 +248,7 @@ class Controller:
                 continue
             have = len(topic.partitions)
             try:
+                offsets_topic.check_more_partitions(more.topic)
                 check_partition_count(more.count)
                 if more.count <= have:
                     raise Refused(
@@ -326,6 +328,7 @@ class Controller:
             if key not in TOPIC_KEYS:
                 raise Refused(ErrorCode.INVALID_CONFIG, unknown_key(key, TOPIC_KEYS))
         changed: dict[str, str | None] = {**resource.set, **dict.fromkeys(resource.unset)}
+        offsets_topic.check_configs(resource.name, changed)
         changes: list[AnyChange] = [
             SetConfig(kind="topic", name=resource.name, key=key, value=value)
             for key, value in changed.items()

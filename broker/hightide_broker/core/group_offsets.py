@@ -28,16 +28,16 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._known: dict[Where, Committed] = {}
         self._newest: dict[Where, tuple[str, int]] = {}
-        """By whom each partition was committed last, as far as this coordinator was asked, and the
-        number of that commit."""
+        """Who committed each partition last, as far as this coordinator was asked, and the number
+        of that commit."""
 
-    def take_turn(self, where: Where, member: str, number: int) -> bool:
-        """Whether a member's commit comes in its turn: one that its sender has given up, and that
-        waited meanwhile, must not undo a later one."""
-        last_member, last = self._newest.get(where, ("", -1))
-        if 0 <= number < last and member == last_member:
+    def take_turn(self, where: Where, sender: str, number: int) -> bool:
+        """Whether a commit comes in its turn: one that its sender has given up, and that waited
+        meanwhile, must not undo a later one. Who does not say who it is, is not counted."""
+        last_sender, last = self._newest.get(where, ("", -1))
+        if sender and sender == last_sender and number < last:
             return False
-        self._newest[where] = (member, number)
+        self._newest[where] = (sender, number)
         return True
 
     def __bool__(self) -> bool:

@@ -14,6 +14,7 @@ from hightide.errors import ErrorCode, Refused, did_you_mean
 
 _I64_MAX = (1 << 63) - 1
 FLUSH, SYNCED = "flush", "synced"
+POLICY, COMPACT = "cleanup.policy", "compact"
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
 CLUSTER_KEYS = (MIN_ISR, FLUSH, UNCLEAN)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from hightide import controller_messages as c
@@ -184,7 +185,8 @@ class ControllerShell:
         first = self._append(decision.changes)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
-                reply = c.RegisterBrokerResponse(broker_epoch=first + number)
+                assert isinstance(reply, c.RegisterBrokerResponse)
+                reply = msgspec.structs.replace(reply, broker_epoch=first + number)
         try:
             return reply, await self._committed(term, "done")
         except Refused as refusal:

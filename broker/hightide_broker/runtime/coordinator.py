@@ -86,8 +86,9 @@ class Coordinator:
         self.ended: Refused | None = None
         self._groups: dict[str, Group] = {}
         self._group_offsets: dict[str, GroupOffsets] = {}
-        self._appended: deque[tuple[int, Callable[[], None]]] = deque()
-        """(where it ends in the log, what it does once it is committed), in the log's order."""
+        self._appended: deque[tuple[int, str, Callable[[], None]]] = deque()
+        """(where it ends in the log, of which group, what it does once it is committed), in the
+        log's order."""
         self._replica = replica
         self._role = replica.deleted  # closed when this leader epoch ends here
         self._limits = limits
@@ -203,7 +204,7 @@ class Coordinator:
         """Have what was appended, and is committed by now, count: it does so in the order of the
         log, also where whoever asked for it went away."""
         while self._appended and self._appended[0][0] <= self._replica.committed.value:
-            _, take_effect = self._appended.popleft()
+            _, _, take_effect = self._appended.popleft()
             take_effect()
 
     def group(self, name: str) -> Group:
@@ -280,9 +281,9 @@ class Coordinator:
         )
 
     def check_turn(self, request: g.OffsetCommitRequest, part: g.CommitPartition) -> None:
-        """Raise `Refused` for a commit that comes after a later one of its member."""
+        """Raise `Refused` for a commit that comes after a later one of its sender."""
         where, member = (part.topic, part.partition), request.member_id
-        if not self._offsets(request.group).take_turn(where, member, request.number):
+        if not self._offsets(request.group).take_turn(where, request.sender, request.number):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
                 f"offset {part.offset} of {part.topic}-{part.partition} comes late: {member} has "
@@ -294,7 +295,7 @@ class Coordinator:
         if records:
             appending = self.append(records)
             keep = partial(self.keep_offsets, group, records, appending.base_offset)
-            self._appended.append((appending.end_offset, keep))
+            self._appended.append((appending.end_offset, group, keep))
             await appending.committed()
 
     async def remove(self, group: Group) -> None:
@@ -308,8 +309,12 @@ class Coordinator:
                 del self._groups[name]
 
         appending = self.append([(GroupKey(name), None)])
-        self._appended.append((appending.end_offset, forget))
+        self._appended.append((appending.end_offset, name, forget))
         await appending.committed()
+
+    def is_changing(self, group: str) -> bool:
+        """Whether something is appended for a group that does not count yet."""
+        return any(name == group for _, name, _ in self._appended)
 
     def keep_offsets(self, group: str, records: Iterable[Record], at: int) -> None:
         """Committed offset records count from here on."""

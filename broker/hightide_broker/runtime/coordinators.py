@@ -187,6 +187,8 @@ class Coordinators:
     async def _expire_group(self, coordinator: Coordinator, name: str) -> None:
         group = coordinator.group(name)
         offsets = coordinator.offsets.get(name)
+        if coordinator.is_changing(name):
+            return  # a commit that is under way must not be followed by the old one's end
         if offsets:
             expired = offsets.expired(
                 self.topic_ids(),

@@ -17,6 +17,7 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core import offsets_topic
 from hightide_broker.core.leader import Leader
 from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.replica import Replica
@@ -83,6 +84,7 @@ class RecordHandlers:
                 ErrorCode.INVALID_REQUEST,
                 f"records is attachment {part.records}, {len(attachments)} came with the request",
             )
+        offsets_topic.check_produce(part.topic)
         replica = self._replicas.get(part.topic, part.partition)
         appended = replica.append(
             attachments[part.records],

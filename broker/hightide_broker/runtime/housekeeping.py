@@ -7,6 +7,7 @@ replica it worked on offline and goes on with the others.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -21,6 +22,7 @@ from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.storage.cleaner import (
     CleanedSegment,
     CleaningPlan,
+    Unwanted,
     clean_segments,
     last_producer_batches,
     learn_newest,
@@ -145,6 +147,17 @@ class Housekeeping:
 
     async def compact(self, replica: Replica) -> bool:
         """One pass of compaction over a replica; whether there was anything to do."""
+        key, at_work = (replica.topic, replica.partition), self._replicas.at_work
+        if key in at_work:
+            return False  # it is mended
+        with at_work.on(key):
+            try:
+                return await self._compact(replica, partial(at_work.is_wanted, key))
+            except Unwanted:
+                log.info("%s is deleted while it is compacted", replica.name)
+                return False
+
+    async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:
         config, key = replica.config, (replica.topic, replica.partition)
         now_ms = self._clock.now_ms()
         cleaned = self._replicas.checkpoints.cleaner_offsets.get(key, 0)
@@ -157,9 +170,8 @@ class Housekeeping:
         )
         if plan is None:
             return False
-        work = partial(
-            _clean, self._disk, replica.log, plan, now_ms, config.number("delete.retention.ms")
-        )
+        retention_ms = config.number("delete.retention.ms")
+        work = partial(_clean, self._disk, replica.log, plan, now_ms, retention_ms, is_wanted)
         found, cuts = replica.log, replica.log.cut_count
         rewritten, until = await self._disk.in_thread(work)
         if found.cut_count != cuts:
@@ -175,10 +187,15 @@ class Housekeeping:
 
 
 def _clean(
-    disk: Disk, log_: Log, plan: CleaningPlan, now_ms: int, delete_retention_ms: int
+    disk: Disk,
+    log_: Log,
+    plan: CleaningPlan,
+    now_ms: int,
+    delete_retention_ms: int,
+    is_wanted: Callable[[], bool],
 ) -> tuple[list[CleanedSegment], int]:
     """The worker thread's part: everything but the swap."""
-    newest, until = learn_newest(log_, plan)
+    newest, until = learn_newest(log_, plan, is_wanted=is_wanted)
     cleaned = clean_segments(
         disk,
         log_,
@@ -187,5 +204,6 @@ def _clean(
         now_ms=now_ms,
         delete_retention_ms=delete_retention_ms,
         last_batches=last_producer_batches(log_, plan.until),
+        is_wanted=is_wanted,
     )
     return cleaned, until

@@ -135,11 +135,6 @@ class Replica:
         """Everything below it is committed."""
         return self.committed.value
 
-    @property
-    def durable_watermark(self) -> int:
-        """What is committed and on this disk: after any stop the log reaches at least that far."""
-        return min(self.high_watermark, self.log.synced_end)
-
     # -- roles -----------------------------------------------------------------------------------
 
     def become_leader(
@@ -380,7 +375,7 @@ class Replica:
         snapshots = log.snapshots()
         for offset in reversed(snapshots):
             stray = offset not in bases and offset != snapshots[-1]
-            if offset > log.log_end or offset <= log.log_start or stray:
+            if offset > log.log_end or offset < log.log_start or stray:
                 log.remove_snapshot(offset)
                 continue
             try:

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import trio
-
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
 from hightide.ports import WallClock
@@ -28,6 +26,7 @@ from hightide_broker.core.changes import (
 from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
+from hightide_broker.runtime.at_work import AtWork
 from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
@@ -81,11 +80,11 @@ class Replicas:
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}
         self._doomed: dict[str, None] = {}
-        self._starved: dict[TopicPartition, None] = {}
-        """Replicas that wait for room on the disk to be made or to lead."""
-        self._mending: dict[TopicPartition, trio.Event] = {}
+        self._starved: dict[TopicPartition, int] = {}
+        """Replicas that wait for room on the disk, and how far their logs must reach."""
+        self.at_work = AtWork()
         self._image = ClusterImage()
-        self._broker_epoch = -1
+        self._broker_epoch = self._previous_epoch = -1
         self.troubles = Watermark()
         """Rises when there is something that the controller should hear at once: a replica went
         offline, or nobody leads it."""
@@ -119,9 +118,9 @@ class Replicas:
         """A replica whose files could not be made because the disk was full: is there room now?"""
         key = (replica.topic, replica.partition)
         topic = self._image.topics_by_id[replica.topic_id]
-        del self._starved[key]
+        reach = self._starved.pop(key)
         if replica.log_is_missing:
-            replica = self._new_replica(topic, replica.partition, replica.config)
+            replica = self._new_replica(topic, key[1], replica.config, must_reach=reach)
             self._by_name[key] = replica
         self._follow_state(replica, topic.partitions[replica.partition])
         return replica
@@ -176,19 +175,17 @@ class Replicas:
             else:
                 del self._starved[key]
         for replica in self:
-            if replica.is_damaged and self._may_mend(replica):
-                key = (replica.topic, replica.partition)
-                self._mending[key] = trio.Event()
-                try:
-                    await self._mend(replica)
-                except DiskError as error:
-                    log.error("%s cannot be mended now: %s", replica.name, error)
-                finally:
-                    self._mending.pop(key).set()
+            if replica.is_damaged:
+                await self.at_work.end((replica.topic, replica.partition))
+                if self._may_mend(replica):
+                    try:
+                        await self._mend(replica)
+                    except DiskError as error:
+                        log.error("%s cannot be mended now: %s", replica.name, error)
 
     def _may_mend(self, replica: Replica) -> bool:
         topic = self._image.topics_by_id.get(replica.topic_id)
-        if topic is None:
+        if topic is None or self._by_name.get((replica.topic, replica.partition)) is not replica:
             return False
         state = topic.partitions[replica.partition]
         return not self._is_relied_on(state) and state.leader != NO_LEADER
@@ -203,7 +200,8 @@ class Replicas:
         replica.close_log()
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
         make = partial(self._new_replica, topic, number, replica.config, salvage=True)
-        mended = await self._disk.in_thread(make)
+        with self.at_work.on((topic.name, number)):
+            mended = await self._disk.in_thread(make)
         if replica.topic_id not in self._image.topics_by_id:
             mended.close_log()  # it was deleted meanwhile: its directory goes next
             return
@@ -221,13 +219,15 @@ class Replicas:
         if len(state.replicas) == 1:
             return 0  # whatever is left of it is all there is
         synced = self._topic_config(self._image, topic.name).synced
-        return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
+        if not synced or 0 <= topic.synced_since > self._previous_epoch:
+            return 0  # what counted when this was written need not have been on disk
+        return self.checkpoints.high_watermarks.get(key, 0)
 
     # -- following the metadata ------------------------------------------------------------------
 
-    def registered(self, broker_epoch: int) -> None:
-        """The controller knows this process as `broker_epoch`; before anything is loaded."""
-        self._broker_epoch = broker_epoch
+    def registered(self, broker_epoch: int, previous_epoch: int = -1) -> None:
+        """As what the controller knows this process and the last one; before anything is loaded."""
+        self._broker_epoch, self._previous_epoch = broker_epoch, previous_epoch
 
     async def load(self, image: ClusterImage) -> None:
         """Open every replica the image assigns to this broker; directories of others are set
@@ -258,7 +258,7 @@ class Replicas:
         self._see_brokers(image)
         removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
         for topic_id in removed:
-            await self._until_mended(topic_id)
+            await self._until_alone(topic_id)
             self._remove_topic(topic_id)
         touched: dict[tuple[str, int], None] = {}
         for change in changes:
@@ -323,7 +323,7 @@ class Replicas:
         except DiskError as error:
             if error.full:
                 log.warning("%s waits for room on the disk: %s", replica.name, error)
-                self._starved[(replica.topic, replica.partition)] = None
+                self._starved[(replica.topic, replica.partition)] = NOWHERE
             else:
                 log.error("%s is offline: %s", replica.name, error)
                 replica.go_offline(str(error))
@@ -383,7 +383,7 @@ class Replicas:
         )
         replica.is_damaged = opened.is_damaged
         if opened.is_starved:
-            self._starved[(topic.name, number)] = None
+            self._starved[(topic.name, number)] = must_reach
         if self._witness is not None:
             replica.tell = partial(self._witness.replica_changed, self._broker)
         if not replica.offline:
@@ -412,11 +412,11 @@ class Replicas:
             except DiskError as error:
                 log.error("deleting %s failed, it is left behind: %s", replica.name, error)
 
-    async def _until_mended(self, topic_id: str) -> None:
+    async def _until_alone(self, topic_id: str) -> None:
         """Nobody may be at work in directories that are about to be renamed."""
-        for key, replica in list(self._by_name.items()):
-            if replica.topic_id == topic_id and key in self._mending:
-                await self._mending[key].wait()
+        keys = [key for key, replica in self._by_name.items() if replica.topic_id == topic_id]
+        while busy := [key for key in keys if key in self.at_work]:
+            await self.at_work.end(busy[0])
 
     async def remove_doomed(self) -> None:
         """Delete the directories of deleted topics."""
@@ -440,7 +440,7 @@ class Replicas:
         """Keep the watermarks of all replicas; whether they are kept."""
         known = self.checkpoints.high_watermarks
         marks = {
-            key: known.get(key, 0) if replica.offline else replica.durable_watermark
+            key: known.get(key, 0) if replica.offline else replica.high_watermark
             for key, replica in self._by_name.items()
         }
         return await self.checkpoints.keep_high_watermarks(marks)

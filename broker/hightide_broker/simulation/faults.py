@@ -56,7 +56,7 @@ class Faults:
         if world.knobs.alters:
             self._kinds.append((3, self._alter))
         if world.knobs.alters_flush:
-            self._kinds += [(4, self._alter_flush), (4, self._alter_flush_behind_a_back)]
+            self._kinds += [(4, self._alter_flush), (16, self._alter_flush_behind_a_back)]
         if world.knobs.clock_jumps:
             self._kinds.append((2, self._jump))
         if world.knobs.replicated:
@@ -363,7 +363,8 @@ class Faults:
         for other in self._world.machines:
             if other is not weak and other.is_broker:
                 await self._crash(other, power=False)
-        self._start(weak)
+        if self._rng.random() < 0.5:
+            self._start(weak)
 
     async def _set(self, key: str, value: str) -> None:
         """Set a key of some topic."""

@@ -108,8 +108,20 @@ class Keyed:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    async def until_copied(self, within_s: float) -> None:
+        """Every replica has all there is; raises `Violation` if that takes too long."""
+        deadline = trio.current_time() + within_s
+        while True:
+            if len({replica.log.log_end for replica in self._replicas()}) <= 1:
+                return
+            if trio.current_time() > deadline:
+                raise Violation(f"replicas differ: {[*map(repr, self._replicas())]}")
+            await trio.sleep(0.1)
+
     def check_end(self) -> None:
-        """Raises `Violation` if a replica lacks something that no newer record replaces."""
+        """Raises `Violation` if a replica lacks something that no newer record replaces, or if two
+        say different things of a key."""
+        seen: dict[bytes, tuple[int, bytes | None] | None] = {}
         for replica in self._replicas():
             found = {
                 record.key or b"": (record.offset, record.value)
@@ -118,6 +130,8 @@ class Keyed:
             }
             for key, known in self._newest.items():
                 _check(replica, key, known, found.get(key))
+                if seen.setdefault(key, found.get(key)) != found.get(key):
+                    raise Violation(f"{replica!r} has {found.get(key)} of {key!r}, not {seen[key]}")
 
     def _replicas(self) -> Iterator[Replica]:
         for machine in self._world.machines:

@@ -209,11 +209,13 @@ async def _two_phases(
             await _become_well(world, topics, records, address)
             if churn.is_on and not world.knobs.forlorn:
                 await churn.end(LIVENESS_S)
-            for worker in (*senders, keyed):
-                worker.rest()
+            for sender in senders:
+                sender.rest()
+            keyed.rest()
         if keyed.is_on:
             topics = [*topics, keyed.subject]
         await _until_read(world, topics, places, readers, group if is_grouped else None)
+        await keyed.until_copied(LIVENESS_S)
         _check_end(world, places, records)
         keyed.check_end()
         nursery.cancel_scope.cancel()

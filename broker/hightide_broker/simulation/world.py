@@ -218,8 +218,10 @@ class Machine:
                 world.story.tell(f"{self.name} finds that it was replaced, and ends")
                 world.network.drop(self.name, silently=False)
                 self._scope = None
-        self.node = None
-        ended.set()
+            finally:
+                # Whoever waits for its end does so even if it ends by a bug.
+                self.node = None
+                ended.set()
 
     async def crash(self, *, power: bool) -> None:
         """The process is gone at once; with `power`, so is what was not synced."""

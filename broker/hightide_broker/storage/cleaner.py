@@ -9,7 +9,7 @@ Source: Kafka's LogCleaner; KIP-534 for the delete horizon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hightide.columns import (
@@ -38,6 +38,10 @@ from hightide_broker.storage.segment import CLEANED, Segment
 
 KEYS_MAX = 5_000_000
 """Keys remembered in one pass; what lies behind is cleaned in the next."""
+
+
+class Unwanted(Exception):
+    """The log is deleted: what is done for it is in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,23 @@ def plan_cleaning(
     return CleaningPlan(bases, dirty_from, closed[-1].next_base_offset)
 
 
-def learn_newest(log: Log, plan: CleaningPlan) -> tuple[dict[bytes, int], int]:
-    """Key → newest offset over the new part, and where learning stopped (`KEYS_MAX`)."""
+def _always() -> bool:
+    return True
+
+
+def learn_newest(
+    log: Log, plan: CleaningPlan, *, is_wanted: Callable[[], bool] = _always
+) -> tuple[dict[bytes, int], int]:
+    """Key → newest offset over the new part, and where learning stopped (`KEYS_MAX`). Raises
+    `Unwanted` soon after it is not wanted any more."""
     newest: dict[bytes, int] = {}
     for header, batch in log.batches(plan.dirty_from):
         if header.base_offset >= plan.until:
             break
         if len(newest) >= KEYS_MAX:
             return newest, header.base_offset
+        if not is_wanted():
+            raise Unwanted
         if header.is_control:
             continue
         columns = open_batch(batch, header)
@@ -106,18 +119,28 @@ def clean_segments(
     now_ms: int,
     delete_retention_ms: int,
     last_batches: set[int],
+    is_wanted: Callable[[], bool] = _always,
 ) -> list[CleanedSegment]:
     """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for
-    producers."""
-    cleaned = []
+    producers. Raises `Unwanted` as `learn_newest` does.
+
+    The batch with which a leader epoch begins stays, too: whoever copies the log learns from it
+    where the epoch before ends. Without it a replica that led then would keep what it never
+    committed.
+    """
+    cleaned: list[CleanedSegment] = []
+    epoch = -1
     for base in plan.bases:
-        segment = Segment(disk, log.directory, base, config=log.config)
+        segment = Segment(disk, log.directory, base, config=log.config, create=False)
         path = f"{segment.path}{CLEANED}"
         disk.remove(path)
         target = disk.open(path, create=True)
         changed = False
         end_offset = _end_of(segment)
         for header, _, batch in segment.batches():
+            if not is_wanted():
+                raise Unwanted
+            begins, epoch = header.leader_epoch != epoch, header.leader_epoch
             kept = _clean_batch(
                 header,
                 batch,
@@ -125,7 +148,9 @@ def clean_segments(
                 now_ms=now_ms,
                 delete_retention_ms=delete_retention_ms,
                 # The last batch stays so that the segment still ends where the next begins.
-                keep_empty=header.base_offset in last_batches or header.next_offset == end_offset,
+                keep_empty=begins
+                or header.base_offset in last_batches
+                or header.next_offset == end_offset,
             )
             changed = changed or kept is not batch
             if kept is not None:

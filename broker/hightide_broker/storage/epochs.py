@@ -131,11 +131,14 @@ class EpochCache:
         return True
 
     def rebuild(self, headers: Iterable[BatchHeader]) -> None:
-        """Become what the batches of the log say, without the file."""
+        """Become what the batches of the log say, without the file; an epoch begins behind the last
+        batch of the one before."""
         self.clear()
+        end = None
         for header in headers:
             if header.leader_epoch > self.latest_epoch:
-                self.assign(header.leader_epoch, header.base_offset)
+                self.assign(header.leader_epoch, header.base_offset if end is None else end)
+            end = header.next_offset
 
     def clear(self) -> None:
         """Forget everything."""

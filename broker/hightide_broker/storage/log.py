@@ -208,7 +208,9 @@ class Log:
 
     def _append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> None:
         if header.leader_epoch >= 0 and header.leader_epoch > self.epochs.latest_epoch:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
+            # Where compaction left a gap, the epoch before may have ended anywhere in it: who has
+            # more of that epoch fetches it again rather than keep what was never committed.
+            self.epochs.assign(header.leader_epoch, self.log_end)
         if self._segments[-1].must_roll(header, now_ms=now_ms):
             self.roll()
         self._segments[-1].append(batch, header, now_ms=now_ms)

@@ -104,12 +104,14 @@ class Segment:
         *,
         config: LogConfig,
         suffix: str = "",
+        create: bool = True,
     ) -> None:
-        """`suffix` comes behind the names of its three files, `CLEANED` while it is rewritten."""
+        """`suffix` comes behind the names of its three files, `CLEANED` while it is rewritten;
+        without `create`, a file that is not there is a `DiskError`."""
         self.base_offset = base_offset
         self.config = config
         self.path = f"{directory}/{file_name(base_offset, 'log')}{suffix}"
-        self.file = disk.open(self.path, create=True)
+        self.file = disk.open(self.path, create=create)
         self.size = self.file.size()
         self.offsets: SparseIndex = offset_index(
             disk, f"{directory}/{file_name(base_offset, 'index')}{suffix}"

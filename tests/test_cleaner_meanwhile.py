@@ -1,0 +1,162 @@
+"""Compaction beside everything else: what happens to a log while a worker thread rewrites it, and
+what whoever copies a compacted log learns of its leaders.
+
+Goal: a pass never touches what is not its log any more, and takes nothing that others need to find
+where their logs differ.
+"""
+
+import pytest
+import trio
+from brokers import NOW_MS, batch, client_of, new_node, quiet
+from cleankit import clean, records_of
+from logkit import create, lead
+
+from hightide import messages as m
+from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.cleaner import (
+    Unwanted,
+    clean_segments,
+    learn_newest,
+    plan_cleaning,
+)
+from hightide_broker.storage.segment import LogConfig
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1024",
+    "min.cleanable.dirty.ratio": "0",
+}
+
+
+@pytest.fixture
+def disk():
+    return SimDisk()
+
+
+@pytest.fixture
+def log(disk):
+    return create(disk, config=LogConfig(segment_bytes=300, index_interval_bytes=100))
+
+
+def pairs(text):
+    """`a1 b2` is a=1, b=2."""
+    return [(word[:1].encode(), word[1:].encode() * 40) for word in text.split()]
+
+
+def fill(log, *pairs, epoch=0):
+    for key, value in pairs:
+        lead(log, batch(value, keys=[key]), epoch=epoch)
+
+
+async def produce_pairs(client, text):
+    for key, value in pairs(text):
+        sent = await client.send(batch(value * 10, keys=[key]))
+        assert sent.error is None, sent
+
+
+async def offsets(client):
+    return [record.offset for record in await client.read_all()]
+
+
+class DiskWithSlowThreads(SimDisk):
+    """What a worker thread found is old by the time it is used."""
+
+    gate = None
+
+    async def in_thread(self, function):
+        found = function()
+        await (trio.lowlevel.checkpoint() if self.gate is None else self.gate.wait())
+        return found
+
+
+@pytest.mark.parametrize("meanwhile", ["produce", "delete records", "delete topic"])
+async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
+    disk = DiskWithSlowThreads()
+    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
+        await client.create(configs={**COMPACTED, "cleanup.policy": "compact,delete"})
+        await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
+        disk.gate = trio.Event()
+        nursery.start_soon(node._housekeeping.look_once)
+        await quiet()
+        if meanwhile == "produce":
+            await produce_pairs(client, "a3 e1")
+        elif meanwhile == "delete records":
+            await client.delete_records(6)
+        else:
+            nursery.start_soon(client.call, m.DeleteTopicsRequest(topics=["t"]))
+            await quiet()
+            files = [path for path in disk.list(node.replicas.directory) if path.startswith("t-0")]
+            assert files == ["t-0"]  # its directory is not moved beneath the thread
+        disk.gate.set()
+        await quiet()
+        if meanwhile == "produce":
+            assert await offsets(client) == [1, 3, 5, 6, 7, 8, 9]
+        elif meanwhile == "delete records":
+            assert [r.offset for r in await client.read_all(6)] == [6, 7]
+        assert (await client.create("new")).error is None
+
+
+async def test_a_pass_over_a_deleted_topic_leaves_nothing_in_the_new_ones_directory():
+    disk = DiskWithSlowThreads()
+    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
+        await client.create(configs=COMPACTED)
+        await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
+        disk.gate = trio.Event()
+        nursery.start_soon(node._housekeeping.look_once)
+        await quiet()
+        nursery.start_soon(client.call, m.DeleteTopicsRequest(topics=["t"]))
+        await quiet()
+        disk.gate.set()
+        await quiet()
+        assert (await client.create()).error is None
+        await produce_pairs(client, "z1")
+        assert [name for name in disk.list(f"{node.replicas.directory}/t-0") if ".log" in name] == [
+            f"{0:020d}.log"
+        ]
+        assert await offsets(client) == [0]
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 3])
+def test_a_pass_that_is_not_wanted_any_more_ends_and_changes_nothing(disk, log, wanted):
+    fill(log, *pairs("a1 a2 b1 b2 c1 c2"))
+    before = records_of(log)
+    plan = plan_cleaning(
+        log, dirty_from=0, high_watermark=log.log_end, dirty_ratio=0.0, newest_ms=2**62
+    )
+    asked = iter([True] * wanted)
+    with pytest.raises(Unwanted):
+        learn_newest(log, plan, is_wanted=lambda: next(asked, False))
+    newest, _ = learn_newest(log, plan)
+    asked = iter([True] * wanted)
+    with pytest.raises(Unwanted):
+        clean_segments(
+            disk,
+            log,
+            plan,
+            newest,
+            now_ms=NOW_MS,
+            delete_retention_ms=1000,
+            last_batches=set(),
+            is_wanted=lambda: next(asked, False),
+        )
+    assert records_of(log) == before
+
+
+def test_the_batch_with_which_an_epoch_begins_stays_even_if_empty(disk, log):
+    for epoch, text in ((1, "a1 b1"), (2, "a2 a3 a4"), (5, "b2 a5"), (6, "z1")):
+        for key, value in pairs(text):
+            lead(log, batch(value, keys=[key]), epoch=epoch)
+    clean(disk, log)
+    held = [(h.base_offset, h.leader_epoch, h.record_count) for h in log.headers(0)]
+    assert [each for each in held if each[0] in (0, 2, 5)] == [(0, 1, 0), (2, 2, 0), (5, 5, 1)]
+    clean(disk, log)
+    assert {(0, 1), (2, 2), (5, 5)} <= {(h.base_offset, h.leader_epoch) for h in log.headers(0)}
+    # Who copies the log knows where each epoch ends, although most of it is not there.
+    copy = create(SimDisk())
+    for header, data in log.batches():
+        copy.append_as_follower(data, header, now_ms=NOW_MS)
+    assert [copy.epochs.end_offset_for(epoch, copy.log_end) for epoch in (1, 2, 5)] == [
+        (1, 2),
+        (2, 5),
+        (5, 7),
+    ]

@@ -1,0 +1,89 @@
+"""What groups committed stays: nothing but its time, its topic's end or a human takes it away.
+
+Goal: neither the timer that forgets old offsets, nor what clients may ask of `__consumer_offsets`,
+takes a commit along that was acknowledged. Method: one whole node, by requests.
+"""
+
+import pytest
+import trio
+from brokers import FakeClock, GatedDisk, batch, client_of, new_node, quiet, settings
+
+from hightide import group_messages as g
+from hightide import messages as m
+from hightide_broker.core.group_records import OFFSETS_TOPIC
+
+ONE = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}
+EIGHT_DAYS_MS = 8 * 24 * 3600 * 1000
+PLACE = g.GroupPartition(topic="t", partition=0)
+
+
+async def commit(client, offset):
+    part = g.CommitPartition(topic="t", partition=0, offset=offset)
+    answer = await client.call(g.OffsetCommitRequest(group="g", partitions=[part]))
+    return answer.partitions[0].error
+
+
+async def committed(client):
+    answer = await client.call(g.OffsetFetchRequest(group="g", partitions=[PLACE]))
+    return answer.partitions[0].offset
+
+
+async def test_a_commit_that_is_under_way_is_not_followed_by_the_old_ones_end():
+    disk, clock = GatedDisk(), FakeClock()
+    async with new_node(disk, settings(ONE), clock) as node, client_of(node) as client:
+        await client.create()
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        assert await commit(client, 5) is None
+        clock.ms += EIGHT_DAYS_MS
+        disk.shut()
+        async with client_of(node) as other, trio.open_nursery() as nursery:
+            nursery.start_soon(commit, other, 6)
+            await quiet()
+            nursery.start_soon(node._coordinators._expire)
+            await quiet()
+            disk.gate.set()
+        assert await committed(client) == 6
+        clock.ms += EIGHT_DAYS_MS
+        await node._coordinators._expire()
+        assert await committed(client) == -1
+
+
+@pytest.fixture
+async def client():
+    async with new_node(GatedDisk(), settings(ONE)) as node, client_of(node) as opened:
+        await opened.create()
+        await opened.call(g.FindCoordinatorRequest(group="g"))
+        assert await commit(opened, 5) is None
+        yield opened
+        assert await committed(opened) == 5
+
+
+async def test_no_client_writes_to_the_topic_of_the_coordinators(client):
+    sent = await client.send(batch(b"v", keys=[b"k"]), topic=OFFSETS_TOPIC)
+    assert sent.error == "INVALID_TOPIC"
+    assert "coordinators" in sent.message
+
+
+async def test_it_keeps_its_number_of_partitions(client):
+    more = m.MorePartitions(topic=OFFSETS_TOPIC, count=4)
+    answer = await client.call(m.CreatePartitionsRequest(topics=[more]))
+    assert answer.topics[0].error == "INVALID_PARTITIONS"
+    assert "offsets.topic.num.partitions" in answer.topics[0].message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"set": {"cleanup.policy": "delete"}},
+        {"set": {"cleanup.policy": "compact,delete"}},
+        {"unset": ["cleanup.policy"]},
+    ],
+    ids=str,
+)
+async def test_it_stays_compacted_and_nothing_else(client, change):
+    resource = m.ConfigChange(kind="topic", name=OFFSETS_TOPIC, **change)
+    answer = await client.call(m.AlterConfigsRequest(resources=[resource]))
+    assert answer.resources[0].error == "INVALID_CONFIG"
+    allowed = m.ConfigChange(kind="topic", name=OFFSETS_TOPIC, set={"segment.bytes": "2048"})
+    answer = await client.call(m.AlterConfigsRequest(resources=[allowed]))
+    assert answer.resources[0].error is None
