@@ -9,10 +9,13 @@ import pytest
 import trio
 from brokers import NOW_MS, batch, client_of, new_node, quiet
 from cleankit import clean, records_of
-from logkit import create, lead
+from logkit import create, lead, reopen, sync
+from logkit import make_batch as stored_batch
 
 from hightide import messages as m
+from hightide.records import parse_header
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.cleaner import (
     Unwanted,
     clean_segments,
@@ -46,6 +49,11 @@ def pairs(text):
 def fill(log, *pairs, epoch=0):
     for key, value in pairs:
         lead(log, batch(value, keys=[key]), epoch=epoch)
+
+
+def ends_of(log, *epochs):
+    """Where each epoch ends, as whoever asks is told."""
+    return [log.epochs.end_offset_for(epoch, log.log_end)[1] for epoch in epochs]
 
 
 async def produce_pairs(client, text):
@@ -155,8 +163,18 @@ def test_the_batch_with_which_an_epoch_begins_stays_even_if_empty(disk, log):
     copy = create(SimDisk())
     for header, data in log.batches():
         copy.append_as_follower(data, header, now_ms=NOW_MS)
-    assert [copy.epochs.end_offset_for(epoch, copy.log_end) for epoch in (1, 2, 5)] == [
-        (1, 2),
-        (2, 5),
-        (5, 7),
-    ]
+    assert ends_of(copy, 1, 2, 5) == [2, 5, 7]
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2, 9, 12])
+def test_where_an_epoch_may_have_ended_in_a_gap_it_ended_at_its_start(disk, recovery_point):
+    """As a log has it that was compacted before the first batches of epochs stayed."""
+    log = create(disk)
+    for base, epoch in ((0, 1), (1, 1), (9, 4), (10, 4), (12, 6)):
+        data = stored_batch(base_offset=base, epoch=epoch)
+        log.append_as_follower(data, parse_header(data), now_ms=NOW_MS)
+    assert ends_of(log, 1, 4, 6) == [2, 11, 13]
+    sync(disk, log)
+    disk.remove(f"{log.directory}/{LEADER_EPOCHS}")
+    again = reopen(disk, recovery_point=recovery_point)
+    assert ends_of(again, 1, 4, 6) == [2, 11, 13]

@@ -154,7 +154,7 @@ class Housekeeping:
             try:
                 return await self._compact(replica, partial(at_work.is_wanted, key))
             except Unwanted:
-                log.info("%s is deleted while it is compacted", replica.name)
+                log.info("%s is compacted no further: its directory is needed", replica.name)
                 return False
 
     async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:

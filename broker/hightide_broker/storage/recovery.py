@@ -305,12 +305,14 @@ def _scan_segment(
 ) -> None:
     """Check a segment's batches from the recovery point on, and index them anew."""
     position = _trusted_until(segment, recovery_point, recovery)
+    end = segment.base_offset if position == 0 else recovery_point
     for header, at, _ in segment.batches(position):
         segment.note(header, at)
-        segment.end_offset = header.next_offset
         recovery.scanned_bytes += header.size
         if header.leader_epoch > epochs.latest_epoch:
-            epochs.assign(header.leader_epoch, header.base_offset)
+            # Where compaction left a gap, at its start; see `Log`.
+            epochs.assign(header.leader_epoch, min(end, header.base_offset))
+        end = segment.end_offset = header.next_offset
     segment.flush_indexes(final=True)
 
 
