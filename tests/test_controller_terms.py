@@ -24,6 +24,7 @@ from hightide import messages as m
 from hightide.errors import ErrorCode
 from hightide_broker.config import make_config
 from hightide_broker.core.changes import CreatePartition, CreateTopic
+from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.runtime.lifecycle import BrokerLifecycle
 from hightide_broker.runtime.watermark import Watermark
 
@@ -168,7 +169,7 @@ def test_a_broker_that_cannot_be_fenced_for_want_of_room_is_fenced_later():
         await submit(beat)
         image = leader.node.image
         await until(lambda: image.is_active(7))
-        leader.disk.capacity = leader.disk.used_bytes()
+        leader.disk.capacity = leader.disk.used_bytes() - RESERVE_BYTES
         await trio.sleep(10)
         assert leader.node.image.is_active(7), "there was no room to write that it is not"
         assert leader.node.controller.is_active
@@ -193,7 +194,7 @@ def unsettled():
 async def fill_when_leading(machine, after):
     """Take the room on a machine's disk as soon as it leads a new epoch."""
     await machine.node.quorum.led.wait_for(after + 1)
-    machine.disk.capacity = machine.disk.used_bytes()
+    machine.disk.capacity = machine.disk.used_bytes() - RESERVE_BYTES
 
 
 def test_a_controller_that_cannot_settle_for_want_of_room_is_active_and_settles_later():

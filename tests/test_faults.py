@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from hightide import messages as m
 from hightide.errors import ApiError, HightideError
 from hightide.records import HEADER_BYTES
-from hightide_broker.ports import DiskError, NodeMustStop
+from hightide_broker.ports import RESERVE_BYTES, DiskError, NodeMustStop
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import file_name
@@ -106,7 +106,7 @@ async def test_a_topic_that_was_created_on_a_nearly_full_disk_works_once_there_i
     for spare in range(0, 700, 10):
         disk = SimDisk()
         async with broker(disk) as client:
-            disk.capacity = disk.used_bytes() + spare
+            disk.capacity = disk.used_bytes() - RESERVE_BYTES + spare
             refusal = await refusal_of_create(client)
             disk.capacity = 1 << 30
             if refusal is not None:

@@ -54,6 +54,7 @@ from hightide_broker.runtime.server import Handler, Later, Reply, Server
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.directory import (
+    RESERVE,
     Meta,
     lock_directory,
     take_clean_marker,
@@ -472,6 +473,7 @@ async def open_node(
             listener = await listen(host, port)
         except OSError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        disk.keep_reserve(f"{directory}/{RESERVE}")
         read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)
         node = Node(

@@ -12,11 +12,16 @@ no room, and then the file is as it was before the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from hightide.records import Buffer
 
 T = TypeVar("T")
+
+
+RESERVE_BYTES = 4 << 20
+"""Enough for thousands of elections on a disk that data has filled."""
 
 
 class DiskError(Exception):
@@ -126,6 +131,16 @@ class Disk(Protocol):
         """Write a small file durably and all at once: tmp, sync, rename, sync the directory. Others
         may replace it at the same time; the last one stays. Not if `unless` says so, which is asked
         when nobody else is at work on this file any more."""
+        ...
+
+    def keep_reserve(self, path: str) -> None:
+        """Set room aside for what must be written on a full disk, too: `RESERVE_BYTES`, or as much
+        as there is, held by a file of this name."""
+        ...
+
+    def reserve(self) -> AbstractContextManager[None]:
+        """What is appended for the block may use that room, as every `replace` may; it is set aside
+        again as soon as there is some."""
         ...
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:

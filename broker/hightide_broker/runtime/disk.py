@@ -17,13 +17,13 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
 import trio
 
 from hightide.records import Buffer
-from hightide_broker.ports import DiskError, DiskFile, LockHeld
+from hightide_broker.ports import RESERVE_BYTES, DiskError, DiskFile, LockHeld
 
 T = TypeVar("T")
 
@@ -220,6 +220,78 @@ def raise_open_files_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
+def _put(path: str, temporary: str, data: bytes) -> None:
+    """Write a file beside another one, sync it, and have it take the other one's place."""
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+def _free_bytes(path: str) -> int:
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
+
+
+class _Reserve:
+    """A file that holds room, and is emptied for as long as there is no other; worker threads use
+    it, too. What cannot be done about it is left: it is no worse than to have none."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._is_short = False
+        self._lock = threading.RLock()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is such a file."""
+        return bool(self._path)
+
+    def keep(self, path: str) -> None:
+        with self._lock:
+            self._path = path
+            self._fill()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        with self._lock:
+            if self.is_kept and self._free_bytes() < RESERVE_BYTES:
+                with suppress(OSError):
+                    os.truncate(self._path, 0)
+                self._is_short = True
+            try:
+                yield
+            finally:
+                if self._is_short:
+                    self._fill()
+
+    def _fill(self) -> None:
+        """As large as it is to be, or as there is room for."""
+        self._is_short = True
+        with suppress(OSError):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                size = min(RESERVE_BYTES, os.fstat(descriptor).st_size + self._free_bytes())
+                if size:
+                    os.posix_fallocate(descriptor, 0, size)
+                self._is_short = size < RESERVE_BYTES
+            finally:
+                os.close(descriptor)
+
+    def _free_bytes(self) -> int:
+        return _free_bytes(os.path.dirname(self._path) or ".")
+
+
 class RealDisk:
     """Implements `ports.Disk`."""
 
@@ -227,6 +299,7 @@ class RealDisk:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._descriptors = _Descriptors(max(min(open_files_max, soft // 2), 16))
         self._replacing = _OneAtATime()
+        self._reserve = _Reserve()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         with _mapped(path, "open"):
@@ -272,23 +345,20 @@ class RealDisk:
         with _mapped(path, "replace"), self._replacing.of(path):
             if unless is not None and unless():
                 return
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-            )
             try:
-                try:
-                    view = memoryview(data)
-                    while view:
-                        view = view[os.write(descriptor, view) :]
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-                os.replace(temporary, path)
-            except OSError:
-                with suppress(OSError):
-                    os.remove(temporary)
-                raise
+                _put(path, temporary, data)
+            except OSError as error:
+                if error.errno not in _FULL or not self._reserve.is_kept:
+                    raise
+                with self._reserve.used():
+                    _put(path, temporary, data)
             _sync_directory(os.path.dirname(path) or ".")
+
+    def keep_reserve(self, path: str) -> None:
+        self._reserve.keep(path)
+
+    def reserve(self) -> AbstractContextManager[None]:
+        return self._reserve.used()
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         _sync(_duplicates(files), directories)
@@ -303,8 +373,7 @@ class RealDisk:
 
     def free_bytes(self, path: str) -> int:
         with _mapped(path, "statvfs"):
-            facts = os.statvfs(path)
-        return facts.f_bavail * facts.f_frsize
+            return _free_bytes(path)
 
     def lock(self, path: str) -> RealLock:
         with _mapped(path, "open"):

@@ -127,15 +127,16 @@ class MetadataLog:
                     f"from a copy; this node must not vote as if it knew nothing"
                 )
             return Log.create(disk, directory, topic_id=METADATA_TOPIC_ID, config=config)
-        return Log.open(
-            disk,
-            directory,
-            topic_id=METADATA_TOPIC_ID,
-            config=config,
-            log_start=0,
-            recovery_point=0,
-            clean=False,
-        )
+        with disk.reserve():
+            return Log.open(
+                disk,
+                directory,
+                topic_id=METADATA_TOPIC_ID,
+                config=config,
+                log_start=0,
+                recovery_point=0,
+                clean=False,
+            )
 
     def _drop_unusable_snapshots(self) -> None:
         """Forget snapshots from before the log's beginning, and damaged ones that it can do
@@ -279,15 +280,13 @@ class MetadataLog:
     def _write(self, values: list[bytes], epoch: int, *, attributes: int = 0) -> BatchHeader:
         now = self._clock.now_ms()
         batch = batch_at(now, values, attributes=attributes)
-        return self._log.append_as_leader(
-            batch, parse_header(batch), leader_epoch=epoch, now_ms=now
-        )
+        with self._disk.reserve():
+            header = parse_header(batch)
+            return self._log.append_as_leader(batch, header, leader_epoch=epoch, now_ms=now)
 
     def replicate(self, data: Buffer, *, epoch: int) -> bool:
-        """Append batches of the leader of `epoch`; False if some were not what they must be.
-
-        Whole batches before a bad one are kept. Raises `MetadataFailed`.
-        """
+        """Append batches of the leader of `epoch`; False if some were not what they must be: whole
+        ones before a bad one are kept. Raises `MetadataFailed`."""
         try:
             for header, batch in iter_batches(data):
                 check_crc(batch, header)
@@ -296,7 +295,8 @@ class MetadataLog:
                         f"batch {header.base_offset}..{header.last_offset} of epoch "
                         f"{header.leader_epoch}, the log ends at {self.log_end} in epoch {epoch}"
                     )
-                self._log.append_as_follower(batch, header, now_ms=self._clock.now_ms())
+                with self._disk.reserve():
+                    self._log.append_as_follower(batch, header, now_ms=self._clock.now_ms())
                 self._note_batch(header, batch)
         except (CorruptBatch, UnexpectedAppendOffset) as error:
             log.error("the leader sent what cannot be appended: %s", error)
@@ -363,8 +363,7 @@ class MetadataLog:
 
     async def close(self) -> None:
         """Flush and close."""
-        job = self._log.finish()
-        if job is not None:
+        if (job := self._log.finish()) is not None:
             await carry_out(job, self._disk)
             self._log.finish_sync(job)
         self._floor.raise_to(self._log.synced_end)

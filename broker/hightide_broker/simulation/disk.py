@@ -11,7 +11,8 @@ and directories do all that is in `disk_inodes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -19,8 +20,8 @@ import trio
 import trio.lowlevel
 
 from hightide.ports import Random
-from hightide.records import Buffer
-from hightide_broker.ports import DiskError, DiskFile, LockHeld
+from hightide_broker.ports import RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.simulation.disk_files import SimFile, SimLock
 from hightide_broker.simulation.disk_inodes import (
     A_DIRECTORY,
     MISSING,
@@ -46,81 +47,6 @@ TEMPORARY_SUFFIX = ".tmp"
 """`replace` writes beside its file first, under a name that ends so."""
 
 
-class SimFile:
-    """Implements `ports.DiskFile`."""
-
-    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
-        self._disk = disk
-        self._path = path
-        self._inode = inode
-        self._evictions: int | None = disk.evictions
-        """None: it was detached."""
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def held(self, operation: str) -> Inode:
-        """What is open here."""
-        if self._evictions is not None and self._evictions != self._disk.evictions:
-            self._inode = self._disk.inode(self._path, operation)
-            self._evictions = self._disk.evictions
-        return self._inode
-
-    def size(self) -> int:
-        return len(self._inode.data)
-
-    def read(self, position: int, size: int) -> bytes:
-        self._disk.fail_if_told(self._path, "read")
-        return bytes(self.held("read").data[position : position + size])
-
-    def read_into(self, view: memoryview, position: int) -> int:
-        data = self.read(position, len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def append(self, data: Buffer) -> None:
-        self._disk.fail_if_told(self._path, "write")
-        self._disk.take_room(self._path, len(data))
-        inode = self.held("write")
-        inode.append(data)
-        self._disk.resized(inode, len(data))
-
-    def truncate(self, size: int) -> None:
-        self._disk.fail_if_told(self._path, "truncate")
-        inode = self.held("truncate")
-        cut = len(inode.data) - size
-        assert cut >= 0, f"{self._path} has {len(inode.data)} bytes and is cut to {size}"
-        inode.truncate(size)
-        self._disk.resized(inode, -cut)
-
-    def rewrite(self, position: int) -> None:
-        self._disk.fail_if_told(self._path, "write")
-        self.held("write").rewrite(position)
-
-    def duplicate_descriptor(self) -> None:
-        return None
-
-    def detach(self) -> None:
-        self.held("open")
-        self._evictions = None
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class SimLock:
-    """Implements `ports.Lock`; what is locked is the file, whatever becomes of its name."""
-
-    def __init__(self, inode: Inode) -> None:
-        self._inode = inode
-        inode.holder = self
-
-    def release(self) -> None:
-        if self._inode.holder is self:
-            self._inode.holder = None
-
-
 class SimDisk:
     """Implements `ports.Disk`. Paths begin at the root or, without a `/`, at the place where the
     process runs; both are directories that are always there."""
@@ -135,6 +61,9 @@ class SimDisk:
         self._starts = {"/": Directory(), "": Directory()}
         self._used = 0
         """Bytes of all files that have a name."""
+        self._reserve = self._reserve_wanted = 0
+        """Room that is set aside, which no file has, and how much of it there is to be."""
+        self._spends_reserve = False
         self._emptied = 0
         """Directories so far; no two are emptied in the same order."""
         self._locked: list[Inode] = []
@@ -170,12 +99,16 @@ class SimDisk:
 
     def take_room(self, path: str, size: int) -> None:
         """Raise `DiskError` with `full` if `size` more bytes do not fit."""
-        if self._used + size > self.capacity:
+        kept = 0 if self._spends_reserve else self._reserve
+        if self._used + size > self.capacity - kept:
             raise DiskError(path, "write", "No space left on device", full=True)
 
     def used_bytes(self) -> int:
-        """Bytes of all files."""
-        return self._used
+        """Bytes of all files, and of the room that is set aside."""
+        return self._used + self._reserve
+
+    def _refill_reserve(self) -> None:
+        self._reserve = max(min(self._reserve_wanted, self.capacity - self._used), 0)
 
     def files(self, path_part: str, suffix: str) -> dict[str, bytes]:
         """The files with such paths that are not empty, and what is in them."""
@@ -326,13 +259,28 @@ class SimDisk:
         there = place.entries.get(name)
         if isinstance(there, Directory):
             raise DiskError(path, "replace", A_DIRECTORY)
-        self.take_room(path, len(data) - (0 if there is None else len(there.data)))
-        if there is not None:
-            self._unlink(there)
-        inode = Inode(bytes(data))
-        self._link(inode)
-        place.change({name: inode})
-        self._sync_directory(directory_of(path))
+        with self.reserve():
+            self.take_room(path, len(data) - (0 if there is None else len(there.data)))
+            if there is not None:
+                self._unlink(there)
+            inode = Inode(bytes(data))
+            self._link(inode)
+            place.change({name: inode})
+            self._sync_directory(directory_of(path))
+
+    def keep_reserve(self, path: str) -> None:
+        self._directory(directory_of(path), "open")
+        self._reserve_wanted = RESERVE_BYTES
+        self._refill_reserve()
+
+    @contextmanager
+    def reserve(self) -> Iterator[None]:
+        before, self._spends_reserve = self._spends_reserve, True
+        try:
+            yield
+        finally:
+            self._spends_reserve = before
+            self._refill_reserve()
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         self._end_syncs(_begin_syncs(files))

@@ -15,6 +15,8 @@ from hightide_broker.ports import Disk, Lock
 
 META = "meta.properties"
 LOCK = ".lock"
+RESERVE = ".reserve"
+"""Room for what must be written on a full disk; see `ports.Disk.keep_reserve`."""
 CLEAN_SHUTDOWN = ".clean_shutdown"
 FORMAT_VERSION = "1"
 

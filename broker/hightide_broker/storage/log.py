@@ -480,7 +480,8 @@ class Log:
 
     def finish(self) -> SyncJob | None:
         """Write the indexes whole, before an orderly stop; what is left to sync."""
-        self._segments[-1].flush_indexes(final=True)
+        with self._disk.reserve():
+            self._segments[-1].flush_indexes(final=True)
         return self.begin_sync()
 
     def close(self) -> None:
