@@ -227,3 +227,12 @@ def test_a_corrupted_bit_stays_corrupted():
     disk.corrupt("d/a", 2, bit=1)
     disk.crash(Worst())
     assert disk.read_file("d/a") == b"AACA"
+
+
+async def test_a_thread_that_takes_its_time_has_done_its_work_or_not_begun(autojump_clock):
+    disk, done = simulated(), []
+    disk.thread_pause = lambda: 1.0
+    for patience_s, wanted in ((0.5, []), (1.5, [1]), (2.5, [1, 2])):
+        with trio.move_on_after(patience_s) as scope:
+            await disk.in_thread(lambda: done.append(len(done) + 1))
+        assert (done, scope.cancelled_caught) == (wanted, patience_s == 0.5)

@@ -307,16 +307,17 @@ class SimDisk:
         self.sync_count += 1
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        if self.thread_pause is None:
+        pause_s = self.thread_pause
+        if pause_s is None:
             await trio.lowlevel.checkpoint()
             return function()
-        await trio.sleep(self.thread_pause())
+        await trio.sleep(pause_s())
         try:
             return function()
         finally:
             # What a thread has done is done: nobody is cancelled who waits for its end.
             with trio.CancelScope(shield=True):
-                await trio.sleep(self.thread_pause())
+                await trio.sleep(pause_s())
 
     def free_bytes(self, path: str) -> int:
         find(self._start(path), path, "statvfs")

@@ -79,6 +79,7 @@ class Faults:
         heal(self._world)
         self._world.network.weather = Weather()
         for machine in self._world.machines:
+            machine.disk.thread_pause = None
             machine.start(self._nursery)
 
     async def run(self) -> None:
