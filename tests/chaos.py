@@ -62,10 +62,13 @@ _PIPE_BYTES = 64 << 10
 _RESET = struct.pack("ii", 1, 0)
 
 
-async def until(true, *, what):
-    """Wait for something that is true; what it was, when it is. A deadline bounds a hang."""
-    deadline = trio.current_time() + PATIENCE_S
+async def until(true, *, what, progress=lambda: None):
+    """Wait for something that is true; what it was, when it is. A deadline bounds a hang: it moves
+    on as long as there is `progress`."""
+    deadline, last = trio.current_time() + PATIENCE_S, progress()
     while not (found := true()):
+        if (now := progress()) != last:
+            deadline, last = trio.current_time() + PATIENCE_S, now
         assert trio.current_time() < deadline, f"never: {what}"
         await trio.sleep(POLL_S)
     return found

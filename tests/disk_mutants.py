@@ -225,12 +225,12 @@ def what_was_synced_is_judged_by_todays_setting():
 
 @of_replicas
 def a_watermark_that_was_not_on_disk_must_be_reached():
-    registered = Replicas.registered
+    create = Replicas._must_reach
 
-    def as_if_always_so(self, broker_epoch, previous_epoch):
-        registered(self, broker_epoch, broker_epoch)
+    def as_if_always_so(self, topic, number):
+        return create(self, replace(topic, synced_since=-1), number)
 
-    return planted(Replicas, "registered", as_if_always_so)
+    return planted(Replicas, "_must_reach", as_if_always_so)
 
 
 # -- what is durable -----------------------------------------------------------------------------

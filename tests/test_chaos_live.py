@@ -98,7 +98,11 @@ async def clients_under(faults, group, address):
         ends = {number: found[(TOPIC, number)].offset for number in range(PARTITIONS)}
         for reader in readers:
             await until(partial(reader.has_read, ends), what=f"all of {ends} is read")
-        await until(partial(group.has_read, ends), what=f"the group has read all of {ends}")
+        await until(
+            partial(group.has_read, ends),
+            what=f"the group has read all of {ends}",
+            progress=lambda: sum(map(len, group.notes.seen.values())),
+        )
         reading.cancel_scope.cancel()
     notes = group.notes
     print(f"{notes.rebalances} rebalances and {notes.commits} commits of the group")

@@ -77,6 +77,26 @@ class DiskWithSlowThreads(SimDisk):
         return found
 
 
+class SlowThreads(SimDisk):
+    """A worker thread begins late, or is heard of late."""
+
+    gate = None
+
+    def __init__(self, *, before):
+        super().__init__()
+        self._before = before
+
+    async def in_thread(self, function):
+        if self.gate is None:
+            return await super().in_thread(function)
+        if self._before:
+            await self.gate.wait()
+        try:
+            return function()
+        finally:
+            await self.gate.wait()
+
+
 @pytest.mark.parametrize("meanwhile", ["produce", "delete records", "delete topic"])
 async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
     disk = DiskWithSlowThreads()
@@ -102,6 +122,23 @@ async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
         elif meanwhile == "delete records":
             assert [r.offset for r in await client.read_all(6)] == [6, 7]
         assert (await client.create("new")).error is None
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+async def test_a_pass_over_a_log_that_is_cut_meanwhile_is_given_up(before):
+    """The cut takes files away that the thread is about to open."""
+    disk = SlowThreads(before=before)
+    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
+        await client.create(configs=COMPACTED)
+        await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
+        disk.gate = trio.Event()
+        nursery.start_soon(node._housekeeping.look_once)
+        await quiet()
+        replica = node.replicas.get("t", 0)
+        replica.log.truncate_fully(3)
+        disk.gate.set()
+        await quiet()
+        assert (replica.offline, replica.log.log_end) == ("", 3)
 
 
 async def test_a_pass_over_a_deleted_topic_leaves_nothing_in_the_new_ones_directory():
@@ -150,20 +187,24 @@ def test_a_pass_that_is_not_wanted_any_more_ends_and_changes_nothing(disk, log, 
     assert records_of(log) == before
 
 
-def test_the_batch_with_which_an_epoch_begins_stays_even_if_empty(disk, log):
-    for epoch, text in ((1, "a1 b1"), (2, "a2 a3 a4"), (5, "b2 a5"), (6, "z1")):
-        for key, value in pairs(text):
-            lead(log, batch(value, keys=[key]), epoch=epoch)
-    clean(disk, log)
-    held = [(h.base_offset, h.leader_epoch, h.record_count) for h in log.headers(0)]
-    assert [each for each in held if each[0] in (0, 2, 5)] == [(0, 1, 0), (2, 2, 0), (5, 5, 1)]
-    clean(disk, log)
-    assert {(0, 1), (2, 2), (5, 5)} <= {(h.base_offset, h.leader_epoch) for h in log.headers(0)}
-    # Who copies the log knows where each epoch ends, although most of it is not there.
-    copy = create(SimDisk())
-    for header, data in log.batches():
-        copy.append_as_follower(data, header, now_ms=NOW_MS)
-    assert ends_of(copy, 1, 2, 5) == [2, 5, 7]
+@pytest.mark.parametrize("segment_bytes", [300, 2_000])
+def test_the_batch_with_which_an_epoch_ends_stays_even_if_empty(disk, segment_bytes):
+    log = create(disk, config=LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100))
+    for epoch, text in ((1, "a1 b1 a2"), (2, "a3 a4 a5"), (5, "b2 a6"), (6, "z1")):
+        fill(log, *pairs(text), epoch=epoch)
+    log.roll()
+    fill(log, *pairs("y1"), epoch=6)
+    known = ends_of(log, 1, 2, 5, 6)
+    for _ in range(2):
+        clean(disk, log)
+        held = {h.base_offset: h.record_count for h in log.headers(0)}
+        assert (held[2], held[5]) == (0, 0)
+        assert segment_bytes == 300 or not {0, 1, 3, 4} & {*held}
+        # Who copies the log knows where each epoch ends, although most of it is not there.
+        copy = create(SimDisk())
+        for header, data in log.batches():
+            copy.append_as_follower(data, header, now_ms=NOW_MS)
+        assert ends_of(copy, 1, 2, 5, 6) == known == [3, 6, 8, 10]
 
 
 @pytest.mark.parametrize("recovery_point", [0, 2, 9, 12])

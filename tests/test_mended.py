@@ -17,6 +17,7 @@ from logkit import path_of
 
 from hightide_broker.core.changes import ChangePartition, FenceBroker, SetConfig
 from hightide_broker.core.follower import Truncate
+from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.partition_changes import LogEnd
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
@@ -145,6 +146,15 @@ def test_where_there_is_no_room_for_the_mark_the_last_one_stays():
     disk.capacity = 0
     mark.raise_to(30)
     assert mark.offset == SyncedEnd(disk, HERE).offset == 20
+
+
+async def test_a_replica_that_waits_for_room_is_left_alone_once_its_topic_is_gone():
+    here = Frail()
+    here.disk.capacity = 0
+    await here.create(leader=TWO, isr=(TWO,))
+    here.replicas._image = ClusterImage()  # as `apply` has it, before it removes the replica
+    await here.replicas.mend()
+    assert here.replica.offline
 
 
 class NoRoom(SlowDisk):

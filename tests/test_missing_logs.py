@@ -7,9 +7,11 @@ made. Method: a second process on the disk of the first one, with the metadata i
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from frailkit import DIRECTORY, OURS, RECORDS, SIZE, Frail
-from leaderkit import EPOCH, ME, THREE, TWO, broker_epoch
+from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 from replicakit import write
 
@@ -126,6 +128,12 @@ async def test_a_log_is_held_to_what_counted_while_it_had_to_be_on_disk(previous
     here.disk.remove(log)
     here.disk.open(log, create=True).append(kept)
     here.image.topics["jade"].synced_since = 50
-    here.replicas.registered(broker_epoch(ME), previous_epoch)
+    brokers = here.image.brokers
+    brokers[ME] = dataclasses.replace(brokers[ME], previous_epoch=previous_epoch)
     await here.replicas.load(here.image)
     assert here.replicas.offline() == ([OURS] if is_held else [])
+    # The next process holds it to no more than it was found with.
+    brokers[ME] = dataclasses.replace(brokers[ME], previous_epoch=60)
+    again = here.again(clean=False)
+    await again.replicas.load(again.image)
+    assert again.replicas.offline() == ([OURS] if is_held else [])

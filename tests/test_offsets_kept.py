@@ -71,6 +71,16 @@ async def test_it_keeps_its_number_of_partitions(client):
     assert "offsets.topic.num.partitions" in answer.topics[0].message
 
 
+@pytest.mark.parametrize("configs", [{}, {"cleanup.policy": "delete", "retention.ms": "1000"}])
+async def test_nobody_makes_it_another_kind_of_topic(configs):
+    async with new_node(GatedDisk(), settings(ONE)) as node, client_of(node) as client:
+        made = await client.create(OFFSETS_TOPIC, configs=configs)
+        assert made.error == "INVALID_CONFIG"
+        await client.create()
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        assert await commit(client, 5) is None
+
+
 @pytest.mark.parametrize(
     "change",
     [

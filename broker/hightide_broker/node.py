@@ -381,7 +381,7 @@ class Node:
             )
             confirm_run(self._disk, self._directory, incarnation)
             self._attached = True
-            self.replicas.registered(self.broker_epoch, self.lifecycle.previous_epoch)
+            self.replicas.registered(self.broker_epoch)
             nursery.start_soon(self._fetchers.run, self._following, self.broker_epoch)
             nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
             nursery.start_soon(self._coordinators.run)

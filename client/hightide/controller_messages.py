@@ -33,8 +33,6 @@ class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
 
 class RegisterBrokerResponse(Message, frozen=True, kw_only=True):
     broker_epoch: int
-    previous_broker_epoch: int = -1
-    """Of the process that was registered as this broker before; -1 if that is not known."""
 
 
 class OfflineReplica(Message, frozen=True, kw_only=True):

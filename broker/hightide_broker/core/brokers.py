@@ -91,8 +91,7 @@ class Brokers:
                 keeps_runs=request.runs is not None,
             )
         )
-        before = -1 if known is None else known.epoch
-        return changes, c.RegisterBrokerResponse(broker_epoch=-1, previous_broker_epoch=before)
+        return changes, c.RegisterBrokerResponse(broker_epoch=-1)
 
     def _lapse(
         self, known: BrokerState, *, is_same_disk: bool, is_clean: bool

@@ -33,6 +33,7 @@ from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import (
     CLUSTER_KEYS,
     MIN_ISR,
+    POLICY,
     TOPIC_KEYS,
     check_topic_configs,
     unknown_key,
@@ -121,6 +122,7 @@ class Controller:
             try:
                 check_topic_name(topic.topic, taken)
                 check_topic_configs(topic.configs)
+                offsets_topic.check_configs(topic.topic, {POLICY: None, **topic.configs})
                 assignment = self._assignment(topic, shift)
                 room = _take_room(room, len(assignment))
             except Refused as refusal:

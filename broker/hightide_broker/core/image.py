@@ -54,6 +54,8 @@ class BrokerState:
     """Whether this process was ever unfenced."""
     keeps_runs: bool = False
     """Whether its directory says which processes served from it."""
+    previous_epoch: int = -1
+    """That of the process that was registered before; -1 if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,16 @@ class ClusterImage:
                 assert_never(change)
         self.offset = offset + 1
 
+    def was_synced_before(self, broker: int, topic: TopicState) -> bool:
+        """Whether `flush` of a topic that is synced was so all the time that the broker's last
+        process was registered: then all that counted was on its disk."""
+        own = self.brokers.get(broker)
+        return topic.synced_since < 0 or (
+            own is not None and own.previous_epoch > topic.synced_since
+        )
+
     def _register(self, change: RegisterBroker, offset: int) -> None:
+        before = self.brokers.get(change.broker)
         self.brokers[change.broker] = BrokerState(
             change.broker,
             offset if change.broker_epoch < 0 else change.broker_epoch,
@@ -164,6 +175,7 @@ class ClusterImage:
             directory=change.directory,
             served=change.served,
             keeps_runs=change.keeps_runs,
+            previous_epoch=before.epoch if before else change.previous_epoch,
         )
 
     def _set_broker(
@@ -323,6 +335,7 @@ def _registration(state: BrokerState) -> RegisterBroker:
         stopping=state.stopping,
         served=state.served,
         keeps_runs=state.keeps_runs,
+        previous_epoch=state.previous_epoch,
     )
 
 

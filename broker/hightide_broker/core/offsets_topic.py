@@ -38,7 +38,6 @@ def check_configs(topic: str, changed: Mapping[str, str | None]) -> None:
     if topic == OFFSETS_TOPIC and changed.get(POLICY, COMPACT) != COMPACT:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{POLICY} of {OFFSETS_TOPIC} is {changed[POLICY]}, expected {COMPACT}: otherwise "
-            f"what groups committed would be deleted (offsets.retention.ms says for how long it "
-            f"stays)",
+            f"{POLICY} of {OFFSETS_TOPIC} is {changed[POLICY] or 'delete'}, expected {COMPACT}: "
+            f"what groups committed would be deleted (offsets.retention.ms says how long it stays)",
         )

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 import trio
 
 from hightide import controller_messages as c
@@ -185,8 +184,7 @@ class ControllerShell:
         first = self._append(decision.changes)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
-                assert isinstance(reply, c.RegisterBrokerResponse)
-                reply = msgspec.structs.replace(reply, broker_epoch=first + number)
+                reply = c.RegisterBrokerResponse(broker_epoch=first + number)
         try:
             return reply, await self._committed(term, "done")
         except Refused as refusal:

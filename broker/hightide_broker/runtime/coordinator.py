@@ -86,8 +86,8 @@ class Coordinator:
         self.ended: Refused | None = None
         self._groups: dict[str, Group] = {}
         self._group_offsets: dict[str, GroupOffsets] = {}
-        self._appended: deque[tuple[int, str, Callable[[], None]]] = deque()
-        """(where it ends in the log, of which group, what it does once it is committed), in the
+        self._appended: deque[tuple[int, frozenset[Key], Callable[[], None]]] = deque()
+        """(where it ends in the log, the keys it has, what it does once it is committed), in the
         log's order."""
         self._replica = replica
         self._role = replica.deleted  # closed when this leader epoch ends here
@@ -282,12 +282,12 @@ class Coordinator:
 
     def check_turn(self, request: g.OffsetCommitRequest, part: g.CommitPartition) -> None:
         """Raise `Refused` for a commit that comes after a later one of its sender."""
-        where, member = (part.topic, part.partition), request.member_id
+        where = part.topic, part.partition
         if not self._offsets(request.group).take_turn(where, request.sender, request.number):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"offset {part.offset} of {part.topic}-{part.partition} comes late: {member} has "
-                f"committed again since commit {request.number}",
+                f"offset {part.offset} of {part.topic}-{part.partition} comes late: "
+                f"{request.member_id or 'this consumer'} has committed another one since",
             )
 
     async def commit_offsets(self, group: str, records: Sequence[Record]) -> None:
@@ -295,7 +295,8 @@ class Coordinator:
         if records:
             appending = self.append(records)
             keep = partial(self.keep_offsets, group, records, appending.base_offset)
-            self._appended.append((appending.end_offset, group, keep))
+            keys = frozenset(key for key, _ in records)
+            self._appended.append((appending.end_offset, keys, keep))
             await appending.committed()
 
     async def remove(self, group: Group) -> None:
@@ -309,12 +310,12 @@ class Coordinator:
                 del self._groups[name]
 
         appending = self.append([(GroupKey(name), None)])
-        self._appended.append((appending.end_offset, name, forget))
+        self._appended.append((appending.end_offset, frozenset(), forget))
         await appending.committed()
 
-    def is_changing(self, group: str) -> bool:
-        """Whether something is appended for a group that does not count yet."""
-        return any(name == group for _, name, _ in self._appended)
+    def is_changing(self, key: Key) -> bool:
+        """Whether something is appended for a key that does not count yet."""
+        return any(key in keys for _, keys, _ in self._appended)
 
     def keep_offsets(self, group: str, records: Iterable[Record], at: int) -> None:
         """Committed offset records count from here on."""

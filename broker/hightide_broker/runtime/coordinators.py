@@ -187,8 +187,6 @@ class Coordinators:
     async def _expire_group(self, coordinator: Coordinator, name: str) -> None:
         group = coordinator.group(name)
         offsets = coordinator.offsets.get(name)
-        if coordinator.is_changing(name):
-            return  # a commit that is under way must not be followed by the old one's end
         if offsets:
             expired = offsets.expired(
                 self.topic_ids(),
@@ -197,7 +195,9 @@ class Coordinators:
                 empty_since_ms=group.empty_since_ms,
                 read=None if group.state is State.EMPTY else topics_read(group),
             )
-            await self._forget_offsets(coordinator, name, expired)
+            # A commit that is under way must not be followed by the old one's end.
+            settled = [w for w in expired if not coordinator.is_changing(OffsetKey(name, *w))]
+            await self._forget_offsets(coordinator, name, settled)
         if group.state is not State.EMPTY or coordinator.offsets.get(name):
             return
         if coordinator.is_known(name):

@@ -173,7 +173,12 @@ class Housekeeping:
         retention_ms = config.number("delete.retention.ms")
         work = partial(_clean, self._disk, replica.log, plan, now_ms, retention_ms, is_wanted)
         found, cuts = replica.log, replica.log.cut_count
-        rewritten, until = await self._disk.in_thread(work)
+        try:
+            rewritten, until = await self._disk.in_thread(work)
+        except (DiskError, SegmentDamage):
+            if found.cut_count == cuts:
+                raise
+            # What it looked for is not there any more, or something else is.
         if found.cut_count != cuts:
             log.info("%s was cut while it was compacted: again, later", replica.name)
             return False

@@ -53,8 +53,6 @@ class BrokerLifecycle:
         replicas: Reports,
     ) -> None:
         self.broker_epoch = -1
-        self.previous_epoch = -1
-        """Of the process before this one, as far as the controller said."""
         self.unfenced = trio.Event()
         """Set once the controller has let this broker serve, and it has applied that."""
         self._channel = channel
@@ -83,7 +81,6 @@ class BrokerLifecycle:
             pause = min(2 * pause, self._interval_s)
         assert isinstance(reply, c.RegisterBrokerResponse)
         self.broker_epoch = reply.broker_epoch
-        self.previous_epoch = reply.previous_broker_epoch
         await self._applied.wait_for(offset)
 
     async def run(self) -> None:

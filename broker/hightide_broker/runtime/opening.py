@@ -116,6 +116,9 @@ class Opener:
             opened.close()
             what, held = f"ends at offset {opened.log_end}", f"committed records up to {must_reach}"
             raise _Missing(path, what, held)
+        if opened.log_end < self._checkpoints.high_watermarks.get(key, 0):
+            # It was not held to that, and the next process must not hold it to that either.
+            self._checkpoints.lower_offsets(key, opened.log_end)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
         return opened

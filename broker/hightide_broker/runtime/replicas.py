@@ -84,7 +84,7 @@ class Replicas:
         """Replicas that wait for room on the disk, and how far their logs must reach."""
         self.at_work = AtWork()
         self._image = ClusterImage()
-        self._broker_epoch = self._previous_epoch = -1
+        self._broker_epoch = -1
         self.troubles = Watermark()
         """Rises when there is something that the controller should hear at once: a replica went
         offline, or nobody leads it."""
@@ -117,7 +117,8 @@ class Replicas:
     def _try_again(self, replica: Replica) -> Replica:
         """A replica whose files could not be made because the disk was full: is there room now?"""
         key = (replica.topic, replica.partition)
-        topic = self._image.topics_by_id[replica.topic_id]
+        if (topic := self._image.topics_by_id.get(replica.topic_id)) is None:
+            return replica  # it is about to be removed
         reach = self._starved.pop(key)
         if replica.log_is_missing:
             replica = self._new_replica(topic, key[1], replica.config, must_reach=reach)
@@ -219,15 +220,14 @@ class Replicas:
         if len(state.replicas) == 1:
             return 0  # whatever is left of it is all there is
         synced = self._topic_config(self._image, topic.name).synced
-        if not synced or 0 <= topic.synced_since > self._previous_epoch:
-            return 0  # what counted when this was written need not have been on disk
-        return self.checkpoints.high_watermarks.get(key, 0)
+        synced = synced and self._image.was_synced_before(self._broker, topic)
+        return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
 
     # -- following the metadata ------------------------------------------------------------------
 
-    def registered(self, broker_epoch: int, previous_epoch: int = -1) -> None:
-        """As what the controller knows this process and the last one; before anything is loaded."""
-        self._broker_epoch, self._previous_epoch = broker_epoch, previous_epoch
+    def registered(self, broker_epoch: int) -> None:
+        """The controller knows this process as `broker_epoch`; before anything is loaded."""
+        self._broker_epoch = broker_epoch
 
     async def load(self, image: ClusterImage) -> None:
         """Open every replica the image assigns to this broker; directories of others are set

@@ -136,7 +136,7 @@ class Keyed:
     def _replicas(self) -> Iterator[Replica]:
         for machine in self._world.machines:
             if machine.node is not None:
-                yield from (r for r in machine.node.replicas if r.topic == NAME)
+                yield from (r for r in machine.node.replicas if r.topic == NAME and not r.offline)
 
 
 def _check(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hightide.columns import (
     Columns,
@@ -124,12 +125,10 @@ def clean_segments(
     """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for
     producers. Raises `Unwanted` as `learn_newest` does.
 
-    The batch with which a leader epoch begins stays, too: whoever copies the log learns from it
-    where the epoch before ends. Without it a replica that led then would keep what it never
-    committed.
+    The batch with which a leader epoch ends stays, too: whoever copies the log learns from it where
+    that is. Without it a replica that led then would keep what it never committed.
     """
     cleaned: list[CleanedSegment] = []
-    epoch = -1
     for base in plan.bases:
         segment = Segment(disk, log.directory, base, config=log.config, create=False)
         path = f"{segment.path}{CLEANED}"
@@ -137,10 +136,10 @@ def clean_segments(
         target = disk.open(path, create=True)
         changed = False
         end_offset = _end_of(segment)
+        last_of_epochs = _last_of_epochs(segment)
         for header, _, batch in segment.batches():
             if not is_wanted():
                 raise Unwanted
-            begins, epoch = header.leader_epoch != epoch, header.leader_epoch
             kept = _clean_batch(
                 header,
                 batch,
@@ -148,9 +147,9 @@ def clean_segments(
                 now_ms=now_ms,
                 delete_retention_ms=delete_retention_ms,
                 # The last batch stays so that the segment still ends where the next begins.
-                keep_empty=begins
+                keep_empty=header.next_offset == end_offset
                 or header.base_offset in last_batches
-                or header.next_offset == end_offset,
+                or header.base_offset in last_of_epochs,
             )
             changed = changed or kept is not batch
             if kept is not None:
@@ -179,6 +178,15 @@ def _end_of(segment: Segment) -> int:
     for header, _ in segment.headers():
         end = header.next_offset
     return end
+
+
+def _last_of_epochs(segment: Segment) -> set[int]:
+    """Base offsets of the batches that are followed by one of another leader epoch."""
+    return {
+        header.base_offset
+        for (header, _), (following, _) in pairwise(segment.headers())
+        if header.leader_epoch != following.leader_epoch
+    }
 
 
 def _clean_batch(

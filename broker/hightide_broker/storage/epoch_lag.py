@@ -25,7 +25,8 @@ def catch_up(
     known = epochs.epoch_for_offset(max(header.base_offset, log_start))
     if known >= header.leader_epoch:
         return False
-    epochs.rebuild(_headers_below(segments, recovery_point))
+    headers = _headers_below(segments, recovery_point)
+    epochs.rebuild(headers, start=segments[0].base_offset)
     return True
 
 

@@ -130,15 +130,14 @@ class EpochCache:
                 return False
         return True
 
-    def rebuild(self, headers: Iterable[BatchHeader]) -> None:
-        """Become what the batches of the log say, without the file; an epoch begins behind the last
-        batch of the one before."""
+    def rebuild(self, headers: Iterable[BatchHeader], *, start: int) -> None:
+        """Become what the batches of a log say that begins at `start`, without the file; an epoch
+        begins behind the last batch of the one before."""
         self.clear()
-        end = None
         for header in headers:
             if header.leader_epoch > self.latest_epoch:
-                self.assign(header.leader_epoch, header.base_offset if end is None else end)
-            end = header.next_offset
+                self.assign(header.leader_epoch, start)
+            start = header.next_offset
 
     def clear(self) -> None:
         """Forget everything."""

@@ -176,7 +176,8 @@ def _load(
     # Where nothing is left, the epoch of the last record is still to be known.
     changed = cache.truncate_from_start(min(log_start, log_end - 1)) or changed
     if not cache.agrees_with(_headers_at(segments)):
-        cache.rebuild(header for segment in segments for header, _ in segment.headers())
+        headers = (header for segment in segments for header, _ in segment.headers())
+        cache.rebuild(headers, start=segments[0].base_offset)
         cache.truncate_from_start(min(log_start, log_end - 1))
         recovery.rebuilt.append(LEADER_EPOCHS)
         changed = True
