@@ -11,9 +11,9 @@ from hightide_broker.simulation.run import run_seed
 
 NOTICED_BY = {
     "votes_and_epochs_are_not_kept_on_disk": 1,
-    "votes_are_forgotten_at_a_restart": 27,
+    "votes_are_forgotten_at_a_restart": 9897,
     "a_voter_votes_for_everybody": 2,
-    "the_longer_log_counts_instead_of_the_later_epoch": 27,
+    "the_longer_log_counts_instead_of_the_later_epoch": 52,
     "any_log_may_lead": 6,
     "there_is_no_pre_vote": 1,
     "one_copy_is_enough": 1,

@@ -13,7 +13,7 @@ NOTICED_BY = {
     "a_new_follower_cuts_at_its_watermark": 2,
     "a_follower_does_not_name_its_epoch": 3,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
-    "divergence_goes_unnoticed": 19,
+    "divergence_goes_unnoticed": 3,
     "one_copy_is_enough": 1,
     "a_majority_is_enough": 1,
     "who_has_not_fetched_yet_is_not_waited_for": 4,
