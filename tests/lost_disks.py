@@ -5,6 +5,7 @@ said is told apart by where that log ended before.
 """
 
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from msgspec.structs import asdict
 from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking
-from hightide.tcp import free_ports
+from hightide.tcp import LASTING_PORTS, free_ports
 from hightide_cli.processes import nodes_of, read_plan, start_node
 
 FIRST_SEGMENT = "00000000000000000000.log"
@@ -25,13 +26,15 @@ VOTERS = msgpack.packb("type") + msgpack.packb("voters")
 
 
 def ports_in_a_row(count):
-    """The first of some ports of loopback that are all free."""
-    while True:
-        (first,) = free_ports(1)
+    """The first of some ports of loopback that are all free, and not among those that the system
+    gives to whoever asks for any: they must still be free when a cluster comes back."""
+    places = LASTING_PORTS[::count]
+    for first in random.sample(places, k=len(places)):
         with ExitStack() as held, suppress(OSError):
             for port in range(first, first + count):
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
             return first
+    raise AssertionError(f"no {count} ports in a row are free")
 
 
 class Disks(Nodes):

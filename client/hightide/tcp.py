@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import trio
 
@@ -16,6 +17,8 @@ from hightide.wire import drop_sent
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
 _SENDFILE_BYTES = 1 << 20
+LASTING_PORTS = range(15_000, 32_000)
+"""Below what systems give to whoever asks for any port."""
 
 
 class TcpStream:
@@ -109,12 +112,18 @@ async def listen(host: str, port: int) -> TcpListener:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports of loopback that nobody has now. None of those that systems give to whoever asks for
+    any, so that a node that comes back finds its own still free. Raises `OSError` if there are not
+    so many."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for port in random.SystemRandom().sample(LASTING_PORTS, k=len(LASTING_PORTS)):
+            if len(found) == count:
+                break
+            one = held.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                found.append(port)
+    if len(found) < count:
+        raise OSError(f"{count} free ports are wanted, there are {len(found)}")
+    return found
