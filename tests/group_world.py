@@ -198,17 +198,14 @@ class Asking(Client):
         place = {"topic": "t", "partition": 0, **said}
         parts = [g.CommitPartition(offset=offset, **place)]
         try:
-            return (await self.commit_all(parts, joined, group, sender, number))[0].error
+            return (await self.commit_all(parts, joined, group, sender=sender, number=number))[
+                0
+            ].error
         except ApiError as error:
             return error.code
 
     async def commit_all(
-        self,
-        parts: Any,
-        joined: Any = None,
-        group: str = "g",
-        sender: str = "",
-        number: int = -1,
+        self, parts: Any, joined: Any = None, group: str = "g", **counted: Any
     ) -> Any:
         who = (
             {}
@@ -216,9 +213,7 @@ class Asking(Client):
             else {"member_id": joined.member_id, "generation": joined.generation}
         )
         answer = await self.ask(
-            g.OffsetCommitRequest(
-                group=group, partitions=parts, sender=sender, number=number, **who
-            )
+            g.OffsetCommitRequest(group=group, partitions=parts, **counted, **who)
         )
         return answer.partitions
 

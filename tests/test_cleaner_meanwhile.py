@@ -66,23 +66,12 @@ async def offsets(client):
     return [record.offset for record in await client.read_all()]
 
 
-class DiskWithSlowThreads(SimDisk):
-    """What a worker thread found is old by the time it is used."""
-
-    gate = None
-
-    async def in_thread(self, function):
-        found = function()
-        await (trio.lowlevel.checkpoint() if self.gate is None else self.gate.wait())
-        return found
-
-
 class SlowThreads(SimDisk):
     """A worker thread begins late, or is heard of late."""
 
     gate = None
 
-    def __init__(self, *, before):
+    def __init__(self, *, before=False):
         super().__init__()
         self._before = before
 
@@ -97,15 +86,20 @@ class SlowThreads(SimDisk):
             await self.gate.wait()
 
 
+async def begin_pass(disk, node, nursery):
+    """A pass of compaction that goes on, or is heard of, once the disk's gate is open."""
+    disk.gate = trio.Event()
+    nursery.start_soon(node._housekeeping.look_once)
+    await quiet()
+
+
 @pytest.mark.parametrize("meanwhile", ["produce", "delete records", "delete topic"])
 async def test_a_pass_copes_with_what_happens_meanwhile(meanwhile):
-    disk = DiskWithSlowThreads()
+    disk = SlowThreads()
     async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
         await client.create(configs={**COMPACTED, "cleanup.policy": "compact,delete"})
         await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
-        disk.gate = trio.Event()
-        nursery.start_soon(node._housekeeping.look_once)
-        await quiet()
+        await begin_pass(disk, node, nursery)
         if meanwhile == "produce":
             await produce_pairs(client, "a3 e1")
         elif meanwhile == "delete records":
@@ -131,9 +125,7 @@ async def test_a_pass_over_a_log_that_is_cut_meanwhile_is_given_up(before):
     async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
         await client.create(configs=COMPACTED)
         await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
-        disk.gate = trio.Event()
-        nursery.start_soon(node._housekeeping.look_once)
-        await quiet()
+        await begin_pass(disk, node, nursery)
         replica = node.replicas.get("t", 0)
         replica.log.truncate_fully(3)
         disk.gate.set()
@@ -142,13 +134,11 @@ async def test_a_pass_over_a_log_that_is_cut_meanwhile_is_given_up(before):
 
 
 async def test_a_pass_over_a_deleted_topic_leaves_nothing_in_the_new_ones_directory():
-    disk = DiskWithSlowThreads()
+    disk = SlowThreads()
     async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
         await client.create(configs=COMPACTED)
         await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
-        disk.gate = trio.Event()
-        nursery.start_soon(node._housekeeping.look_once)
-        await quiet()
+        await begin_pass(disk, node, nursery)
         nursery.start_soon(client.call, m.DeleteTopicsRequest(topics=["t"]))
         await quiet()
         disk.gate.set()

@@ -103,10 +103,8 @@ class Brokers:
                 return Forgot.EVERYTHING
             # What was synced before it counted survives any stop - if that was so all the time
             # that this registration held. A replica that is the only one has all there is.
-            was_synced = (
-                self._image.setting(topic.name, FLUSH) == SYNCED
-                and known.epoch > topic.synced_since
-            )
+            is_synced = self._image.setting(topic.name, FLUSH) == SYNCED
+            was_synced = is_synced and topic.was_synced_from(known.epoch)
             if is_clean or was_synced or len(state.replicas) == 1:
                 return None
             return Forgot.UNSYNCED

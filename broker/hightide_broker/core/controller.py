@@ -296,21 +296,10 @@ class Controller:
                         message=refusal.message,
                     )
                 )
-        changes += self._lowered(changes)
+        if any(isinstance(change, SetConfig) and change.key == MIN_ISR for change in changes):
+            changes += self.partitions.lowered(changes)
         reply = m.AlterConfigsResponse(resources=results)
         return Decision([] if request.validate_only else changes, reply)
-
-    def _lowered(self, changes: list[AnyChange]) -> list[AnyChange]:
-        """Who is not eligible any more, as all settings of a request are together."""
-        if not any(isinstance(change, SetConfig) and change.key == MIN_ISR for change in changes):
-            return []
-        after = self._image.copy()
-        for change in changes:
-            after.replay(change, after.offset)
-        found: list[AnyChange] = []
-        for topic in self._image.topics.values():
-            found += self.partitions.lowered(topic, int(after.setting(topic.name, MIN_ISR)))
-        return found
 
     def _config_changes(self, resource: m.ConfigChange) -> list[AnyChange]:
         if resource.kind == "cluster":

@@ -99,6 +99,11 @@ class TopicState:
     """The offset of the change that made `flush` synced where it was not; -1: it always was, or is
     not. Who registered before it may hold records that it acknowledged and never synced."""
 
+    def was_synced_from(self, broker_epoch: int) -> bool:
+        """Whether `flush`, which is synced, was so all the time since that registration: then all
+        that its process acknowledged was on its disk."""
+        return self.synced_since < 0 or broker_epoch > self.synced_since
+
 
 @dataclass(slots=True)
 class ClusterImage:
@@ -150,14 +155,6 @@ class ClusterImage:
             case _:
                 assert_never(change)
         self.offset = offset + 1
-
-    def was_synced_before(self, broker: int, topic: TopicState) -> bool:
-        """Whether `flush` of a topic that is synced was so all the time that the broker's last
-        process was registered: then all that counted was on its disk."""
-        own = self.brokers.get(broker)
-        return topic.synced_since < 0 or (
-            own is not None and own.previous_epoch > topic.synced_since
-        )
 
     def _register(self, change: RegisterBroker, offset: int) -> None:
         before = self.brokers.get(change.broker)
@@ -238,6 +235,11 @@ class ClusterImage:
         """The epoch of a broker's registration, -1 if it has none."""
         state = self.brokers.get(broker)
         return -1 if state is None else state.epoch
+
+    def previous_epoch(self, broker: int) -> int:
+        """The epoch of the registration before a broker's present one; -1 if there was none."""
+        state = self.brokers.get(broker)
+        return -1 if state is None else state.previous_epoch
 
     def topic_config(self, topic: str) -> dict[str, str]:
         """What is set on a topic."""

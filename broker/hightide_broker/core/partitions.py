@@ -7,7 +7,7 @@ granted only as of the epochs that the controller has. Sources: KIP-497, KIP-841
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from hightide import controller_messages as c
 from hightide import messages as m
@@ -152,23 +152,19 @@ class Partitions:
                 _add(changes, change_partition(topic.topic_id, number, partition, rules))
         return changes
 
-    def lowered(self, topic: TopicState, min_isr: int) -> list[AnyChange]:
-        """Forget who is eligible where the ISR is large enough by a new `min.insync.replicas`: from
-        now on records commit without them."""
+    def lowered(self, changes: Sequence[AnyChange]) -> list[AnyChange]:
+        """Forget who is eligible where the ISR is large enough by `min.insync.replicas` as it is
+        once all of these changes hold: from then on records commit without them."""
+        after = self._image.copy() if changes else self._image
+        for change in changes:
+            after.replay(change, after.offset)
         return [
             ChangePartition(topic_id=topic.topic_id, partition=number, elr=(), last_known_elr=())
-            for number, partition in enumerate(topic.partitions)
+            for topic, number, partition in self._all()
             if (partition.elr or partition.last_known_elr)
-            and len(partition.isr) >= min(min_isr, len(partition.replicas))
+            and len(partition.isr)
+            >= min(int(after.setting(topic.name, MIN_ISR)), len(partition.replicas))
         ]
-
-    def default_changed(self, min_isr: str) -> list[AnyChange]:
-        """The cluster's default of `min.insync.replicas` becomes another one."""
-        changes: list[AnyChange] = []
-        for topic in self._image.topics.values():
-            own = self._image.topic_config(topic.name).get(MIN_ISR, min_isr)
-            changes += self.lowered(topic, int(own))
-        return changes
 
     def settle(self) -> list[AnyChange]:
         """What a new controller has to put right. The first one of a cluster writes down the
@@ -183,7 +179,7 @@ class Partitions:
         written = [
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in missing.items()
         ]
-        return [*written, *self.default_changed({**known, **missing}[MIN_ISR])]
+        return [*written, *self.lowered(written)]
 
     # -- in-sync replicas --------------------------------------------------------------------------
 

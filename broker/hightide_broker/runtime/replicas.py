@@ -220,7 +220,7 @@ class Replicas:
         if len(state.replicas) == 1:
             return 0  # whatever is left of it is all there is
         synced = self._topic_config(self._image, topic.name).synced
-        synced = synced and self._image.was_synced_before(self._broker, topic)
+        synced = synced and topic.was_synced_from(self._image.previous_epoch(self._broker))
         return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
 
     # -- following the metadata ------------------------------------------------------------------

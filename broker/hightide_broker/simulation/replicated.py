@@ -179,7 +179,8 @@ async def _two_phases(
         for machine in world.machines:
             machine.start(nursery)
         keyed = Keyed(world, address, topics[0])
-        await _create(world, [*topics, *([keyed.subject] if keyed.is_on else [])], address)
+        watched = [*topics, keyed.subject] if keyed.is_on else topics
+        await _create(world, watched, address)
         # The third one does not wait for replicas: what is read of it must stay all the same.
         senders = [
             Sending(world, f"producer-{n}", places, records, address, acks=acks)
@@ -212,9 +213,7 @@ async def _two_phases(
             for sender in senders:
                 sender.rest()
             keyed.rest()
-        if keyed.is_on:
-            topics = [*topics, keyed.subject]
-        await _until_read(world, topics, places, readers, group if is_grouped else None)
+        await _until_read(world, watched, places, readers, group if is_grouped else None)
         await keyed.until_copied(LIVENESS_S)
         _check_end(world, places, records)
         keyed.check_end()

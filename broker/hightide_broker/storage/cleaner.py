@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from hightide.columns import (
     Columns,
@@ -135,8 +134,7 @@ def clean_segments(
         disk.remove(path)
         target = disk.open(path, create=True)
         changed = False
-        end_offset = _end_of(segment)
-        last_of_epochs = _last_of_epochs(segment)
+        boundaries = _boundaries(segment)
         for header, _, batch in segment.batches():
             if not is_wanted():
                 raise Unwanted
@@ -146,10 +144,7 @@ def clean_segments(
                 newest,
                 now_ms=now_ms,
                 delete_retention_ms=delete_retention_ms,
-                # The last batch stays so that the segment still ends where the next begins.
-                keep_empty=header.next_offset == end_offset
-                or header.base_offset in last_batches
-                or header.base_offset in last_of_epochs,
+                keep_empty=header.base_offset in last_batches or header.base_offset in boundaries,
             )
             changed = changed or kept is not batch
             if kept is not None:
@@ -172,21 +167,16 @@ def _finish(disk: Disk, log: Log, base: int) -> None:
     segment.close()
 
 
-def _end_of(segment: Segment) -> int:
-    """The offset after a segment's last batch."""
-    end = segment.base_offset
+def _boundaries(segment: Segment) -> set[int]:
+    """Base offsets of the batches that stay, if only empty: the last one, so that the segment still
+    ends where the next begins, and the last one of each leader epoch."""
+    found: set[int] = set()
+    last: BatchHeader | None = None
     for header, _ in segment.headers():
-        end = header.next_offset
-    return end
-
-
-def _last_of_epochs(segment: Segment) -> set[int]:
-    """Base offsets of the batches that are followed by one of another leader epoch."""
-    return {
-        header.base_offset
-        for (header, _), (following, _) in pairwise(segment.headers())
-        if header.leader_epoch != following.leader_epoch
-    }
+        if last is not None and header.leader_epoch != last.leader_epoch:
+            found.add(last.base_offset)
+        last = header
+    return found if last is None else found | {last.base_offset}
 
 
 def _clean_batch(

@@ -174,11 +174,12 @@ def _load(
         segments = [Segment(disk, directory, log_start, config=config)]
     changed = cache.truncate_from_end(log_end)
     # Where nothing is left, the epoch of the last record is still to be known.
-    changed = cache.truncate_from_start(min(log_start, log_end - 1)) or changed
+    known_from = min(log_start, log_end - 1)
+    changed = cache.truncate_from_start(known_from) or changed
     if not cache.agrees_with(_headers_at(segments)):
         headers = (header for segment in segments for header, _ in segment.headers())
         cache.rebuild(headers, start=segments[0].base_offset)
-        cache.truncate_from_start(min(log_start, log_end - 1))
+        cache.truncate_from_start(known_from)
         recovery.rebuilt.append(LEADER_EPOCHS)
         changed = True
     if changed or rebuild_epochs:
