@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 import trio
+from chaos_disks import BALLAST, fill
 from commands import PATIENCE_S, hightide
 
 from hightide import Admin, Consumer
@@ -220,7 +221,8 @@ class Brokers:
 
     def empty(self, node):
         """The directory of a node that does not run is another one, for the cluster that exists."""
-        shutil.rmtree(self.nodes[node].directory)
+        for path in self.nodes[node].directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         format_nodes(self._plan, [self.nodes[node]], joining=True)
 
     async def stop(self):
@@ -259,6 +261,8 @@ async def open_brokers(data):
 
 KINDS = ("kill", "kill unseen", "sleep", "cut", "reset")
 """Unseen: the forwarder still lets everybody in, and they find nobody there."""
+FULL_KINDS = ("fill", "kill while full")
+"""Where disks are small."""
 LOSES_SHARE = 0.1
 """How often a broker that is hit by itself is killed and loses its directory."""
 BOTH_SHARE = 0.2
@@ -280,9 +284,10 @@ class Hit(NamedTuple):
 class Faults:
     """Hits brokers as a seed decides, one after the other or two at a time."""
 
-    def __init__(self, brokers, seed):
+    def __init__(self, brokers, seed, *, fills=False):
         self._brokers = brokers
         self._random = random.Random(seed)
+        self._kinds = KINDS + FULL_KINDS * fills
 
     async def run(self, seconds):
         """Hit brokers for a time; at the end everything is healed, and all processes serve."""
@@ -305,7 +310,7 @@ class Faults:
             return [Hit("lose", nodes[0], 0, draw.uniform(0.5, 3))], draw.uniform(0, 0.7)
         for place, node in enumerate(nodes):
             after_s = place * draw.uniform(0, 0.5)
-            hits.append(Hit(draw.choice(KINDS), node, after_s, draw.uniform(0.5, 3)))
+            hits.append(Hit(draw.choice(self._kinds), node, after_s, draw.uniform(0.5, 3)))
         return hits, draw.uniform(0, 0.7)
 
     async def _hit(self, hit):
@@ -314,15 +319,7 @@ class Faults:
         await trio.sleep(hit.after_s)
         match hit.kind:
             case "kill" | "kill unseen":
-                await brokers.kill(node)
-                forwarder.target = 0
-                forwarder.refuse()
-                if hit.kind == "kill unseen":
-                    forwarder.admit()
-                await trio.sleep(hit.for_s / 2)
-                forwarder.refuse()
-                brokers.start(node)
-                await brokers.serve(node)
+                await self._kill(hit)
             case "sleep":
                 brokers.send(node, signal.SIGSTOP)
                 await trio.sleep(hit.for_s)
@@ -333,9 +330,34 @@ class Faults:
                 forwarder.heal()
             case "reset":
                 forwarder.reset()
+            case "fill" | "kill while full":
+                await self._fill(hit)
             case "lose":
                 await self._lose(node, hit.for_s)
         brokers.check()
+
+    async def _kill(self, hit):
+        brokers, node = self._brokers, hit.node
+        forwarder = brokers.forwarders[node]
+        await brokers.kill(node)
+        forwarder.target = 0
+        forwarder.refuse()
+        if hit.kind == "kill unseen":
+            forwarder.admit()
+        await trio.sleep(hit.for_s / 2)
+        forwarder.refuse()
+        brokers.start(node)
+        await brokers.serve(node)
+
+    async def _fill(self, hit):
+        """A broker's disk is full for a while, and it may have to start on it."""
+        directory = self._brokers.nodes[hit.node].directory
+        await trio.to_thread.run_sync(fill, directory)
+        if hit.kind == "kill while full":
+            await trio.sleep(hit.for_s / 2)
+            await self._kill(hit)
+        await trio.sleep(hit.for_s / 2)
+        (directory / BALLAST).unlink()
 
     async def _lose(self, node, for_s):
         """A broker's disk is gone, and an empty one is let in. Nothing else happens until all are

@@ -24,7 +24,7 @@ from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
 from hightide_broker.simulation.disk import SimDisk
-from hightide_broker.storage import aside, log, recovery
+from hightide_broker.storage import aside, cleaner, log, recovery
 
 QUORUM: dict[str, Mutant] = {}
 VOTERS: dict[str, Mutant] = {}
@@ -285,3 +285,8 @@ def what_is_not_committed_is_compacted():
         return plan(log, **{**kwargs, "high_watermark": log.log_end})
 
     return planted(housekeeping, "plan_cleaning", eager)
+
+
+@of_replicas
+def what_compaction_writes_may_be_larger_than_readers_take():
+    return planted(cleaner, "INFLATED_BYTES_MAX", 1 << 40)

@@ -3,9 +3,10 @@
 Method: a producer, two consumers and a group of three whose members come and go work without a
 pause while brokers, coordinators among them, are killed, put to sleep, cut off and reset, as a seed
 decides, and lose their directories; `CHAOS_SEED=7` repeats one as far as real time allows, and
-`CHAOS_S=1800` goes on for so long. Then all is healed, and what clients were told is compared with
-what they read and with the files. The story of a run that failed is in its output; its data and
-logs stay where that says.
+`CHAOS_S=1800` goes on for so long; with `CHAOS_DISK=256m` (as root) each broker has a file system
+of that size, which is full now and then. Then all is healed, and what clients were told is compared
+with what they read and with the files. The story of a run that failed is in its output; its data
+and logs stay where that says.
 """
 
 import os
@@ -28,6 +29,7 @@ from chaos import (
     until,
     until_in_sync,
 )
+from chaos_disks import small_disks
 from chaos_groups import Group
 from commands import hightide
 
@@ -37,13 +39,22 @@ from hightide.messages import LATEST
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 CHAOS_S = float(os.environ.get("CHAOS_S") or 25)
+CHAOS_DISK = os.environ.get("CHAOS_DISK", "")
 
 
 async def test_whatever_happens_to_brokers_nothing_is_lost_doubled_or_out_of_order(tmp_path):
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"CHAOS_SEED={seed}, data and logs in {tmp_path}")
-    async with open_brokers(tmp_path) as brokers:
-        faults, group = Faults(brokers, seed), Group(brokers.address, seed)
+    with small_disks([tmp_path / f"broker-{n}" for n in NODES], CHAOS_DISK):
+        await live_through(tmp_path, seed)
+    shutil.rmtree(tmp_path)
+
+
+async def live_through(data, seed):
+    """A cluster's life from its start to its orderly stop, and what is left of it."""
+    async with open_brokers(data) as brokers:
+        faults = Faults(brokers, seed, fills=bool(CHAOS_DISK))
+        group = Group(brokers.address, seed)
         writer, readers, ends = await clients_under(faults, group, brokers.address)
         for number in range(PARTITIONS):
             words = ["partitions", "diff", f"{TOPIC}:{number}"]
@@ -53,12 +64,11 @@ async def test_whatever_happens_to_brokers_nothing_is_lost_doubled_or_out_of_ord
         assert await brokers.stop() == dict.fromkeys(NODES, 0)
     assert not [n for n in NODES if "Traceback" in brokers.nodes[n].log_file.read_text()]
     for number, end in ends.items():
-        stored = [read_replica(tmp_path / f"broker-{n}/{TOPIC}-{number}", below=end) for n in NODES]
+        stored = [read_replica(data / f"broker-{n}/{TOPIC}-{number}", below=end) for n in NODES]
         assert all(replica.batches == stored[0].batches for replica in stored)
         values = stored[0].values
         check_promises(writer, number, values, end)
         assert [reader.values[number] for reader in readers] == [values] * len(readers)
-    shutil.rmtree(tmp_path)
 
 
 async def clients_under(faults, group, address):

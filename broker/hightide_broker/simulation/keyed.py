@@ -1,8 +1,9 @@
 """A compacted topic of a simulated world, and whoever writes to it.
 
 Bursts of records, large batches among them, go to a few keys over and over, so that compaction
-always has work; some are tombstones. However replicas compact, each of them holds the newest record
-of every key that was acknowledged, or one that came after it.
+always has work; some are tombstones. In some worlds a batch comes first that is as large inside as
+readers take. However replicas compact, each of them holds the newest record of every key that was
+acknowledged, or one that came after it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import trio
 from hightide import Producer
 from hightide.columns import to_records
 from hightide.delivery import Delivery
-from hightide.errors import HightideError
+from hightide.errors import CorruptBatch, HightideError
 from hightide_broker.runtime.replica import Replica
+from hightide_broker.simulation import brimful
+from hightide_broker.simulation.brimful import brimful_batch, store
 from hightide_broker.simulation.judge import Violation
 from hightide_broker.simulation.traffic import Subject
 from hightide_broker.simulation.world import SimClock, World
@@ -27,6 +30,8 @@ KEYED = 0.6
 """How many of the worlds whose brokers compact have such a topic."""
 NAME = "keyed"
 KEYS = 6
+BRIMFUL = 0.1
+"""How many of these topics begin with a batch that must not grow."""
 BURSTS = (1, 5, 40)
 TOMBSTONES = 0.2
 
@@ -52,7 +57,11 @@ class Keyed:
         configs = {"cleanup.policy": "compact", "delete.retention.ms": "3600000"}
         self.subject = Subject(NAME, 1, like.replicas, (*like.configs, *configs.items()))
         self._address = address
-        self._newest = {b"key %d" % number: _Newest() for number in range(KEYS)}
+        self._keys = [b"key %d" % number for number in range(KEYS)]
+        self._begins_brimful = random.Random(f"brimful-{world.seed}").random() < BRIMFUL
+        if self._begins_brimful:
+            self._keys.append(brimful.REPLACED)
+        self._newest = dict.fromkeys(self._keys, _Newest())
         self._number = 0
         self._resting = trio.Event()
 
@@ -62,6 +71,8 @@ class Keyed:
 
     async def run(self) -> None:
         """Until told to rest and everything has its outcome."""
+        if self._begins_brimful:
+            await self._send_brimful()
         while not self._resting.is_set():
             # A new one now and then: what the last one gave up may come late.
             async with Producer(
@@ -82,6 +93,14 @@ class Keyed:
                     if self._resting.is_set():
                         break
 
+    async def _send_brimful(self) -> None:
+        values, batch = brimful_batch(SimClock().now_ms())
+        network = self._world.network.host(NAME)
+        with suppress(HightideError):
+            base = await store(batch, NAME, self._address, network=network, random=self._rng)
+            for number, key in enumerate(brimful.KEYS):
+                self._newest[key] = _Newest(base + number, values[number])
+
     async def _burst(self, producer: Producer) -> None:
         sent: list[tuple[bytes, bytes | None, Delivery]] = []
         with suppress(HightideError):
@@ -94,7 +113,7 @@ class Keyed:
 
     def _record(self) -> tuple[bytes, bytes | None]:
         self._number += 1
-        key = self._rng.choice([*self._newest])
+        key = self._rng.choice(self._keys)
         is_tombstone = self._rng.random() < TOMBSTONES
         return key, None if is_tombstone else b"%d of %s" % (self._number, key)
 
@@ -123,20 +142,30 @@ class Keyed:
         say different things of a key."""
         seen: dict[bytes, tuple[int, bytes | None] | None] = {}
         for replica in self._replicas():
-            found = {
-                record.key or b"": (record.offset, record.value)
-                for header, batch in replica.log.batches(replica.log.log_start)
-                for record in to_records(batch, header, NAME, 0)
-            }
+            found = _newest_of(replica)
             for key, known in self._newest.items():
                 _check(replica, key, known, found.get(key))
                 if seen.setdefault(key, found.get(key)) != found.get(key):
-                    raise Violation(f"{replica!r} has {found.get(key)} of {key!r}, not {seen[key]}")
+                    raise Violation(
+                        f"{replica!r} has {found.get(key)!r:.80} of {key!r}, not {seen[key]!r:.80}"
+                    )
 
     def _replicas(self) -> Iterator[Replica]:
         for machine in self._world.machines:
             if machine.node is not None:
                 yield from (r for r in machine.node.replicas if r.topic == NAME and not r.offline)
+
+
+def _newest_of(replica: Replica) -> dict[bytes, tuple[int, bytes | None]]:
+    """key → offset and value of its newest record; raises `Violation` where nobody can read."""
+    try:
+        return {
+            record.key or b"": (record.offset, record.value)
+            for header, batch in replica.log.batches(replica.log.log_start)
+            for record in to_records(batch, header, NAME, 0)
+        }
+    except CorruptBatch as error:
+        raise Violation(f"{replica!r} cannot be read: {error}") from error
 
 
 def _check(
@@ -145,5 +174,6 @@ def _check(
     newer = found is not None and found[0] > known.offset
     if known.offset >= 0 and not newer and found != (known.offset, known.value):
         raise Violation(
-            f"{replica!r} has {found} of {key!r}; {known.value!r} was stored at {known.offset}"
+            f"{replica!r} has {found!r:.80} of {key!r}; {known.value!r:.80} was stored at "
+            f"{known.offset}"
         )
