@@ -290,6 +290,38 @@ async def test_an_older_commit_never_comes_after_a_newer_one():
             assert await client.committed() == {("t", 0): 3}
 
 
+@virtual
+async def test_a_commit_takes_its_turn_after_those_in_the_background():
+    outcomes = []
+    async with site() as at:
+        await send_t(at, 4)
+        async with at.consumer(**MANUAL) as consumer:
+            await take(consumer, 4)
+            for offset in (1, 2):
+                consumer.commit_async({("t", 0): offset}, then=outcomes.append)
+            await consumer.commit({("t", 0): 3})
+            assert outcomes == [None] * 2
+            assert (await consumer.committed())[TopicPartition("t", 0)].offset == 3
+
+
+@virtual
+async def test_a_commit_that_is_given_up_in_the_line_lets_nobody_go_early():
+    outcomes = []
+    async with site() as at:
+        await send_t(at, 4)
+        async with at.consumer(**MANUAL) as consumer:
+            await take(consumer, 4)
+            at.gate.shut()
+            consumer.commit_async({("t", 0): 1}, then=outcomes.append)
+            with trio.move_on_after(0.5):
+                await consumer.commit({("t", 0): 2})
+            consumer.commit_async({("t", 0): 3}, then=outcomes.append)
+            at.gate.open_again()
+        assert outcomes == [None] * 2
+        async with at.client() as client:
+            assert await client.committed() == {("t", 0): 3}
+
+
 async def send_t(at, count):
     async with at.client() as client:
         await client.produce(*[b"%d" % n for n in range(count)])

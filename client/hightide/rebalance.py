@@ -8,7 +8,6 @@ rebalance then runs in the background, and nothing is handed out of partitions t
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.fetcher import Fetcher
 from hightide.membership import Membership
 from hightide.subscription import OffsetAndMetadata, Subscription, TopicPartition
+from hightide.turns import Turns
 
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 Offsets = Mapping[tuple[str, int], int | OffsetAndMetadata]
@@ -72,11 +72,8 @@ class Rebalancer:
         """When it began to join, if it has not yet."""
         self._kept: Positions = {}
         """What was committed last."""
-        self._in_turn = trio.Lock()
+        self._turns = Turns()
         """Commits go one after the other: an older one must not come last."""
-        self._queued: deque[tuple[g.OffsetCommitRequest, Positions, Committed | None]] = deque()
-        self._idle = trio.Event()
-        self._idle.set()
 
     @property
     def generation(self) -> int:
@@ -219,7 +216,7 @@ class Rebalancer:
 
     async def commit(self, offsets: Positions) -> None:
         """Keep offsets, after those of earlier calls; raises `ApiError`."""
-        await self._commit(self._request(offsets), offsets)
+        await self._commit(self._request(offsets), offsets, self._turns.take())
 
     def _request(self, offsets: Positions) -> g.OffsetCommitRequest:
         membership = self._membership
@@ -232,29 +229,32 @@ class Rebalancer:
             )
         return membership.commit_request(offsets)
 
-    async def _commit(self, request: g.OffsetCommitRequest, offsets: Positions) -> None:
-        async with self._in_turn:
+    async def _commit(
+        self, request: g.OffsetCommitRequest, offsets: Positions, place: trio.Event
+    ) -> None:
+        async with self._turns.turn(place):
             if offsets:
                 await self._membership.commit(request)
                 self._kept.update(offsets)
 
     def commit_async(self, offsets: Positions, then: Committed | None) -> None:
         """Keep offsets in the background; raises `ApiError` at once if this is no member."""
-        self._queued.append((self._request(offsets), offsets, then))
-        if self._idle.is_set():
-            self._idle = trio.Event()
-            self._nursery.start_soon(self._commit_queued)
+        work = self._request(offsets), offsets, self._turns.take()
+        self._nursery.start_soon(self._commit_and_tell, *work, then)
 
-    async def _commit_queued(self) -> None:
-        while self._queued:
-            request, offsets, then = self._queued.popleft()
-            error = None
-            try:
-                await self._commit(request, offsets)
-            except HightideError as failure:
-                error = failure
-            self._tell_outcome(error, then)
-        self._idle.set()
+    async def _commit_and_tell(
+        self,
+        request: g.OffsetCommitRequest,
+        offsets: Positions,
+        place: trio.Event,
+        then: Committed | None,
+    ) -> None:
+        error = None
+        try:
+            await self._commit(request, offsets, place)
+        except HightideError as failure:
+            error = failure
+        self._tell_outcome(error, then)
 
     def _tell_outcome(self, error: HightideError | None, then: Committed | None) -> None:
         """What `then` raises, the caller gets with its next poll."""
@@ -285,7 +285,8 @@ class Rebalancer:
     async def close(self, *, failed: bool) -> None:
         """Commit what was handed out, but not what was being worked on when it `failed`; leave."""
         positions = self.done() if failed else self.positions()
-        await self._idle.wait()
+        async with self._turns.turn(self._turns.take()):
+            pass  # everything that was asked for before is done
         if self._auto_commit_s is not None and not self._membership.is_lost:
             await self._commit_quietly(positions)
         await self.leave()
