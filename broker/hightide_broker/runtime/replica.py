@@ -71,7 +71,9 @@ class Replica:
         high_watermark: int,
         inflated_max: int,
         offline: str = "",
+        is_damaged: bool = False,
         troubles: Watermark | None = None,
+        tell: Callable[[Replica], None] | None = None,
         now: Callable[[], float] = trio.current_time,
     ) -> None:
         self.topic = topic
@@ -80,7 +82,7 @@ class Replica:
         self.config = config
         self.offline = offline
         """Why this replica serves nobody; empty while it is online."""
-        self.is_damaged = False
+        self.is_damaged = is_damaged
         """Offline because stored bytes are wrong: its leader's may take their place."""
         self.leader: Leader | None = None
         self.follower: Follower | None = None
@@ -93,8 +95,9 @@ class Replica:
         self._troubles = troubles
         """How often the controller had something to hear at once."""
         self._log = log
-        self.tell: Callable[[Replica], None] = _tell_nobody
-        """Told of this replica after each change of role or offset; see `witness.py`."""
+        self.tell = tell or _tell_nobody
+        """Told of this replica after each change of role or offset, and when it goes offline; see
+        `witness.py`."""
         self._inflated_max = inflated_max
         self._now = now
         self.appended = Watermark(log.log_end if log else 0)
@@ -238,6 +241,7 @@ class Replica:
             self._wake_followers(refusal)
             self._end_deletes(refusal)
             self._let_go(refusal)
+            self.tell(self)
 
     def update_config(self, config: TopicConfig) -> None:
         """Use a changed topic configuration from here on."""

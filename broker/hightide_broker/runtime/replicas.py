@@ -75,7 +75,7 @@ class Replicas:
         self._syncer = syncer
         self._fetchers = fetchers
         self._isr_changes = isr_changes
-        self._witness = witness
+        self._tell = partial(witness.replica_changed, broker) if witness else None
         self._active: dict[int, int] = {}
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}
@@ -367,8 +367,7 @@ class Replicas:
         must_reach: int = NOWHERE,
         salvage: bool = False,
     ) -> Replica:
-        """Open or make a replica; one that could not be is offline and says why. A worker thread's
-        work."""
+        """Open or make a replica; one that could not be is offline and says why. In a thread."""
         opened = self._opener.open(topic, number, config, must_reach=must_reach, salvage=salvage)
         replica = Replica(
             topic.name,
@@ -379,21 +378,22 @@ class Replicas:
             high_watermark=self.checkpoints.high_watermarks.get((topic.name, number), 0),
             inflated_max=self._inflated_max,
             offline=opened.why,
+            is_damaged=opened.is_damaged,
             troubles=self.troubles,
+            tell=self._tell,
         )
-        replica.is_damaged = opened.is_damaged
         if opened.is_starved:
             self._starved[(topic.name, number)] = must_reach
-        if self._witness is not None:
-            replica.tell = partial(self._witness.replica_changed, self._broker)
-        if not replica.offline:
-            try:
-                replica.rebuild_producers(now_ms=self._clock.now_ms())
-            except SegmentDamage as damage:
-                # What lies below the recovery point was not looked at when the log was opened.
-                replica.go_offline(advice(damage), damaged=True)
-            except DiskError as error:
-                replica.go_offline(str(error))
+        if replica.offline:
+            replica.tell(replica)
+            return replica
+        try:
+            replica.rebuild_producers(now_ms=self._clock.now_ms())
+        except SegmentDamage as damage:
+            # What lies below the recovery point was not looked at when the log was opened.
+            replica.go_offline(advice(damage), damaged=True)
+        except DiskError as error:
+            replica.go_offline(str(error))
         return replica
 
     def _remove_topic(self, topic_id: str) -> None:

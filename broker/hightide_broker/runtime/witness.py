@@ -23,5 +23,5 @@ class Witness(Protocol):
         ...
 
     def replica_changed(self, node: int, replica: Replica) -> None:
-        """A node's replica has another role, or another offset."""
+        """A node's replica has another role, or another offset, or is offline."""
         ...

@@ -8,7 +8,8 @@ and raises `Violation` on the first step that breaks a promise:
   and on disk where the topic says so; it never changes;
 * whoever is elected has everything that was ever committed;
 * a leader of the controller's epoch reckons with at least the controller's ISR;
-* nobody in sync cuts anything that is committed; nobody takes more for committed than leaders do.
+* nobody in sync cuts anything that is committed; nobody takes more for committed than leaders do;
+* no replica takes what is stored for damaged, but where a disk rots.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Ledger:
         self.cuts = 0
         self.flush_changes = False
         """Whether what had to be on disk when it was acknowledged is not known."""
+        self.rotten = -1
+        """The node whose disk rots."""
         self._check = check
         self._offset = -1
         self._truth: dict[Key, PartitionState] = {}
@@ -146,9 +149,11 @@ class Ledger:
         seen = self._seen.get((node, key))
         if seen is None or seen.replica is not replica:
             seen = self._seen[(node, key)] = _Seen(replica)
-        if replica.offline:
-            return
         who = f"{replica!r} on node {node}"
+        if replica.offline:
+            is_right = not replica.is_damaged or node == self.rotten
+            self._check(is_right, f"{who} is called damaged: {replica.offline}")
+            return
         committed = self._committed.setdefault(key, _Committed())
         self._check_steps(node, seen, committed, who)
         if replica.leader is not None:
@@ -263,13 +268,13 @@ class Ledger:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def check_equal(self, key: Key, *, rotten: int) -> None:
+    def check_equal(self, key: Key) -> None:
         """All replicas that run have what is committed, and epochs that agree with it; but for
         that on the `rotten` node, which may have damage that nobody has met yet."""
         found = [
             (node, seen.replica)
             for (node, of), seen in sorted(self._seen.items())
-            if of == key and node != rotten
+            if of == key and node != self.rotten
         ]
         committed = self._committed[key]
         for node, replica in found:

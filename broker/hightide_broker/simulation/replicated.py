@@ -148,7 +148,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
     ledger = world.judge.ledger
-    ledger.flush_changes = knobs.alters_flush
+    ledger.flush_changes, ledger.rotten = knobs.alters_flush, world.rotten
     world.story.tell(f"{knobs} {topics}")
     violation = await violation_of(world, _two_phases(world, topics, records, group))
     counts = {
@@ -356,7 +356,7 @@ def _check_end(world: World, places: list[Where], records: Records) -> None:
         replica = _sound(world, where)
         records.check(where, replica)
         key = (replica.topic_id, replica.partition)
-        world.judge.ledger.check_equal(key, rotten=world.rotten)
+        world.judge.ledger.check_equal(key)
 
 
 def _sound(world: World, where: Where) -> Replica:
