@@ -15,6 +15,7 @@ from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 from replicakit import write
 
+from hightide_broker.core.changes import CreatePartition, CreateTopic, RemoveTopic
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
 
 EVERYBODY = (ME, TWO, THREE)
@@ -82,6 +83,41 @@ async def test_a_log_that_nothing_is_known_of_is_made(records, kept):
     await here.replicas.load(here.image)
     assert here.replicas.offline() == []
     assert here.replica.log.log_end == 0
+
+
+NEXT = (
+    CreateTopic(topic="jade", topic_id="id-of-another"),
+    CreatePartition(
+        topic_id="id-of-another",
+        partition=0,
+        replicas=EVERYBODY,
+        isr=(ME,),
+        leader=ME,
+        leader_epoch=0,
+    ),
+)
+"""A topic of the same name, made while this broker was away: others wait for what it has of it."""
+
+
+async def test_the_next_topic_of_a_name_is_not_held_to_what_the_deleted_one_had():
+    before, _ = await stopped(leader=ME, isr=EVERYBODY)
+    await before.apply(RemoveTopic(topic_id="id-of-jade"))
+    here = before.again(clean=False)
+    here.replay(*NEXT)
+    await here.replicas.load(here.image)
+    assert here.replicas.offline() == []
+    assert here.replica.log.log_end == 0
+
+
+async def test_nor_to_what_one_had_that_was_deleted_while_this_broker_was_away():
+    _, here = await stopped(leader=ME, isr=EVERYBODY)
+    here.replay(RemoveTopic(topic_id="id-of-jade"))
+    await here.replicas.load(here.image)
+    again = here.again(clean=False)
+    again.replay(*NEXT)
+    await again.replicas.load(again.image)
+    assert again.replicas.offline() == []
+    assert again.replica.log.log_end == 0
 
 
 async def torn(**facts):

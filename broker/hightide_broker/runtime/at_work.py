@@ -41,8 +41,8 @@ class AtWork:
         """Whether the work is to go on; for any thread."""
         return key not in self._unwanted
 
-    async def end(self, key: TopicPartition) -> None:
-        """Nobody is at work there when this returns; who is, is told."""
-        while key in self._ended:
-            self._unwanted.add(key)
-            await self._ended[key].wait()
+    async def end(self, *keys: TopicPartition) -> None:
+        """Nobody is at work in any of these when this returns; who is, is told."""
+        while busy := [key for key in keys if key in self._ended]:
+            self._unwanted.update(busy)
+            await self._ended[busy[0]].wait()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from hightide_broker.ports import Disk, DiskError
@@ -128,8 +128,15 @@ class Checkpoints:
     def forget(self, key: TopicPartition) -> None:
         """A new log must not inherit the offsets of a deleted one of the same name; raises
         `DiskError`."""
+        self._keep_only(lambda each: each != key)
+
+    def forget_all_but(self, keys: Collection[TopicPartition]) -> None:
+        """Nothing else is here any more; raises `DiskError`."""
+        self._keep_only(keys.__contains__)
+
+    def _keep_only(self, is_kept: Callable[[TopicPartition], bool]) -> None:
         for file in self._files:
-            file.change_now(lambda known: {each: at for each, at in known.items() if each != key})
+            file.change_now(lambda known: {each: at for each, at in known.items() if is_kept(each)})
 
     def lower_offsets(self, key: TopicPartition, offset: int) -> None:
         """A log is about to be cut at `offset`: nothing above may be taken for durable, for deleted

@@ -234,22 +234,20 @@ class Replicas:
         aside."""
         self._see_brokers(image)
         self._warn_of_own_defaults(image)
-        wanted: dict[str, TopicState] = {}
         for topic in image.topics.values():
             for number, state in enumerate(topic.partitions):
                 if self._broker in state.replicas:
-                    wanted[f"{topic.name}-{number}"] = topic
                     await self._open_or_create(
                         image, topic, number, must_reach=self._must_reach(topic, number)
                     )
                     self._follow_state(self._by_name[(topic.name, number)], state)
+        self.checkpoints.forget_all_but(self._by_name)
+        ours = {METADATA_DIRECTORY, *(replica.name for replica in self)}
         for name in self._disk.list(self.directory):
             path = f"{self.directory}/{name}"
             if name.endswith(DELETE):
                 self._doomed[path] = None
-            elif name not in (*wanted, METADATA_DIRECTORY) and is_partition(
-                self._disk, self.directory, name
-            ):
+            elif name not in ours and is_partition(self._disk, self.directory, name):
                 aside = set_aside(self._disk, self.directory, name)
                 log.warning("%s belongs to no topic of this cluster, set aside: %s", path, aside)
 
@@ -258,8 +256,7 @@ class Replicas:
         self._see_brokers(image)
         removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
         for topic_id in removed:
-            await self._until_alone(topic_id)
-            self._remove_topic(topic_id)
+            await self._remove_topic(topic_id)
         touched: dict[tuple[str, int], None] = {}
         for change in changes:
             if (
@@ -396,27 +393,28 @@ class Replicas:
             replica.go_offline(str(error))
         return replica
 
-    def _remove_topic(self, topic_id: str) -> None:
-        """Stop serving a deleted topic at once; its directories go later."""
+    async def _remove_topic(self, topic_id: str) -> None:
+        """Stop serving a deleted topic; its directories go later."""
+        # Nobody may be at work in directories that are about to be renamed.
+        await self.at_work.end(*self._of_topic(topic_id))
+        gone = self._of_topic(topic_id)
         why = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
-        for key, replica in list(self._by_name.items()):
-            if replica.topic_id != topic_id:
-                continue
+        for key, replica in gone.items():
             del self._by_name[key]
             replica.resign(replica.leader_epoch, why)
-            try:
-                if not replica.offline:
-                    replica.log.close()
-                replica.offline = "the topic was deleted"
+            if not replica.offline:
+                replica.log.close()
+            replica.offline = "the topic was deleted"
+        try:
+            # Before the directories go: the next topic of this name is not held to these offsets.
+            self.checkpoints.forget_all_but(self._by_name)
+            for replica in gone.values():
                 self._doomed[doom(self._disk, self.directory, replica.name, topic_id)] = None
-            except DiskError as error:
-                log.error("deleting %s failed, it is left behind: %s", replica.name, error)
+        except DiskError as error:
+            log.error("deleting topic %s failed, its data is left behind: %s", topic_id, error)
 
-    async def _until_alone(self, topic_id: str) -> None:
-        """Nobody may be at work in directories that are about to be renamed."""
-        keys = [key for key, replica in self._by_name.items() if replica.topic_id == topic_id]
-        while busy := [key for key in keys if key in self.at_work]:
-            await self.at_work.end(busy[0])
+    def _of_topic(self, topic_id: str) -> dict[TopicPartition, Replica]:
+        return {key: each for key, each in self._by_name.items() if each.topic_id == topic_id}
 
     async def remove_doomed(self) -> None:
         """Delete the directories of deleted topics."""

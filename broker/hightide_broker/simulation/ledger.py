@@ -9,7 +9,8 @@ and raises `Violation` on the first step that breaks a promise:
 * whoever is elected has everything that was ever committed;
 * a leader of the controller's epoch reckons with at least the controller's ISR;
 * nobody in sync cuts anything that is committed; nobody takes more for committed than leaders do;
-* no replica takes what is stored for damaged, but where a disk rots.
+* no replica takes what is stored for damaged, but where a disk rots, or where a topic has the name
+  of one that was deleted, whose directory says nothing else than one with a flipped bit would.
 """
 
 from __future__ import annotations
@@ -85,11 +86,15 @@ class Ledger:
         self._committed: dict[Key, _Committed] = {}
         self._seen: dict[tuple[int, Key], _Seen] = {}
         self._given_up: dict[Key, LogEnd] = {}
+        self._ids: dict[str, str] = {}
+        """Topic → the first one of the name, by id."""
 
     def metadata(self, image: ClusterImage) -> None:
         """Some node has applied the metadata up to here."""
         if image.offset > self._offset:
             before, self._offset = self._truth, image.offset
+            for name, topic in image.topics.items():
+                self._ids.setdefault(name, topic.topic_id)
             self._truth = {
                 (topic.topic_id, number): state
                 for topic in image.topics.values()
@@ -151,7 +156,8 @@ class Ledger:
             seen = self._seen[(node, key)] = _Seen(replica)
         who = f"{replica!r} on node {node}"
         if replica.offline:
-            is_right = not replica.is_damaged or node == self.rotten
+            is_remade = self._ids.get(replica.topic, replica.topic_id) != replica.topic_id
+            is_right = not replica.is_damaged or node == self.rotten or is_remade
             self._check(is_right, f"{who} is called damaged: {replica.offline}")
             return
         committed = self._committed.setdefault(key, _Committed())
