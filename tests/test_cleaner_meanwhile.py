@@ -7,7 +7,7 @@ where their logs differ.
 
 import pytest
 import trio
-from brokers import NOW_MS, batch, client_of, new_node, quiet
+from brokers import NOW_MS, GatedDisk, batch, client_of, new_node, quiet
 from cleankit import clean, records_of
 from logkit import create, lead, reopen, sync
 from logkit import make_batch as stored_batch
@@ -131,6 +131,24 @@ async def test_a_pass_over_a_log_that_is_cut_meanwhile_is_given_up(before):
         disk.gate.set()
         await quiet()
         assert (replica.offline, replica.log.log_end) == ("", 3)
+
+
+async def test_what_comes_where_a_log_was_cut_after_a_pass_does_not_count_as_clean():
+    """The cut comes between the last segment's change and the note of how far it is clean."""
+    disk = GatedDisk()
+    async with new_node(disk) as node, client_of(node) as client, trio.open_nursery() as nursery:
+        await client.create(configs=COMPACTED)
+        await produce_pairs(client, "a1 a2 b1 b2 c1 c2 d1 d2")
+        disk.shut()
+        nursery.start_soon(node._housekeeping.look_once)
+        await quiet()
+        replica = node.replicas.get("t", 0)
+        assert [header.base_offset for header in replica.log.headers(0)] == [1, 3, 5, 6, 7]
+        replica.log.truncate_to(3)
+        node.replicas.lower_offsets(replica, 3)
+        disk.gate.set()
+        await quiet()
+        assert node.replicas.checkpoints.cleaner_offsets.get(("t", 0), 0) <= 3
 
 
 async def test_a_pass_over_a_deleted_topic_leaves_nothing_in_the_new_ones_directory():

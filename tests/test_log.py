@@ -323,7 +323,7 @@ def test_producer_snapshots_lie_beside_the_segments_and_go_with_them():
     assert log.snapshots() == [0, second, third, 25]
     assert log.read_snapshot(third) == b"producers up to %d" % third
     assert not disk.exists(path_of(7, "snapshot.tmp"))
-    log.remove_snapshot(third)
+    log.remove_snapshots([third])
     log.delete_segments(1)
     assert log.snapshots() == [second, 25]
 

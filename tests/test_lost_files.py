@@ -221,7 +221,7 @@ def test_a_snapshot_of_the_producers_that_was_dropped_is_gone_with_the_next_sync
     fill(log, 3)
     log.write_snapshot(3, b"producers")
     sync(disk, log)
-    log.remove_snapshot(3)
+    log.remove_snapshots([3])
     sync(disk, log)
     disk.crash(LoseAll())
     assert reopen(disk).snapshots() == []

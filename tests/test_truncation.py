@@ -14,6 +14,7 @@ from fake_broker import FakeBroker, in_memory
 from group_world import MANUAL, site, take, until, virtual
 
 from hightide import Admin, ApiError, Consumer, ErrorCode, LogTruncated, Producer
+from hightide.messages import LATEST
 from hightide.subscription import OffsetAndMetadata, TopicPartition
 from hightide_broker.simulation.world import SimClock
 
@@ -213,6 +214,21 @@ async def test_a_leader_from_before_what_was_read_is_not_asked(autojump_clock):
             assert not fetches
             consumer.seek("t", 0, 1)
             assert [record.value for record in await consumer.poll(timeout_ms=5000)] == [b"b"]
+
+
+# --- leaders that die ---------------------------------------------------------------------------
+
+
+@virtual
+async def test_what_a_leader_is_asked_its_successor_answers():
+    async with site(brokers=3) as at, admin_of(at) as admin:
+        story = Story(at, admin)
+        assignment = [[story.first.id, story.second.id]]
+        await admin.create_topic("u", assignment=assignment)
+        await send(at, b"1", b"2")
+        assert (await admin.offsets([("u", 0)], LATEST))[("u", 0)].offset == 2
+        await story.first.crash(power=True)  # and nobody is told
+        assert (await admin.offsets([("u", 0)], LATEST))[("u", 0)].offset == 2
 
 
 # --- commits ------------------------------------------------------------------------------------

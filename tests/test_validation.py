@@ -15,7 +15,7 @@ from hightide.columns import encode_columns, pack_columns, to_records
 from hightide.errors import Refused
 from hightide.records import crc32c, encode_batch, parse_header
 from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.core.validation import check_produced
+from hightide_broker.core.validation import check_produced, check_sent
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -63,7 +63,9 @@ def patched(data, at, kind, value):
 
 def check(data, over=None, *, inflated_max=1 << 20):
     config = TopicConfig.of(over or {}, {})
-    return check_produced(memoryview(data), config, now_ms=NOW, inflated_max=inflated_max)
+    header = check_sent(memoryview(data))
+    check_produced(memoryview(data), header, config, now_ms=NOW, inflated_max=inflated_max)
+    return header
 
 
 def assert_refused(code, data, over=None, **more):

@@ -288,8 +288,13 @@ class Cluster:
                 raise ApiError(
                     ErrorCode.LEADER_NOT_AVAILABLE, self.why_leaderless(topic, partition)
                 )
-            connection = await self.connection_to(state.leader)
-            response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
+            try:
+                connection = await self.connection_to(state.leader)
+                response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
+            except (*UNREACHABLE, trio.Cancelled):
+                # Also when the time is up: whoever asks next must not wait for it again.
+                self.lost_leader(topic, partition)
+                raise
             result = only(response.partitions)
             if (refusal := first_refusal([result])) is not None:
                 refusal.broker = connection.address

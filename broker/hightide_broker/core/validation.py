@@ -1,9 +1,10 @@
 """What a producer's batch must be before a leader stores it, so that no stored batch breaks a
 reader.
 
-Header, size, checksum, counts, and columns that add up (inside compression too, with a bound on
-what it inflates to), then the topic's own rules. The whole batch is refused if one record fails.
-Pure. Source: Kafka's LogValidator.
+Header, checksum, counts; then size, columns that add up (inside compression too, with a bound on
+what it inflates to), and the topic's own rules. What is known to be stored is not held to the
+latter: a setting may have changed since, and whoever is refused would send it again as something
+else. The whole batch is refused if one record fails. Pure. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -22,10 +23,21 @@ from hightide.records import (
 from hightide_broker.core.topic_config import TopicConfig
 
 
+def check_sent(batch: memoryview) -> BatchHeader:
+    """The header of a batch that arrived as a producer sent it; raises `Refused`."""
+    try:
+        header = parse_header(batch)
+        check_crc(batch, header)
+        _check_header(header)
+    except CorruptBatch as error:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    return header
+
+
 def check_produced(
-    batch: memoryview, config: TopicConfig, *, now_ms: int, inflated_max: int
-) -> BatchHeader:
-    """The header of a batch that may be stored; raises `Refused`."""
+    batch: memoryview, header: BatchHeader, config: TopicConfig, *, now_ms: int, inflated_max: int
+) -> None:
+    """Raise `Refused` unless a batch that is not stored yet may be."""
     limit = config.number("max.message.bytes")
     if len(batch) > limit:
         raise Refused(
@@ -39,14 +51,10 @@ def check_produced(
             f"batch of {len(batch)} bytes, segment.bytes is {segment_bytes}",
         )
     try:
-        header = parse_header(batch)
-        check_crc(batch, header)
-        _check_header(header)
         columns = open_batch(batch, header, inflated_max=inflated_max)
     except CorruptBatch as error:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     _check_records(columns, header, config, now_ms)
-    return header
 
 
 def _check_header(header: BatchHeader) -> None:

@@ -137,6 +137,8 @@ class Housekeeping:
         )
         if count == 0:
             return 0
+        if count == replica.log.segment_count:
+            replica.roll()  # what is known of producers outlives their records
         renamed = replica.log.delete_segments(count)
         log.info(
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
@@ -186,6 +188,8 @@ class Housekeeping:
             replica.log.replace_segment(segment.base, segment.path)
         # What counts as cleaned must not be found uncleaned after a power cut.
         await self._disk.sync([], [replica.log.directory])
+        if found.cut_count != cuts:
+            return False  # and what comes there is not clean
         await self._replicas.checkpoints.keep_cleaner_offset(key, until)
         log.info("%s: compacted up to offset %d", replica.name, until)
         return True

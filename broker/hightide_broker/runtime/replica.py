@@ -15,14 +15,15 @@ from typing import NamedTuple
 import trio
 
 from hightide.errors import CorruptBatch, ErrorCode, Refused
-from hightide.records import BatchHeader, stamp_append_time
+from hightide.records import stamp_append_time
 from hightide_broker.core.follower import Follower
 from hightide_broker.core.image import NO_LEADER, PartitionState
 from hightide_broker.core.leader import UNKNOWN, Leader
-from hightide_broker.core.producers import Producers, SnapshotDamaged
+from hightide_broker.core.producers import Producers
 from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.core.validation import check_produced
+from hightide_broker.core.validation import check_produced, check_sent
 from hightide_broker.ports import DiskError
+from hightide_broker.runtime import producer_snapshots
 from hightide_broker.runtime.watermark import Wake, Watermark
 from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
@@ -285,10 +286,11 @@ class Replica:
         leader = self.require_leader()
         if acks_all:
             leader.refuse_if_too_few()
-        header = check_produced(batch, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
+        header = check_sent(batch)
         known = self.producers.check(header)
         if known is not None:
             return Appended(known.base_offset, known.last_offset + 1, -1)
+        check_produced(batch, header, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
         append_time = -1
         if self.config.append_time:
             append_time = now_ms
@@ -303,7 +305,7 @@ class Replica:
             raise self._storage_refusal(error) from error
         if log.segment_count != segments_before:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
-            self.rolled(log, stored)
+            self.rolled(stored.base_offset)
         self.producers.update(stored, now_ms=now_ms)
         self.needs_sync = self.needs_sync or self.config.synced
         self.appended.advance(log.log_end)
@@ -311,12 +313,15 @@ class Replica:
         self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
 
-    def rolled(self, log: Log, stored: BatchHeader) -> None:
-        """A segment was closed before `stored`: keep the producers beside it; it is to be
-        synced."""
+    def roll(self) -> None:
+        """Close the active segment; raises `DiskError`."""
+        self.rolled(self.log.roll())
+
+    def rolled(self, base: int) -> None:
+        """A segment begins at `base`: keep the producers beside it; it is to be synced."""
         self.needs_sync = True
         try:
-            log.write_snapshot(stored.base_offset, self.producers.snapshot())
+            self.log.write_snapshot(base, self.producers.snapshot())
         except DiskError as error:
             # A missing snapshot costs a longer replay, nothing else.
             if not error.full:
@@ -371,27 +376,8 @@ class Replica:
         self.tell(self)
 
     def rebuild_producers(self, *, now_ms: int) -> None:
-        """Recompute the idempotence window: the newest good snapshot, then the batches after it."""
-        log = self.log
-        self.producers.clear()
-        start = log.log_start
-        bases = log.segment_bases()
-        snapshots = log.snapshots()
-        for offset in reversed(snapshots):
-            stray = offset not in bases and offset != snapshots[-1]
-            if offset > log.log_end or offset < log.log_start or stray:
-                log.remove_snapshot(offset)
-                continue
-            try:
-                self.producers.restore(log.read_snapshot(offset))
-            except SnapshotDamaged:
-                log.remove_snapshot(offset)
-                continue
-            start = offset
-            break
-        if start < log.log_end:
-            for header in log.headers(start):
-                self.producers.update(header, now_ms=now_ms)
+        """Recompute the idempotence window from the log; raises `DiskError`, `SegmentDamage`."""
+        producer_snapshots.rebuild(self.producers, self.log, now_ms=now_ms)
 
     # -- reading ---------------------------------------------------------------------------------
 

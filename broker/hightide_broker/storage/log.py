@@ -12,7 +12,7 @@ is durable before anything that relies on it is. Source: Kafka's UnifiedLog and 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hightide.records import BatchHeader, Buffer, stamp
@@ -388,6 +388,8 @@ class Log:
         while self._segments:
             self._drop(self._segments.pop())
             self._disk.sync_now([], [self.directory])
+        for snapshot in self.snapshots():
+            self._disk.remove(self._snapshot_path(snapshot))
         self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
         self._disk.sync_now([self._segments[0].file], [self.directory])
         self.log_start = self.log_end = self.synced_end = offset
@@ -414,7 +416,7 @@ class Log:
             self._forget_indexes(segment)
             self._disk.rename(segment.path, f"{segment.path}.deleted")
             renamed.append(f"{segment.path}.deleted")
-            self._disk.remove(f"{self.directory}/{file_name(segment.base_offset, 'snapshot')}")
+            self._disk.remove(self._snapshot_path(segment.base_offset))
         del self._segments[:count]
         self._directory_dirty = True
         self.advance_log_start(self._segments[0].base_offset)
@@ -456,7 +458,7 @@ class Log:
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         """Keep the producers' state up to `offset` beside the segments."""
-        self._disk.replace(f"{self.directory}/{file_name(offset, 'snapshot')}", data)
+        self._disk.replace(self._snapshot_path(offset), data)
 
     def snapshots(self) -> list[int]:
         """Offsets of the snapshots, rising."""
@@ -467,12 +469,17 @@ class Log:
 
     def read_snapshot(self, offset: int) -> bytes:
         """A snapshot's bytes."""
-        return self._disk.read_file(f"{self.directory}/{file_name(offset, 'snapshot')}")
+        return self._disk.read_file(self._snapshot_path(offset))
 
-    def remove_snapshot(self, offset: int) -> None:
-        """Drop a snapshot."""
-        self._disk.remove(f"{self.directory}/{file_name(offset, 'snapshot')}")
-        self._directory_dirty = True
+    def remove_snapshots(self, offsets: Iterable[int]) -> None:
+        """Drop snapshots, durably: after a cut, one that came back would speak of batches whose
+        place others have taken."""
+        for offset in offsets:
+            self._disk.remove(self._snapshot_path(offset))
+        self._disk.sync_now([], [self.directory])
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{file_name(offset, 'snapshot')}"
 
     def segment_bases(self) -> list[int]:
         """Base offsets, rising."""

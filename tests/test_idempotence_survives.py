@@ -1,0 +1,106 @@
+"""What a leader knows of producers outlives settings, records, restarts and losses of power.
+
+Goal: a repetition of a stored batch is known for one, whatever happened since, and what was cut is
+known no more. Method: real brokers on the simulated disk, asked before and after; a follower whose
+log is cut, and whose power is gone before its directory was synced.
+"""
+
+from __future__ import annotations
+
+import pytest
+from brokers import FakeClock, LoseAll, batch, broker, client_of, doomed_node, new_node, settings
+from logkit import NOW_MS, TOPIC_ID, make_batch, reopen
+from replicakit import Place, sequenced, state
+
+from hightide.records import parse_header
+from hightide_broker.runtime.replica import Replica
+from hightide_broker.simulation.disk import SimDisk
+
+ME = 77
+DAYS_MS = 40 * 24 * 3600 * 1000
+FIRST = (ME, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"max.message.bytes": "100"},
+        {"segment.bytes": "1024"},
+        {"cleanup.policy": "compact"},
+        {"message.timestamp.before.max.ms": "0"},
+    ],
+    ids=lambda altered: next(iter(altered)),
+)
+async def test_what_is_stored_is_known_whatever_a_setting_says_by_now(altered):
+    """Whoever is refused cuts the batch in two, and sends both under other numbers."""
+    values, clock = [b"%d" % number * 100 for number in range(30)], FakeClock()
+    async with new_node(SimDisk(), settings(), clock) as node, client_of(node) as client:
+        await client.create()
+        sent = await client.send(batch(*values, producer=FIRST))
+        assert (await client.alter(altered)).error is None
+        clock.ms += 1000
+        again = await client.send(batch(*values, producer=FIRST))
+        assert (again.error, again.base_offset) == (None, sent.base_offset)
+        assert (await client.send(batch(*values, producer=(ME, 0, 30)))).error is not None
+        assert await client.values() == values
+
+
+@pytest.mark.parametrize("how", ["deleted", "old"])
+async def test_a_repetition_is_known_though_the_record_is_gone_and_the_broker_was_killed(how):
+    disk, clock = SimDisk(), FakeClock()
+    config = settings({"producer.id.expiration.ms": str(2 * DAYS_MS)})
+    async with doomed_node(disk, config, clock) as node, client_of(node) as client:
+        await client.create()
+        assert (await client.send(batch(b"a", b"b", producer=FIRST))).base_offset == 0
+        if how == "deleted":
+            await client.delete_records(-1)
+        else:
+            clock.ms += DAYS_MS
+            await node._housekeeping.look_once()
+        await client.send(batch(b"c"))
+        await node.replicas.checkpoint_recovery_points()
+        assert [record.offset for record in await client.read_all(2)] == [2]
+    disk.kill()
+    async with broker(disk, config, clock) as client:
+        assert (await client.send(batch(b"a", b"b", producer=FIRST))).base_offset == 0
+        assert (await client.send(batch(b"d", producer=(ME, 0, 2)))).base_offset == 3
+
+
+def test_what_was_cut_is_not_known_again_after_a_loss_of_power() -> None:
+    place = Place(segment_bytes=700, flush="synced")
+    place.answer(make_batch(base_offset=0, epoch=5), sequenced(1, 0), sequenced(2, 1))
+    place.answer(*[make_batch(base_offset=number, epoch=5) for number in range(3, 12)])
+    assert [offset for offset in place.log.snapshots() if offset > 2]
+    place.disk.sync_now([], [place.log.directory])
+    place.replica.become_follower(state(1, 6))
+    place.answer(diverging=(5, 2))
+    # As long as it was, so that the old snapshot would fit.
+    place.answer(make_batch(12, base_offset=2, epoch=6))
+    job = place.log.begin_sync()
+    assert job is not None
+    place.disk.sync_now(job.files, [])
+    place.disk.crash(LoseAll())
+    log = reopen(place.disk, recovery_point=2, clean=False, config=place.log.config)
+    replica = Replica(
+        "jade",
+        TOPIC_ID,
+        0,
+        config=place.replica.config,
+        log=log,
+        high_watermark=2,
+        inflated_max=1 << 20,
+    )
+    replica.rebuild_producers(now_ms=NOW_MS)
+    assert log.log_end == 14
+    assert replica.producers.check(parse_header(sequenced(0, 1))) is None
+    known = replica.producers.check(parse_header(sequenced(0, 0)))
+    assert known is not None
+    assert known.base_offset == 1
+
+
+def test_a_log_that_begins_anew_knows_no_producers() -> None:
+    place = Place(segment_bytes=200)
+    place.answer(*[sequenced(number, number) for number in range(4)])
+    place.log.truncate_fully(place.log.segment_bases()[-1])
+    place.replica.rebuild_producers(now_ms=NOW_MS)
+    assert len(place.replica.producers) == 0
