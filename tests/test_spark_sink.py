@@ -26,8 +26,9 @@ from pyspark.sql.types import (
 )
 from three_nodes import until
 
+from hightide import messages as m
 from hightide.blocking import Admin, Consumer
-from hightide.errors import ApiError, UsageError
+from hightide.errors import ApiError, RequestTimedOut, UsageError
 from hightide.messages import LATEST
 from hightide.partitioner import partition_for_key
 from hightide.spark.client import BlockingClient
@@ -333,3 +334,30 @@ def test_options_of_the_sink_are_read_and_others_refused():
         read_sink_options({**BOOTSTRAP, "topics": "t"})
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
         read_sink_options({"topic": "t"})
+
+
+class Standing(BlockingClient):
+    """A leader that has all rows of a task, and commits none of them."""
+
+    def __init__(self):
+        super().__init__("127.0.0.1:1")
+
+    def call_leader(self, topic, partition, request, **_):
+        state = m.ProducerState(
+            topic=topic,
+            partition=partition,
+            producer_epoch=0,
+            last_sequence=9,
+            last_offset=9,
+            high_watermark=0,
+        )
+        return m.DescribeProducersResponse(partitions=[state]), []
+
+
+def test_rows_that_are_stored_and_not_committed_are_not_there():
+    attempt, counts = Attempt("sink", 0, 0), {"orders": 1}
+    task = TaskWriter(Standing(), attempt, topic="orders", timeout_s=0.05, counts=counts)
+    values = pa.array([b"%d" % number for number in range(10)], pa.binary())
+    with pytest.raises(RequestTimedOut, match=r"committed is what lies below 0.*may be lost again"):
+        task.write(pa.record_batch({"value": values}))
+    assert task.stored_before == 0

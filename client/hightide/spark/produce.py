@@ -32,7 +32,7 @@ from hightide.arrow_rows import (
     topics_of,
 )
 from hightide.bulk import Cutter
-from hightide.errors import ApiError, ErrorCode, HightideError
+from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.spark.client import BlockingClient
 
 if TYPE_CHECKING:
@@ -214,7 +214,8 @@ class TaskWriter:
         )
 
     def _stored_in(self, where: Place, deadline: float) -> int:
-        """How many rows of this batch a leader has, all of them committed."""
+        """How many rows of this batch a leader has, all of them committed; raises `RequestTimedOut`
+        if they are not by the deadline."""
         if where not in self._stored:
             producer_id, epoch = self._attempt.producer
             question = m.ProducerQuestion(
@@ -227,8 +228,16 @@ class TaskWriter:
                 state: m.ProducerState = answer.partitions[0]
                 if state.producer_epoch > epoch:
                     raise self._superseded(where)
-                if state.last_offset < state.high_watermark or time.monotonic() > deadline:
+                if state.last_offset < state.high_watermark:
                     break
+                if time.monotonic() > deadline:
+                    raise RequestTimedOut(
+                        f"rows of batch {self._attempt.batch} are in {where[0]}-{where[1]} up to "
+                        f"offset {state.last_offset}, committed is what lies below "
+                        f"{state.high_watermark}: they may be lost again",
+                        elapsed_s=self._timeout_s,
+                        knob="deliveryTimeoutMs",
+                    )
                 time.sleep(0.01)
             is_ours = state.producer_epoch == epoch
             self._stored[where] = state.last_sequence + 1 if is_ours else 0
