@@ -20,6 +20,7 @@ from hightide_broker.core.partition_changes import Forgot, LogEnd
 from hightide_broker.core.partitions import Partitions
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.runtime import housekeeping
+from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.replicas import Replicas
 from hightide_broker.simulation import world
@@ -272,6 +273,11 @@ def the_names_of_new_files_are_not_made_durable():
         sync(self, files, [])
 
     return planted(SimDisk, "sync_now", files_only)
+
+
+@of_replicas
+def a_cut_leaves_what_was_called_durable():
+    return planted(Checkpoints, "lower_offsets", nothing)
 
 
 # -- compaction ----------------------------------------------------------------------------------

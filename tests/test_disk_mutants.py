@@ -28,6 +28,7 @@ NOTICED_BY = {
     "epochs_that_are_not_in_their_file_are_missed": 2,
     "what_was_synced_is_judged_by_todays_setting": 230,
     "a_watermark_that_was_not_on_disk_must_be_reached": 196,
+    "a_cut_leaves_what_was_called_durable": 40,
     "what_is_not_committed_is_compacted": 185,
     "what_compaction_writes_may_be_larger_than_readers_take": 37,
 }

@@ -17,6 +17,8 @@ from hightide_broker.storage.checkpoint import HIGH_WATERMARKS, read_offsets
 
 JUMP_MS = 20 * 60 * 1000
 """Less than what a broker lets a record's timestamp lie ahead."""
+CUT_LOOKS = 300
+"""Every 10 ms: has a leader that is back heard that it is none any more?"""
 
 
 class Faults:
@@ -61,6 +63,8 @@ class Faults:
             self._kinds.append((2, self._jump))
         if world.knobs.replicated:
             self._kinds += [(4, self._strike_partition_leader), (4, self._strand_partition_leader)]
+        if world.knobs.strikes_cut:
+            self._kinds.append((12, self._strike_whoever_cuts))
         if len(world.machines) > 1:
             self._kinds += [
                 (3, self._cut_one_way),
@@ -141,6 +145,22 @@ class Faults:
         machine = self._partition_leader()
         if machine is not None:
             self._isolate_one(machine)
+
+    async def _strike_whoever_cuts(self) -> None:
+        """A leader is stranded until another one leads; then it cuts what nobody copied, and dies
+        before it can keep how far it is."""
+        machine, ledger = self._partition_leader(), self._world.judge.ledger
+        if machine is None:
+            return
+        self._isolate_one(machine)
+        await trio.sleep(self._world.knobs.session_s + 1 + self._rng.random())
+        cuts = ledger.cuts
+        await self._heal()
+        for _ in range(CUT_LOOKS):
+            if ledger.cuts > cuts:
+                break
+            await trio.sleep(0.01)
+        await self._crash(machine, power=self._rng.random() < 0.5)
 
     async def _crash(self, machine: Machine, *, power: bool) -> None:
         power = power and self._may_lose_power(machine)

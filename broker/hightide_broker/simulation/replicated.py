@@ -134,6 +134,7 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
         alters_flush=alters_flush,
         loses_power=synced or alters_flush,
         thread_pause_s=draw_thread_pause(seed),
+        strikes_cut=random.Random(f"cut-{seed}").random() < 0.15,
         clock_jumps=fate > 0.5,
     ), topics
 

@@ -76,6 +76,8 @@ class Knobs:
     """Whether `flush` of topics is changed now and then; one machine only loses power then."""
     thread_pause_s: float = 0.0
     """How long worker threads take, at most; two of them may be at work at once."""
+    strikes_cut: bool = False
+    """Whether leaders are stranded, and die when they cut what they have alone."""
     clock_jumps: bool = False
     """Whether the wall clocks of machines jump."""
     clients: int = 2
