@@ -118,7 +118,7 @@ class World:
         if isinstance(request, q.AddVoterRequest):
             voters = node.up.adding(request, self.now)
         else:
-            voters = node.up.removing(request, self.now)
+            voters = node.up.removing(request, self.now - 2 * node.up.config.fetch_timeout_s)
         return [f"{node.id} {self._set_voters(node, voters)}", *self.tick(node)]
 
     def _step(self, node: Node, event: r.Event, asked: Asked | None) -> list[str]:

@@ -116,9 +116,10 @@ def test_what_each_replica_holds_is_told_and_where_its_log_ends(command):
     )
     code, said = command(cluster, *UNCLEAN)
     assert code == USAGE
-    assert f"orders:0: {WHY}. Records below the last known watermark, 6: " in said
+    assert f"orders:0: {WHY}. Committed were at least the records below the last known" in said
+    assert "watermark, 6; of them " in said
     for broker, held, end in ((1, 4, 9), (2, 4, 4), (3, 0, 7)):
-        assert f"broker {broker} {held} (its log ends at {end})" in said
+        assert f"broker {broker} has {held} (its log ends at {end})" in said
     assert cluster.elected == []
 
 
@@ -127,8 +128,8 @@ def test_a_replica_of_which_nothing_is_known_is_not_told_to_be_empty(command, si
     cluster = FakeAdmin(part(), b1=replica(end=5, watermark=5), b2=silent)
     code, said = command(cluster, *UNCLEAN, "--yes")
     assert code == 0
-    held = "broker 1 5 (its log ends at 5), broker 2 does not say, broker 3 does not say"
-    assert f"watermark, 5: {held}" in said
+    held = "broker 1 has 5 (its log ends at 5), broker 2 does not say, broker 3 does not say"
+    assert f"watermark, 5; of them {held}" in said
     assert cluster.elected == [([("orders", 0)], True)]
 
 

@@ -243,6 +243,38 @@ async def test_there_is_room_on_the_disk(disk, root):
     assert disk.free_bytes(root) > 1 << 20
 
 
+CHANGES = {
+    "make a file": lambda disk, path: disk.open(f"{path}/new", create=True),
+    "put a file in the place of one": lambda disk, path: disk.replace(f"{path}/a", b"mine"),
+    "rename": lambda disk, path: disk.rename(f"{path}/a", f"{path}/b"),
+    "remove": lambda disk, path: disk.remove(f"{path}/a"),
+    "remove a tree": lambda disk, path: disk.remove_tree(f"{path}/dir"),
+    "make a directory": lambda disk, path: disk.make_dirs(f"{path}/other"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_whoever_locked_a_directory_does_not_touch_one_that_took_its_name(disk, root, change):
+    """A process sleeps, its directory is moved away, and somebody begins anew in its place."""
+    here = f"{root}/here"
+    disk.make_dirs(f"{here}/dir")
+    kept = write(disk, f"{here}/a", b"old ")
+    lock = disk.lock(f"{here}/.lock")
+    disk.rename(here, f"{root}/away")
+    with pytest.raises(DiskError):
+        CHANGES[change](disk, here)
+    disk.make_dirs(f"{root}/next/dir")
+    write(disk, f"{root}/next/a", b"of another").close()
+    disk.rename(f"{root}/next", here)
+    with pytest.raises(DiskError, match="another directory has taken the place"):
+        CHANGES[change](disk, here)
+    assert disk.list(here) == ["a", "dir"]
+    assert disk.read_file(f"{here}/a") == b"of another"
+    lock.release()
+    CHANGES[change](disk, here)
+    kept.close()
+
+
 async def test_a_lock_is_held_once_until_it_is_released(disk, root):
     lock = disk.lock(f"{root}/.lock")
     with pytest.raises(LockHeld, match=r"in use|uses this data directory") as caught:

@@ -13,6 +13,7 @@ from quorum_story import QuorumStory, tell
 from small_worlds import in_world, others, outcome, until, until_led
 
 from hightide import quorum_messages as q
+from hightide.errors import ErrorCode
 from hightide_broker.core.roles import Role
 
 
@@ -56,6 +57,27 @@ def test_who_removes_the_leader_is_told_that_it_is_done():
         assert not isinstance(answer, Exception), answer
         successor = await until(lambda: world.leader() if world.leader() != leader else None)
         assert leader.id not in successor.node.quorum.core.membership.voters
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.3, 3.0])
+def test_nobody_is_removed_whose_vote_is_needed_since_another_voter_died_just_now(pause_s):
+    """Two of three would be left to decide, one of them dead; for good, if its disk is gone."""
+
+    async def body(world):
+        leader = await until_led(world)
+        await until(lambda: leader.node.quorum.core.membership.is_recorded)
+        dead, needed = others(world, leader)
+        await dead.crash(power=False)
+        await trio.sleep(pause_s)
+        request = q.RemoveVoterRequest(id=needed.id)
+        answer = await outcome(leader.node.channel.ask, request)
+        assert answer.code is ErrorCode.INVALID_REQUEST, answer
+        assert "nothing could be decided any more" in str(answer)
+        # The dead one may go, and be let in again: the two others decide.
+        answer = await outcome(leader.node.channel.ask, q.RemoveVoterRequest(id=dead.id))
+        assert not isinstance(answer, Exception), answer
 
     in_world(body)
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 RESERVE_BYTES = 4 << 20
 """Enough for thousands of elections on a disk that data has filled."""
+OTHER_DIRECTORY = "another directory has taken the place of the one that this process locked"
 
 
 class DiskError(Exception):
@@ -158,5 +159,6 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def lock(self, path: str) -> Lock:
-        """Take a lock file; raises `LockHeld`."""
+        """Take a lock file; raises `LockHeld`. Nothing is made, renamed or removed by name in a
+        directory that took the place of the lock's while that is held: `DiskError`."""
         ...

@@ -91,9 +91,10 @@ def up(
             facts = node.facts()
             address = f"{facts.get('host')}:{facts.get('port')}"
             say(f"already running: process {node.pid()} serves {address}")
+    _check_replaced(plan, replaced)
     if not missing:
         raise click.exceptions.Exit(CONFLICT)
-    _replace_directories(plan, replaced)
+    format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
     processes = {
         node: start_node(
             node,
@@ -127,20 +128,26 @@ def up(
         raise
 
 
-def _replace_directories(plan: Plan, replaced: tuple[int, ...]) -> None:
-    """Make the directories of nodes that lost theirs anew; they begin as strangers."""
+def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
+    """Raise `UsageError` unless the directories of these nodes may be made anew."""
     nodes = {node.node: node for node in plan.processes}
     for number in replaced:
         node = nodes.get(number)
         if node is None:
             raise click.UsageError(f"--replace {number}: the cluster has nodes {sorted(nodes)}")
-        if (node.directory / "meta.properties").exists():
+        if pid := node.pid():
             raise click.UsageError(
-                f"--replace {number}: {node.directory} is there and formatted; move it away first, "
-                f"if the node is to begin anew without what is in it"
+                f"--replace {number}: it runs, as process {pid}; stop it first: "
+                f"hightide down --data {node.data} --node {number}"
             )
-    _check_majority(plan, replaced)
-    format_nodes(plan, [nodes[number] for number in replaced], joining=True)
+        if node.is_formatted:
+            raise click.UsageError(
+                f"--replace {number}: {node.directory} is there and formatted. If an earlier "
+                f"--replace made it, start the node; `hightide quorum replace {number}` has it "
+                f"vote. If it is to begin anew without what is in it, move it away first"
+            )
+    if replaced:
+        _check_majority(plan, replaced)
 
 
 def _check_majority(plan: Plan, replaced: tuple[int, ...]) -> None:
@@ -148,8 +155,9 @@ def _check_majority(plan: Plan, replaced: tuple[int, ...]) -> None:
     from hightide_broker.core.peer import majority_of
 
     controllers = [node.node for node in plan.processes if "controller" in node.roles]
-    left = [node for node in controllers if node not in replaced]
-    if len(left) < len(controllers) and len(left) < majority_of(len(controllers)):
+    there = {node.node for node in plan.processes if node.is_formatted}
+    left = [node for node in controllers if node in there]
+    if len(left) < majority_of(len(controllers)):
         raise click.UsageError(
             f"--replace {' '.join(map(str, replaced))}: of the controllers {controllers} only "
             f"{left} would be left, and a majority has to admit a new one: restore the directories "

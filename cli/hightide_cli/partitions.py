@@ -141,14 +141,15 @@ async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str
             whole = {b: found[b] for b in known.replicas if b in found and not found[b].error}
             watermark = max((info.high_watermark for info in whole.values()), default=0)
             held = [
-                f"broker {b} {max(min(info.log_end_offset, watermark) - info.log_start_offset, 0)} "
+                f"broker {b} has "
+                f"{max(min(info.log_end_offset, watermark) - info.log_start_offset, 0)} "
                 f"(its log ends at {info.log_end_offset})"
                 for b, info in whole.items()
             ]
             held += [f"broker {b} does not say" for b in known.replicas if b not in whole]
             lines.append(
-                f"{topic.topic}:{known.partition}: {known.message}. Records below the last known "
-                f"watermark, {watermark}: {', '.join(held)}"
+                f"{topic.topic}:{known.partition}: {known.message}. Committed were at least the "
+                f"records below the last known watermark, {watermark}; of them {', '.join(held)}"
             )
     return lines
 

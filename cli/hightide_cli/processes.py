@@ -60,6 +60,11 @@ class NodeProcess:
     def ready_file(self) -> Path:
         return self.data / "run" / f"{self.name}.json"
 
+    @property
+    def is_formatted(self) -> bool:
+        """Whether its data directory is there."""
+        return (self.directory / "meta.properties").exists()
+
     def facts(self) -> dict[str, Any]:
         """What the node wrote when it began to serve; empty if it never did."""
         return _read_json(self.ready_file)

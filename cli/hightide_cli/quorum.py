@@ -90,7 +90,11 @@ def add(node: str, bootstrap: str, output: str, timeout_s: float) -> None:
 @click.argument("node", type=int, metavar="ID")
 @client_options
 def remove(node: int, bootstrap: str, output: str, timeout_s: float) -> None:
-    """Let a controller vote no more. The others must be a majority without it."""
+    """Let a controller vote no more.
+
+    A majority of the others must be there. Of two that are left both are needed: one that fails
+    then stops the cluster, and if its disk is gone, for good.
+    """
     directory = ask(bootstrap, timeout_s, lambda admin: admin.remove_voter(node))
     say(f"node {node} with directory {directory} does not vote any more")
 

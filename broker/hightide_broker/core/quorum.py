@@ -178,20 +178,24 @@ class Quorum(Elector):
             )
         return voters
 
-    def removing(self, request: q.RemoveVoterRequest, now: float) -> tuple[Voter, ...]:
-        """The voters without one, if a majority of them keeps up; raises `Refused`."""
+    def has_heard_all_but(self, node: int, since: float) -> bool:
+        """Whether every other voter fetched since then."""
+        return all(peer.heard_at >= since for peer in self._peers.values() if peer.id != node)
+
+    def removing(self, request: q.RemoveVoterRequest, since: float) -> tuple[Voter, ...]:
+        """The voters without one, if a majority of them fetched since then; raises `Refused`."""
         self._check_changeable()
         left = self.membership.without(request.id, request.directory)
         silent = [
             voter.id
             for voter in left
-            if voter.id in self._peers and self._is_silent(self._peers[voter.id], now)
+            if voter.id in self._peers and self._peers[voter.id].heard_at < since
         ]
         if len(left) - len(silent) < majority_of(len(left)):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"without node {request.id} the voters {silent} would have to decide, which have "
-                f"not been heard of lately: nothing could be decided any more",
+                f"without node {request.id} the voters {silent} would have to decide, which are "
+                f"not heard of: nothing could be decided any more",
             )
         return left
 

@@ -171,11 +171,14 @@ class ControllerShell:
         Raises `Refused`: NOT_CONTROLLER where or when this node is not active, REQUEST_TIMED_OUT
         when the changes do not commit in time.
         """
+        since = trio.current_time()
+        if isinstance(request, q.RemoveVoterRequest):
+            await self._quorum.hear_all_but(request.id, since)
         if self._active is None:
             raise not_controller(self._quorum.leader)
         term = self._active.term
         try:
-            decision = self._decide(self._active.core, request)
+            decision = self._decide(self._active.core, request, since)
         except Refused as refusal:
             # It, too, may come from what is not committed yet.
             await self._committed(term, "refused")
@@ -218,7 +221,8 @@ class ControllerShell:
             active.image.replay(change, first + number)
         return first
 
-    def _decide(self, core: Controller, request: m.Message) -> Decision:
+    def _decide(self, core: Controller, request: m.Message, since: float) -> Decision:
+        """What becomes of a request that came at `since`; raises `Refused`."""
         new_id: Callable[[], str] = partial(random_id, self._random)
         now = trio.current_time()
         match request:
@@ -246,7 +250,7 @@ class ControllerShell:
                 return Decision([SetVoters(voters=voters)], reply)
             case q.RemoveVoterRequest():
                 directory = self._quorum.core.membership.directory_of(request.id)
-                voters = self._quorum.core.removing(request, now)
+                voters = self._quorum.core.removing(request, since)
                 return Decision(
                     [SetVoters(voters=voters)], q.RemoveVoterResponse(directory=directory)
                 )

@@ -18,12 +18,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from hightide.records import Buffer
-from hightide_broker.ports import RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.runtime.one_at_a_time import OneAtATime
 
 T = TypeVar("T")
 
@@ -41,6 +43,35 @@ def _mapped(path: str, operation: str) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         raise DiskError(path, operation, why, full=error.errno in _FULL) from error
+
+
+class _Tenancy:
+    """The directories that this process has locked, each held open so that no other one can be
+    taken for it: while a process sleeps, a volume may be mounted over its directory, or another one
+    have its name. What is there then is somebody else's."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[str, os.stat_result]] = {}
+
+    def begin(self, directory: str) -> int:
+        """It is this process's now; what `end` wants. Raises `OSError`."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._held[descriptor] = directory, os.fstat(descriptor)
+        return descriptor
+
+    def end(self, descriptor: int) -> None:
+        del self._held[descriptor]
+        os.close(descriptor)
+
+    def check(self, path: str) -> None:
+        """Raise `OSError` if a path leads into a directory that has taken another one's place."""
+        found = [
+            os.path.samestat(os.stat(directory), mine)
+            for directory, mine in list(self._held.values())
+            if path.startswith(f"{directory}/")
+        ]
+        if found and not any(found):
+            raise OSError(errno.ESTALE, OTHER_DIRECTORY)
 
 
 class RealFile:
@@ -136,8 +167,9 @@ class _Descriptors:
     """Open descriptors by file, bounded; worker threads use it too, hence the lock and the
     counts."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, check: Callable[[str], None]) -> None:
         self._limit = limit
+        self._check = check
         self._open: OrderedDict[RealFile, _Open] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -147,6 +179,7 @@ class _Descriptors:
         with self._lock:
             entry = self._open.get(file)
             if entry is None:
+                self._check(file.path)
                 entry = _Open(os.open(file.path, os.O_RDWR | os.O_CLOEXEC))
                 self._open[file] = entry
                 self._evict()
@@ -182,34 +215,13 @@ class _Descriptors:
 class RealLock:
     """A locked file; implements `ports.Lock`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, end: Callable[[], None]) -> None:
         self._descriptor = descriptor
+        self._end = end
 
     def release(self) -> None:
         os.close(self._descriptor)
-
-
-class _OneAtATime:
-    """A lock for each path that somebody replaces now: all use one temporary name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._paths: dict[str, tuple[threading.Lock, int]] = {}
-
-    @contextmanager
-    def of(self, path: str) -> Iterator[None]:
-        """Be alone with a path for the block."""
-        with self._lock:
-            lock, users = self._paths.get(path, (threading.Lock(), 0))
-            self._paths[path] = (lock, users + 1)
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                _, users = self._paths.pop(path)
-                if users > 1:
-                    self._paths[path] = (lock, users - 1)
+        self._end()
 
 
 def raise_open_files_limit() -> int:
@@ -297,40 +309,48 @@ class RealDisk:
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._descriptors = _Descriptors(max(min(open_files_max, soft // 2), 16))
-        self._replacing = _OneAtATime()
+        self._tenancy = _Tenancy()
+        limit = max(min(open_files_max, soft // 2), 16)
+        self._descriptors = _Descriptors(limit, self._tenancy.check)
+        self._replacing = OneAtATime()
         self._reserve = _Reserve()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        with _mapped(path, "open"):
+        with self._changing(path, "open") if create else _mapped(path, "open"):
             if create and not os.path.exists(path):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
             return RealFile(self._descriptors, path, os.stat(path).st_size)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except OSError as error:
+            if isinstance(error, PermissionError):  # it may be there
+                raise DiskError(path, "look", str(error.strerror)) from error
+            return False
+        return True
 
     def list(self, path: str) -> list[str]:
         with _mapped(path, "list"):
             return sorted(os.listdir(path))
 
     def make_dirs(self, path: str) -> None:
-        with _mapped(path, "mkdir"):
+        with self._changing(path, "mkdir"):
             _make_durable_dirs(path)
 
     def rename(self, old: str, new: str) -> None:
-        with _mapped(old, "rename"):
+        with self._changing(old, "rename"):
             os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        with _mapped(path, "remove"):
+        with self._changing(path, "remove"):
             try:
                 os.remove(path)
             except FileNotFoundError:
                 return
 
     def remove_tree(self, path: str) -> None:
-        with _mapped(path, "remove"):
+        with self._changing(path, "remove"):
             try:
                 shutil.rmtree(path)
             except FileNotFoundError:
@@ -342,7 +362,7 @@ class RealDisk:
 
     def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
         temporary = f"{path}.tmp"
-        with _mapped(path, "replace"), self._replacing.of(path):
+        with self._changing(path, "replace"), self._replacing.of(path):
             if unless is not None and unless():
                 return
             try:
@@ -387,7 +407,14 @@ class RealDisk:
             raise LockHeld(path, "lock", why) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        return RealLock(descriptor)
+        begun = self._tenancy.begin(os.path.dirname(path) or ".")
+        return RealLock(descriptor, partial(self._tenancy.end, begun))
+
+    @contextmanager
+    def _changing(self, path: str, operation: str) -> Iterator[None]:
+        with _mapped(path, operation):
+            self._tenancy.check(path)
+            yield
 
 
 def _flock_soon(descriptor: int) -> None:

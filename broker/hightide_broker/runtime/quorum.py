@@ -54,6 +54,8 @@ from hightide_broker.storage.sync_job import SyncJob
 log = logging.getLogger("hightide.quorum")
 
 FETCH_WAIT_MS_MAX = 60_000
+HEARING_LOOKS = 20
+"""In the time that a fetch waits."""
 SNAPSHOT_PIECE_BYTES_MAX = 8 << 20
 
 
@@ -290,6 +292,14 @@ class QuorumDriver:
     def go_offline(self, why: str) -> None:
         """The metadata cannot be promised any more."""
         raise MetadataFailed(why)
+
+    async def hear_all_but(self, node: int, since: float) -> None:
+        """Until every other voter fetched since then, or had the time to twice over."""
+        pause_s = self.core.config.fetch_wait_ms / 1000 / HEARING_LOOKS
+        for _ in range(2 * HEARING_LOOKS):
+            if self.core.has_heard_all_but(node, since):
+                return
+            await trio.sleep(pause_s)
 
     # -- asking others ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import trio
 import trio.lowlevel
 
 from hightide.ports import Random
-from hightide_broker.ports import RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
 from hightide_broker.simulation.disk_files import SimFile, SimLock
 from hightide_broker.simulation.disk_inodes import (
     A_DIRECTORY,
@@ -66,7 +66,8 @@ class SimDisk:
         self._spends_reserve = False
         self._emptied = 0
         """Directories so far; no two are emptied in the same order."""
-        self._locked: list[Inode] = []
+        self._locked: dict[Inode, tuple[str, Directory]] = {}
+        """Lock files, each with its directory."""
         self._failures: dict[tuple[str, str], str] = {}
         self._failures_once: list[tuple[str, str, str]] = []
 
@@ -182,6 +183,8 @@ class SimDisk:
     # -- ports.Disk ------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
+        if create:
+            self._check_tenancy(path, "open")
         inode = self._made_file(path) if create else self.inode(path, "open")
         return SimFile(self, path, inode)
 
@@ -196,6 +199,7 @@ class SimDisk:
         return sorted(self._directory(path, "list").entries)
 
     def make_dirs(self, path: str) -> None:
+        self._check_tenancy(path, "mkdir")
         place, names = self._start(path), names_in(path)
         for number, name in enumerate(names, 1):
             node = entry(place, name, path, "mkdir")
@@ -211,6 +215,7 @@ class SimDisk:
             place = node
 
     def rename(self, old: str, new: str) -> None:
+        self._check_tenancy(old, "rename")
         source, name = self._place(old, "rename")
         target, new_name = self._place(new, "rename", named=old)
         node = entry(source, name, old, "rename")
@@ -229,6 +234,7 @@ class SimDisk:
             source.change({name: None})
 
     def remove(self, path: str) -> None:
+        self._check_tenancy(path, "remove")
         node = self._if_there(path, "remove")
         if isinstance(node, Directory):
             raise DiskError(path, "remove", A_DIRECTORY)
@@ -238,6 +244,7 @@ class SimDisk:
             place.change({name: None})
 
     def remove_tree(self, path: str) -> None:
+        self._check_tenancy(path, "remove")
         node = self._if_there(path, "remove")
         if isinstance(node, Inode):
             raise DiskError(path, "remove", NO_DIRECTORY)
@@ -254,6 +261,7 @@ class SimDisk:
         if unless is not None and unless():
             return
         self.fail_if_told(path, "replace")
+        self._check_tenancy(path, "replace")
         place, name = self._place(path, "replace")
         require_short(name + TEMPORARY_SUFFIX, path, "replace")
         there = place.entries.get(name)
@@ -327,7 +335,8 @@ class SimDisk:
         inode = self._made_file(path)
         if inode.holder is not None:
             raise LockHeld(path, "lock", "it is in use")
-        self._locked = [each for each in self._locked if each.holder] + [inode]
+        directory = directory_of(path)
+        self._locked[inode] = directory, self._directory(directory, "lock")
         return SimLock(inode)
 
     # -- paths -----------------------------------------------------------------------------------
@@ -362,6 +371,16 @@ class SimDisk:
         """The directory that a path's last name is in or would be, and that name."""
         place = self._directory(directory_of(path), operation, named=named or path)
         return place, names_in(path)[-1]
+
+    def _check_tenancy(self, path: str, operation: str) -> None:
+        """Another directory may have the name of one that is locked."""
+        found = [
+            self._directory(directory, operation, named=path) is mine
+            for inode, (directory, mine) in self._locked.items()
+            if inode.holder is not None and path.startswith(f"{directory}/")
+        ]
+        if found and not any(found):
+            raise DiskError(path, operation, OTHER_DIRECTORY)
 
     def _made_file(self, path: str) -> Inode:
         """The file of a path, an empty one if there is none."""
