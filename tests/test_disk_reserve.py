@@ -56,6 +56,19 @@ def test_what_is_set_aside_comes_to_an_end_and_is_set_aside_again(full):
     assert is_refused(full)
 
 
+def test_the_reserve_of_another_directory_of_that_name_is_not_touched(tmp_path, monkeypatch):
+    disk, here = RealDisk(), tmp_path / "here"
+    here.mkdir()
+    disk.keep_reserve(f"{here}/.reserve")
+    here.rename(tmp_path / "away")
+    here.mkdir()
+    (here / ".reserve").write_bytes(b"of another")
+    monkeypatch.setattr(real, "_free_bytes", lambda _: 0)
+    with disk.reserve():
+        assert (tmp_path / "away/.reserve").stat().st_size == 0
+    assert (here / ".reserve").read_bytes() == b"of another"
+
+
 def test_without_a_reserve_a_full_disk_is_full():
     disk = SimDisk(capacity=10)
     with pytest.raises(DiskError), disk.reserve():

@@ -10,11 +10,15 @@ from __future__ import annotations
 import pytest
 from brokers import FakeClock, LoseAll, batch, broker, client_of, doomed_node, new_node, settings
 from logkit import NOW_MS, TOPIC_ID, make_batch, reopen
+from mutants import planted
 from replicakit import Place, sequenced, state
 
+from hightide import messages as m
 from hightide.records import parse_header
+from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.log import Log
 
 ME = 77
 DAYS_MS = 40 * 24 * 3600 * 1000
@@ -96,6 +100,33 @@ def test_what_was_cut_is_not_known_again_after_a_loss_of_power() -> None:
     known = replica.producers.check(parse_header(sequenced(0, 0)))
     assert known is not None
     assert known.base_offset == 1
+
+
+def test_what_is_known_lies_where_a_segment_begins_also_before_a_gap() -> None:
+    """The leader's log has gaps, as compaction leaves them."""
+    place = Place(segment_bytes=200)
+    place.answer(*[sequenced(5 * number, number) for number in range(8)])
+    assert len(place.log.snapshots()) > 1
+    assert place.log.snapshots() == place.log.segment_bases()[1:]
+
+
+def no_room(log: Log, offset: int, data: bytes) -> None:
+    raise DiskError(log.directory, "replace", "No space left on device", full=True)
+
+
+async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_producers() -> None:
+    disk, clock = SimDisk(), FakeClock()
+    async with doomed_node(disk, settings(), clock) as node, client_of(node) as client:
+        await client.create(configs={"retention.ms": "1000"})
+        await client.send(batch(b"a", producer=FIRST))
+        clock.ms += DAYS_MS
+        with planted(Log, "write_snapshot", no_room):
+            await node._housekeeping.look_once()
+        assert await client.values() == [b"a"]
+        await client.send(batch(b"b", producer=(ME, 0, 1), times=[clock.ms]))
+        clock.ms += DAYS_MS
+        await node._housekeeping.look_once()
+        assert (await client.offset(m.EARLIEST)).offset == 2
 
 
 def test_a_log_that_begins_anew_knows_no_producers() -> None:

@@ -321,6 +321,21 @@ async def test_a_commit_takes_its_turn_after_those_in_the_background():
 
 
 @virtual
+async def test_a_commit_is_not_undone_by_an_automatic_one_that_was_due_before():
+    async with site() as at, at.client() as client:
+        await send_t(at, 16)
+        async with at.consumer(auto_commit_interval_ms=50, max_poll_records=1) as consumer:
+            await take(consumer, 1)
+            for offset in range(2, 16):
+                await trio.sleep(1)
+                # With this call what was there before is committed, and the next one is given.
+                assert len(await consumer.poll(timeout_ms=1000)) == 1
+                await consumer.commit({("t", 0): offset})
+                await trio.sleep(0.02)
+                assert await client.committed() == {("t", 0): offset}
+
+
+@virtual
 async def test_a_commit_that_is_given_up_in_the_line_lets_nobody_go_early():
     outcomes = []
     async with site() as at:

@@ -99,11 +99,13 @@ def test_a_batch_may_be_as_large_as_a_segment_and_no_larger():
     assert_refused("RECORD_LIST_TOO_LARGE", data, {"segment.bytes": str(len(data) - 1)})
 
 
-def test_size_is_judged_before_content():
-    junk = b"\xff" * 2000
-    assert_refused("MESSAGE_TOO_LARGE", junk, {"max.message.bytes": "1999"})
-    assert_refused("RECORD_LIST_TOO_LARGE", junk, {"segment.bytes": "1999"})
-    assert_refused("CORRUPT_MESSAGE", junk)
+def test_size_is_judged_before_content_and_damage_before_both():
+    junk, large = b"\xff" * 2000, bytearray(good())
+    large += bytes(2000 - len(large))
+    patched(large, 8, ">i", 2000 - 12)
+    assert_refused("CORRUPT_MESSAGE", junk, {"max.message.bytes": "1999"})
+    assert_refused("MESSAGE_TOO_LARGE", large, {"max.message.bytes": "1999"})
+    assert_refused("RECORD_LIST_TOO_LARGE", large, {"segment.bytes": "1999"})
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -97,7 +97,10 @@ class Rebalancer:
                 self._nursery.start_soon(self._rebalance, leaving)
         elif now >= self._commit_at:
             self._commit_at = now + (self._auto_commit_s or 0)
-            self._nursery.start_soon(self._commit_quietly, self.positions())
+            try:
+                self.commit_async(self._news(self.positions()), None)
+            except HightideError as error:
+                self._tell_outcome(error, None)
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -275,12 +278,14 @@ class Rebalancer:
 
     async def _commit_quietly(self, positions: Positions) -> None:
         """What was not kept yet; a refusal is told, and the records may be read again."""
-        news = {w: p for w, p in positions.items() if self._kept.get(w) != p}
         try:
-            await self.commit(news)
+            await self.commit(self._news(positions))
         except HightideError as error:
-            if self._on_retry is not None:
-                self._on_retry(error)
+            self._tell_outcome(error, None)
+
+    def _news(self, positions: Positions) -> Positions:
+        """What was not kept yet."""
+        return {w: p for w, p in positions.items() if self._kept.get(w) != p}
 
     async def close(self, *, failed: bool) -> None:
         """Commit what was handed out, but not what was being worked on when it `failed`; leave."""

@@ -250,58 +250,55 @@ def _put(path: str, temporary: str, data: bytes) -> None:
         raise
 
 
-def _free_bytes(path: str) -> int:
+def _free_bytes(path: str | int) -> int:
     facts = os.statvfs(path)
     return facts.f_bavail * facts.f_frsize
 
 
 class _Reserve:
     """A file that holds room, and is emptied for as long as there is no other; worker threads use
-    it, too. What cannot be done about it is left: it is no worse than to have none."""
+    it, too. It is held open: another one of its name is not this process's. What cannot be done
+    about it is left: it is no worse than to have none."""
 
     def __init__(self) -> None:
-        self._path = ""
+        self._descriptor: int | None = None
         self._is_short = False
         self._lock = threading.RLock()
 
     @property
     def is_kept(self) -> bool:
         """Whether there is such a file."""
-        return bool(self._path)
+        return self._descriptor is not None
 
     def keep(self, path: str) -> None:
-        with self._lock:
-            self._path = path
-            self._fill()
+        with self._lock, suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            weakref.finalize(self, os.close, descriptor)
+            self._descriptor = descriptor
+            self._fill(descriptor)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         with self._lock:
-            if self.is_kept and self._free_bytes() < RESERVE_BYTES:
+            descriptor = self._descriptor
+            if descriptor is not None and _free_bytes(descriptor) < RESERVE_BYTES:
                 with suppress(OSError):
-                    os.truncate(self._path, 0)
+                    os.ftruncate(descriptor, 0)
                 self._is_short = True
             try:
                 yield
             finally:
-                if self._is_short:
-                    self._fill()
+                if descriptor is not None and self._is_short:
+                    self._fill(descriptor)
 
-    def _fill(self) -> None:
+    def _fill(self, descriptor: int) -> None:
         """As large as it is to be, or as there is room for."""
         self._is_short = True
         with suppress(OSError):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                size = min(RESERVE_BYTES, os.fstat(descriptor).st_size + self._free_bytes())
-                if size:
-                    os.posix_fallocate(descriptor, 0, size)
-                self._is_short = size < RESERVE_BYTES
-            finally:
-                os.close(descriptor)
-
-    def _free_bytes(self) -> int:
-        return _free_bytes(os.path.dirname(self._path) or ".")
+            size = min(RESERVE_BYTES, os.fstat(descriptor).st_size + _free_bytes(descriptor))
+            if size:
+                os.posix_fallocate(descriptor, 0, size)
+            self._is_short = size < RESERVE_BYTES
 
 
 class RealDisk:
@@ -399,15 +396,20 @@ class RealDisk:
         with _mapped(path, "open"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
+            begun = self._tenancy.begin(os.path.dirname(path) or ".")
+        except OSError as error:
+            os.close(descriptor)
+            raise DiskError(path, "lock", str(error)) from error
+        try:
             _flock_soon(descriptor)
         except OSError as error:
+            self._tenancy.end(begun)
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             why = f"process {owner} uses this data directory" if owner else "it is in use"
             raise LockHeld(path, "lock", why) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        begun = self._tenancy.begin(os.path.dirname(path) or ".")
         return RealLock(descriptor, partial(self._tenancy.end, begun))
 
     @contextmanager

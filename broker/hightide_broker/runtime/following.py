@@ -133,7 +133,7 @@ class Following:
         except UnexpectedAppendOffset as error:
             raise CorruptBatch(str(error)) from error
         if found.segment_count != segments_before:
-            replica.rolled(header.base_offset)
+            replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)
 
     def _cut(self, replica: Replica, step: Truncate | StartAnew) -> Step:

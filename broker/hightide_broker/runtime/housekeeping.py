@@ -135,10 +135,11 @@ class Housekeeping:
             retention_ms=config.number("retention.ms") if config.is_deleted and leads else -1,
             retention_bytes=config.number("retention.bytes") if config.is_deleted and leads else -1,
         )
+        # What is known of producers outlives their records.
+        if count == replica.log.segment_count and not replica.roll():
+            count -= 1
         if count == 0:
             return 0
-        if count == replica.log.segment_count:
-            replica.roll()  # what is known of producers outlives their records
         renamed = replica.log.delete_segments(count)
         log.info(
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start

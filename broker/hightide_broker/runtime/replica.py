@@ -313,12 +313,13 @@ class Replica:
         self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
 
-    def roll(self) -> None:
-        """Close the active segment; raises `DiskError`."""
-        self.rolled(self.log.roll())
+    def roll(self) -> bool:
+        """Close the active segment; whether the producers are kept. Raises `DiskError`."""
+        return self.rolled(self.log.roll())
 
-    def rolled(self, base: int) -> None:
-        """A segment begins at `base`: keep the producers beside it; it is to be synced."""
+    def rolled(self, base: int) -> bool:
+        """A segment begins at `base`: keep the producers beside it, if that can be done; it is to
+        be synced."""
         self.needs_sync = True
         try:
             self.log.write_snapshot(base, self.producers.snapshot())
@@ -326,6 +327,8 @@ class Replica:
             # A missing snapshot costs a longer replay, nothing else.
             if not error.full:
                 self.go_offline(str(error))
+            return False
+        return True
 
     def _storage_refusal(self, error: DiskError) -> Refused:
         if error.full:

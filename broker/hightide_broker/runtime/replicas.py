@@ -35,7 +35,7 @@ from hightide_broker.runtime.replica import Replica, advice
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.watermark import Watermark
 from hightide_broker.runtime.witness import Witness
-from hightide_broker.storage.aside import DELETE, doom, is_partition, set_aside
+from hightide_broker.storage.aside import clear_away, doom
 from hightide_broker.storage.checkpoint import TopicPartition
 from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.storage.sync_job import carry_out
@@ -243,20 +243,14 @@ class Replicas:
                     self._follow_state(self._by_name[(topic.name, number)], state)
         self.checkpoints.forget_all_but(self._by_name)
         ours = {METADATA_DIRECTORY, *(replica.name for replica in self)}
-        for name in self._disk.list(self.directory):
-            path = f"{self.directory}/{name}"
-            if name.endswith(DELETE):
-                self._doomed[path] = None
-            elif name not in ours and is_partition(self._disk, self.directory, name):
-                aside = set_aside(self._disk, self.directory, name)
-                log.warning("%s belongs to no topic of this cluster, set aside: %s", path, aside)
+        self._doomed |= dict.fromkeys(clear_away(self._disk, self.directory, ours))
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
         self._see_brokers(image)
-        removed = [change.topic_id for change in changes if isinstance(change, RemoveTopic)]
-        for topic_id in removed:
-            await self._remove_topic(topic_id)
+        removed = {change.topic_id for change in changes if isinstance(change, RemoveTopic)}
+        if removed:
+            await self._remove_topics(removed)
         touched: dict[tuple[str, int], None] = {}
         for change in changes:
             if (
@@ -381,40 +375,44 @@ class Replicas:
         )
         if opened.is_starved:
             self._starved[(topic.name, number)] = must_reach
-        if replica.offline:
-            replica.tell(replica)
-            return replica
         try:
-            replica.rebuild_producers(now_ms=self._clock.now_ms())
+            if not replica.offline:
+                replica.rebuild_producers(now_ms=self._clock.now_ms())
         except SegmentDamage as damage:
             # What lies below the recovery point was not looked at when the log was opened.
-            replica.go_offline(advice(damage), damaged=True)
+            replica.offline, replica.is_damaged = advice(damage), True
         except DiskError as error:
-            replica.go_offline(str(error))
+            replica.offline = str(error)
+        if replica.offline:
+            replica.tell(replica)
         return replica
 
-    async def _remove_topic(self, topic_id: str) -> None:
-        """Stop serving a deleted topic; its directories go later."""
+    async def _remove_topics(self, topic_ids: set[str]) -> None:
+        """Stop serving deleted topics; their directories go later."""
         # Nobody may be at work in directories that are about to be renamed.
-        await self.at_work.end(*self._of_topic(topic_id))
-        gone = self._of_topic(topic_id)
+        await self.at_work.end(*self._of_topics(topic_ids))
+        gone = self._of_topics(topic_ids)
         why = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         for key, replica in gone.items():
             del self._by_name[key]
             replica.resign(replica.leader_epoch, why)
-            if not replica.offline:
-                replica.log.close()
+            replica.close_log()
             replica.offline = "the topic was deleted"
         try:
             # Before the directories go: the next topic of this name is not held to these offsets.
-            self.checkpoints.forget_all_but(self._by_name)
-            for replica in gone.values():
-                self._doomed[doom(self._disk, self.directory, replica.name, topic_id)] = None
+            left = frozenset(self._by_name)
+            await self._disk.in_thread(partial(self.checkpoints.forget_all_but, left))
         except DiskError as error:
-            log.error("deleting topic %s failed, its data is left behind: %s", topic_id, error)
+            log.warning("what was kept of deleted topics goes later: %s", error)
+        for replica in gone.values():
+            try:
+                path = doom(self._disk, self.directory, replica.name, replica.topic_id)
+                self._doomed[path] = None
+            except DiskError as error:
+                log.error("deleting %s failed, it is left behind: %s", replica.name, error)
 
-    def _of_topic(self, topic_id: str) -> dict[TopicPartition, Replica]:
-        return {key: each for key, each in self._by_name.items() if each.topic_id == topic_id}
+    def _of_topics(self, topic_ids: set[str]) -> dict[TopicPartition, Replica]:
+        return {key: each for key, each in self._by_name.items() if each.topic_id in topic_ids}
 
     async def remove_doomed(self) -> None:
         """Delete the directories of deleted topics."""

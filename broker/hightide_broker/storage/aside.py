@@ -8,14 +8,18 @@ LogManager.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Container
 from itertools import count
 
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import (
     PARTITION_METADATA,
     MalformedCheckpoint,
     read_partition_metadata,
 )
+
+log = logging.getLogger("hightide.replicas")
 
 NAME_BYTES_MAX = 255
 """Of one name in a directory, on every file system in use."""
@@ -34,6 +38,24 @@ def set_aside(disk: Disk, directory: str, name: str) -> str:
     except MalformedCheckpoint:
         topic_id = None
     return _rename(disk, directory, name, f"{topic_id or 'damaged'}-stray")
+
+
+def clear_away(disk: Disk, directory: str, ours: Container[str]) -> list[str]:
+    """Set aside the partitions in a data directory that are not `ours`; what is left of deleted
+    ones, to be removed. What cannot be looked at is nothing that a broker made, and left alone."""
+    doomed = []
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        if name.endswith(DELETE):
+            doomed.append(path)
+        elif name not in ours:
+            try:
+                if is_partition(disk, directory, name):
+                    aside = set_aside(disk, directory, name)
+                    log.warning("%s is of no topic of this cluster, set aside: %s", path, aside)
+            except DiskError as error:
+                log.warning("%s is left alone: %s", path, error)
+    return doomed
 
 
 def _rename(disk: Disk, directory: str, name: str, mark: str) -> str:
