@@ -12,7 +12,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = 100
+SEEDS = 60
 
 
 @pytest.mark.slow
