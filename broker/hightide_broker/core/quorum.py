@@ -193,7 +193,7 @@ class Quorum(Elector):
         ]
         if len(left) - len(silent) < majority_of(len(left)):
             raise Refused(
-                ErrorCode.INVALID_REQUEST,
+                ErrorCode.REQUEST_TIMED_OUT,
                 f"without node {request.id} the voters {silent} would have to decide, which are "
                 f"not heard of: nothing could be decided any more",
             )
