@@ -252,9 +252,7 @@ async def test_commits_keep_epochs_and_what_the_caller_adds():
 async def test_commits_in_the_background_keep_their_order_and_tell_their_outcome():
     outcomes = []
     async with site() as at:
-        await send_t(at, 3)
-        async with at.consumer(**MANUAL) as consumer:
-            await take(consumer, 3)
+        async with reading(at, 3) as consumer:
             for offset in (1, 3, 2):
                 consumer.commit_async({("t", 0): offset}, then=outcomes.append)
             consumer.commit_async({("no", 0): 5}, then=outcomes.append)
@@ -269,9 +267,7 @@ async def test_commits_in_the_background_keep_their_order_and_tell_their_outcome
 async def test_a_background_commit_without_a_listener_tells_on_retry():
     told = []
     async with site() as at:
-        await send_t(at, 1)
-        async with at.consumer(**MANUAL, on_retry=told.append) as consumer:
-            await take(consumer, 1)
+        async with reading(at, 1, on_retry=told.append) as consumer:
             consumer.commit_async({("no", 0): 5})
         assert told[-1].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -281,21 +277,16 @@ async def test_what_the_listener_of_a_commit_raises_reaches_the_caller():
     def angry(_):
         raise ZeroDivisionError("mine")
 
-    async with site() as at:
-        await send_t(at, 1)
-        async with at.consumer(**MANUAL) as consumer:
-            await take(consumer, 1)
-            consumer.commit_async(then=angry)
-            with pytest.raises(ZeroDivisionError, match="mine"):
-                await consumer.poll(timeout_ms=1000)
+    async with site() as at, reading(at, 1) as consumer:
+        consumer.commit_async(then=angry)
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            await consumer.poll(timeout_ms=1000)
 
 
 @virtual
 async def test_an_older_commit_never_comes_after_a_newer_one():
     async with site() as at:
-        await send_t(at, 3)
-        async with at.consumer(**MANUAL) as consumer:
-            await take(consumer, 3)
+        async with reading(at, 3) as consumer:
             at.gate.shut()
             consumer.commit_async({("t", 0): 1})
             async with trio.open_nursery() as nursery:
@@ -309,15 +300,12 @@ async def test_an_older_commit_never_comes_after_a_newer_one():
 @virtual
 async def test_a_commit_takes_its_turn_after_those_in_the_background():
     outcomes = []
-    async with site() as at:
-        await send_t(at, 4)
-        async with at.consumer(**MANUAL) as consumer:
-            await take(consumer, 4)
-            for offset in (1, 2):
-                consumer.commit_async({("t", 0): offset}, then=outcomes.append)
-            await consumer.commit({("t", 0): 3})
-            assert outcomes == [None] * 2
-            assert (await consumer.committed())[TopicPartition("t", 0)].offset == 3
+    async with site() as at, reading(at, 4) as consumer:
+        for offset in (1, 2):
+            consumer.commit_async({("t", 0): offset}, then=outcomes.append)
+        await consumer.commit({("t", 0): 3})
+        assert outcomes == [None] * 2
+        assert (await consumer.committed())[TopicPartition("t", 0)].offset == 3
 
 
 @virtual
@@ -339,9 +327,7 @@ async def test_a_commit_is_not_undone_by_an_automatic_one_that_was_due_before():
 async def test_a_commit_that_is_given_up_in_the_line_lets_nobody_go_early():
     outcomes = []
     async with site() as at:
-        await send_t(at, 4)
-        async with at.consumer(**MANUAL) as consumer:
-            await take(consumer, 4)
+        async with reading(at, 4) as consumer:
             at.gate.shut()
             consumer.commit_async({("t", 0): 1}, then=outcomes.append)
             with trio.move_on_after(0.5):
@@ -351,6 +337,15 @@ async def test_a_commit_that_is_given_up_in_the_line_lets_nobody_go_early():
         assert outcomes == [None] * 2
         async with at.client() as client:
             assert await client.committed() == {("t", 0): 3}
+
+
+@asynccontextmanager
+async def reading(at, count, **options):
+    """A consumer that has read all there is, so many records."""
+    await send_t(at, count)
+    async with at.consumer(**MANUAL, **options) as consumer:
+        await take(consumer, count)
+        yield consumer
 
 
 async def send_t(at, count):

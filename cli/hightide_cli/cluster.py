@@ -154,9 +154,9 @@ def _check_majority(plan: Plan, replaced: tuple[int, ...]) -> None:
     """Raise `UsageError` unless enough controllers are left to admit those that are replaced."""
     from hightide_broker.core.peer import majority_of
 
-    controllers = [node.node for node in plan.processes if "controller" in node.roles]
-    there = {node.node for node in plan.processes if node.is_formatted}
-    left = [node for node in controllers if node in there]
+    nodes = [node for node in plan.processes if "controller" in node.roles]
+    controllers = [node.node for node in nodes]
+    left = [node.node for node in nodes if node.is_formatted]
     if len(left) < majority_of(len(controllers)):
         raise click.UsageError(
             f"--replace {' '.join(map(str, replaced))}: of the controllers {controllers} only "

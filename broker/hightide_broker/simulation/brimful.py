@@ -23,7 +23,7 @@ REPLACED = KEYS[0]
 TIMEOUT_S = 2.0
 
 
-def brimful_batch(time_ms: int) -> tuple[list[bytes], bytearray]:
+def make_batch(time_ms: int) -> tuple[list[bytes], bytearray]:
     """The values of `KEYS`, and the batch, compressed."""
     encode = partial(encode_columns, [time_ms] * COUNT, KEYS, base_timestamp=time_ms)
     empty = len(encode([b""] * COUNT))

@@ -21,7 +21,6 @@ from hightide.delivery import Delivery
 from hightide.errors import CorruptBatch, HightideError
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.simulation import brimful
-from hightide_broker.simulation.brimful import brimful_batch, store
 from hightide_broker.simulation.judge import Violation
 from hightide_broker.simulation.traffic import Subject
 from hightide_broker.simulation.world import SimClock, World
@@ -94,10 +93,12 @@ class Keyed:
                         break
 
     async def _send_brimful(self) -> None:
-        values, batch = brimful_batch(SimClock().now_ms())
+        values, batch = brimful.make_batch(SimClock().now_ms())
         network = self._world.network.host(NAME)
         with suppress(HightideError):
-            base = await store(batch, NAME, self._address, network=network, random=self._rng)
+            base = await brimful.store(
+                batch, NAME, self._address, network=network, random=self._rng
+            )
             for number, key in enumerate(brimful.KEYS):
                 self._newest[key] = _Newest(base + number, values[number])
 
