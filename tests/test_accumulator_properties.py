@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hightide.accumulator import Accumulator, Batch
+from hightide.accumulator import Accumulator
+from hightide.batch import Batch
 from hightide.errors import ApiError, DeliveryTimeout, ErrorCode, HightideError, RequestTimedOut
 
 MEMORY = 10_000

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hightide
-from hightide.accumulator import RECORD_OVERHEAD, Batch
+from hightide.batch import RECORD_OVERHEAD, Batch
 from hightide.bulk import Cutter, Deliveries, by_partition
 from hightide.errors import ApiError, ErrorCode, RecordTooLarge, UsageError
 from hightide.partitioner import partition_for_key

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hightide.accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch
+from hightide.batch import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch
 from hightide.columns import pack_columns, pack_headers
 from hightide.errors import UsageError
 from hightide.records import TIMESTAMP_MAX

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple, Self
 
-from hightide.accumulator import RECORD_OVERHEAD, Batch
+from hightide.batch import RECORD_OVERHEAD, Batch
 from hightide.delivery import wait_done
 from hightide.errors import UsageError
 

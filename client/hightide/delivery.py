@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hightide.accumulator import Batch
+from hightide.batch import Batch
 from hightide.errors import UsageError
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from hightide import messages as m
-from hightide.accumulator import RECORD_OVERHEAD, Accumulator, Batch, header_bytes
+from hightide.accumulator import Accumulator
 from hightide.background import open_background
+from hightide.batch import RECORD_OVERHEAD, Batch, header_bytes
 from hightide.bulk import Cutter, Deliveries, Part, by_partition, check_types
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import trio
 
 from hightide import messages as m
-from hightide.accumulator import Accumulator, Batch, PartitionQueue
+from hightide.accumulator import Accumulator, PartitionQueue
 from hightide.background import Nudge
+from hightide.batch import Batch
 from hightide.cluster import Cluster
 from hightide.connection import Answer
 from hightide.errors import (
