@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hightide.accumulator import Accumulator
+from hightide.accumulator import EPOCH_MAX, Accumulator
 from hightide.batch import Batch
 from hightide.errors import ApiError, DeliveryTimeout, ErrorCode, HightideError, RequestTimedOut
 
@@ -54,6 +54,11 @@ class Sent:
         self.values = values(data)
         self.answer: int | ErrorCode | None = None
 
+    @property
+    def name(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        return self.header.producer_id, self.header.producer_epoch
+
     def __repr__(self) -> str:
         number = f"{self.header.producer_epoch}.{self.header.base_sequence}"
         return f"<{self.batch.partition} {number} {self.values} {self.answer}>"
@@ -65,10 +70,10 @@ class Partition:
     def __init__(self) -> None:
         self.check = SequenceCheck()
         self.appended = 0
-        self.sequences: dict[tuple[int, int], bytes | None] = {}
+        self.sequences: dict[tuple[int, int, int], bytes | None] = {}
         self.stored: list[bytes | None] = []
-        self.acknowledged: set[int] = set()
-        """The epochs of which the client knows that a batch is stored."""
+        self.acknowledged: set[tuple[int, int]] = set()
+        """The ids and epochs of which the client knows that a batch is stored."""
 
     def judge(self, sent: Sent) -> int | ErrorCode | None:
         verdict = self.check.judge(sent.header)
@@ -86,8 +91,8 @@ class Partition:
 class Machine(RuleBasedStateMachine):
     """The sender's part is played as `sender.py` does."""
 
-    @initialize(limit=st.integers(1, 5))
-    def begin(self, limit: int) -> None:
+    @initialize(limit=st.integers(1, 5), epoch_max=st.sampled_from([1, 2, EPOCH_MAX]))
+    def begin(self, limit: int, epoch_max: int) -> None:
         self.core = Accumulator(
             batch_size=BATCH_BYTES,
             linger_s=LINGER_S,
@@ -97,6 +102,7 @@ class Machine(RuleBasedStateMachine):
             codec="none",
         )
         self.core.producer_id = 7
+        self.core.epoch_max = epoch_max
         self.limit = limit
         self.now = 0.0
         self.partitions = [Partition() for _ in range(PARTITIONS)]
@@ -133,14 +139,19 @@ class Machine(RuleBasedStateMachine):
 
     def _send_one(self, max_bytes: int) -> None:
         due = []
+        if self.core.wants_id:
+            self.core.producer_id += 1
         for queue in self.core.active():
             ready_at = self.core.ready_at(queue, self.now)
             first = queue.pending[0] if queue.pending else None
             if first is not None and len(queue.pending) == 1 and not first.attempts:
-                full = first.size >= BATCH_BYTES or self.core.flushing
+                full = first.size >= self.core.batch_size("t") or self.core.flushing
                 assert full or ready_at >= first.created_at + LINGER_S
             if ready_at <= self.now:
                 due.append(queue)
+        for queue in due:
+            for batch in self.core.shrink(queue):
+                self.batches.update(dict.fromkeys(batch.parts))
         for batch, data in self.core.drain(due, max_bytes=max_bytes):
             sent = Sent(batch, data)
             assert sent.values == batch.values
@@ -153,13 +164,13 @@ class Machine(RuleBasedStateMachine):
         """Nothing else is in flight until something of the epoch is known to be stored."""
         partition = sent.batch.partition
         in_flight = [other for other in self.waiting if other.batch.partition == partition]
-        known = sent.header.producer_epoch in self.partitions[partition].acknowledged
+        known = sent.name in self.partitions[partition].acknowledged
         assert known or in_flight == [sent]
 
     def _note_sequences(self, sent: Sent) -> None:
         known = self.partitions[sent.batch.partition].sequences
         for number, value in enumerate(sent.values, sent.header.base_sequence):
-            place = (sent.header.producer_epoch, number)
+            place = (*sent.name, number)
             assert known.setdefault(place, value) == value, "the sequence was used for other data"
 
     @rule()
@@ -237,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         self.waiting.remove(sent)
         if isinstance(answer, int):
             self.core.succeed(batch, answer)
-            self.partitions[batch.partition].acknowledged.add(sent.header.producer_epoch)
+            self.partitions[batch.partition].acknowledged.add(sent.name)
         elif answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             refuse = self.core.is_first_outstanding(batch)
             again = self.core.refuse_sequence if refuse else self.core.retry

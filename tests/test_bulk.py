@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import hightide
 from hightide.batch import RECORD_OVERHEAD, Batch
 from hightide.bulk import Cutter, Deliveries, by_partition
+from hightide.delivery import Unseen
 from hightide.errors import ApiError, ErrorCode, RecordTooLarge, UsageError
 from hightide.partitioner import partition_for_key
 from hightide.testing import cluster
@@ -66,10 +67,11 @@ async def test_ranges_follow_batches_that_were_split():
     assert (len(sent), sent.is_done) == (4, False)
     one.is_done = other.is_done = True
     assert [(r.offset, r.length) for r in await sent] == [(11, 1), (20, 3)]
-    other.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE)
+    other.error, unseen = ApiError(ErrorCode.MESSAGE_TOO_LARGE), Unseen()
+    other.seen = unseen.add(other.error)
     with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
         await sent
-    assert other.error_was_seen
+    assert unseen.error is None
 
 
 def test_a_refusal_survives_the_way_from_another_process():

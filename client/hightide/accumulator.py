@@ -12,7 +12,11 @@ Order and idempotence (KIP-98, KIP-360):
 * a batch gets its sequence when it is first sent and keeps it over retries;
 * while a batch waits to be sent again, nothing later is sent before it;
 * a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped
-  and what is pending starts at sequence 0. A sequence is never used for other data.
+  and what is pending starts at sequence 0. A sequence is never used for other data;
+* after its last epoch a partition goes on under another producer id (`wants_id`).
+
+What a topic refused as too large is remembered: later batches are made half as large, and those
+that wait are halved before they get a sequence.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ class PartitionQueue:
     partition: int
     pending: deque[Batch] = field(default_factory=deque)
     in_flight: list[Batch] = field(default_factory=list)
+    batch_size: int = 0
+    """Its batches are made so large, in bytes as the producer counts them."""
+    producer_id: int = NO_PRODUCER_ID
+    """Under which it sends, from its first batch on."""
     producer_epoch: int = 0
     next_sequence: int = 0
     last_acknowledged: int = -1
@@ -51,6 +59,8 @@ class PartitionQueue:
     it has its outcome. What was sent behind it cannot have been stored."""
     batch_count: int = 0
     sequenced_count: int = 0
+    is_used_up: bool = False
+    """Its last epoch has a gap: it waits for another producer id."""
     unresolved: bool = False
     """A batch that was sent expired; whether it is stored is not known."""
     backoff_until: float = 0.0
@@ -90,8 +100,13 @@ class Accumulator:
         self.starved = 0
         """How many senders wait for memory: nothing lingers meanwhile."""
         self.producer_id = NO_PRODUCER_ID
+        """What partitions begin with, and go on with after their last epoch."""
+        self._sizes: dict[str, int] = {}
+        """Batch sizes of topics that refused larger ones."""
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._active: dict[PartitionQueue, None] = {}
+
+    epoch_max = EPOCH_MAX
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -156,29 +171,35 @@ class Accumulator:
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[(topic, partition)] = PartitionQueue(topic, partition)
+            queue.batch_size = self.batch_size(topic)
         return queue
+
+    def batch_size(self, topic: str) -> int:
+        """How large the batches of a topic are made."""
+        return self._sizes.get(topic, self._batch_size)
 
     def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
         """The batch that takes the next `size` bytes of a partition, and whether it is new."""
-        batch = self._queue(topic, partition).filling
-        if batch is not None and batch.size + size <= self._batch_size:
+        queue = self._queue(topic, partition)
+        batch = queue.filling
+        if batch is not None and batch.size + size <= queue.batch_size:
             return batch, False
         return self.add(topic, partition, partial(Batch, topic, partition, now), 0), True
 
     def room(self, topic: str, partition: int) -> int:
         """Bytes that fit into the batch that is being filled for a partition; if that is full or
         there is none, into the next one."""
-        queue = self._queues.get((topic, partition))
-        batch = queue.filling if queue is not None else None
-        if batch is None or batch.size >= self._batch_size:
-            return self._batch_size
-        return self._batch_size - batch.size
+        queue = self._queue(topic, partition)
+        batch = queue.filling
+        if batch is None or batch.size >= queue.batch_size:
+            return queue.batch_size
+        return queue.batch_size - batch.size
 
     def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
         """Whether a record fits into the batch that is being filled for a partition."""
         queue = self._queues.get((topic, partition))
         batch = queue.filling if queue is not None else None
-        return batch is not None and batch.size + size <= self._batch_size
+        return batch is not None and batch.size + size <= self.batch_size(topic)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -189,7 +210,7 @@ class Accumulator:
     def ready_at(self, queue: PartitionQueue, now: float) -> float:
         """When the queue's first batch may be sent: now or before, later, or never (infinity)."""
         self._resolve(queue)
-        if not queue.pending or len(queue.in_flight) >= self._max_in_flight:
+        if not queue.pending or len(queue.in_flight) >= self._max_in_flight or queue.is_used_up:
             return float("inf")
         if queue.in_flight and (queue.retrying or queue.gap is not None or queue.unresolved):
             return float("inf")
@@ -206,7 +227,7 @@ class Accumulator:
         first = queue.pending[0]
         waits_not = (
             len(queue.pending) > 1
-            or first.size >= self._batch_size
+            or first.size >= queue.batch_size
             or first.attempts
             or self.flushing
             or self.starved
@@ -223,8 +244,12 @@ class Accumulator:
             return  # sent before, outcome unknown: their own retry will tell
         expected = (queue.last_acknowledged + 1) & SEQUENCE_MAX
         if gap is not None or expected != queue.next_sequence:
-            assert queue.producer_epoch < EPOCH_MAX, f"{queue} used up its epochs"
-            queue.producer_epoch += 1
+            is_last = queue.producer_epoch == self.epoch_max
+            queue.is_used_up = is_last and queue.producer_id == self.producer_id
+            if queue.is_used_up:
+                return
+            queue.producer_id = self.producer_id if is_last else queue.producer_id
+            queue.producer_epoch = 0 if is_last else queue.producer_epoch + 1
             queue.next_sequence = 0
             queue.last_acknowledged = -1
             for batch in queue.pending:
@@ -232,6 +257,23 @@ class Accumulator:
                 batch.encoded = None
         queue.gap = None
         queue.unresolved = False
+
+    @property
+    def wants_id(self) -> bool:
+        """Whether a partition has used up its epochs: `producer_id` is to become another one."""
+        return any(queue.is_used_up for queue in self._active)
+
+    def shrink(self, queue: PartitionQueue) -> list[Batch]:
+        """Halve a queue's first batch until its topic takes it, as far as is known; the batches
+        that were split."""
+        split: list[Batch] = []
+        while (batch := queue.pending[0]).size > queue.batch_size and len(batch) > 1:
+            if batch.sequence != NO_SEQUENCE:
+                break  # it was sent: its outcome has to be known
+            queue.pending.popleft()
+            self._halve(queue, batch)
+            split.append(batch)
+        return split
 
     def drain(
         self, queues: Iterable[PartitionQueue], *, max_bytes: int
@@ -241,12 +283,14 @@ class Accumulator:
         total = 0
         for queue in queues:
             batch = queue.pending[0]
-            if batch.sequence == NO_SEQUENCE and self.producer_id != NO_PRODUCER_ID:
+            if queue.producer_id == NO_PRODUCER_ID:
+                queue.producer_id = self.producer_id
+            if batch.sequence == NO_SEQUENCE and queue.producer_id != NO_PRODUCER_ID:
                 batch.sequence = queue.next_sequence
                 queue.sequenced_count += 1
                 batch.sequenced = queue.sequenced_count
                 queue.next_sequence = (queue.next_sequence + len(batch)) & SEQUENCE_MAX
-            encoded = batch.encode(self._codec, self.producer_id, queue.producer_epoch)
+            encoded = batch.encode(self._codec, queue.producer_id, queue.producer_epoch)
             if taken and total + len(encoded) > max_bytes:
                 # It keeps the sequence and the bytes it just got, for the next request.
                 break
@@ -313,12 +357,21 @@ class Accumulator:
         self._finish(queue, batch, error)
 
     def split(self, batch: Batch) -> list[Batch]:
-        """The batch is too large for its topic: two halves take its place."""
+        """The batch was refused as too large: two halves take its place, and its topic gets smaller
+        batches from now on."""
         assert len(batch) > 1, f"{batch!r} cannot be split"
         queue = self._queues[(batch.topic, batch.partition)]
         queue.in_flight.remove(batch)
         if batch.sequence != NO_SEQUENCE:
             self._open_gap(queue, batch)
+        size = min(self.batch_size(batch.topic), max(batch.size // 2, 1))
+        self._sizes[batch.topic] = size
+        for other in self._queues.values():
+            if other.topic == batch.topic:
+                other.batch_size = size
+        return self._halve(queue, batch)
+
+    def _halve(self, queue: PartitionQueue, batch: Batch) -> list[Batch]:
         middle = len(batch) // 2
         halves = [_part(batch, 0, 0, middle), _part(batch, 1, middle, len(batch))]
         self._put_back(queue, halves)

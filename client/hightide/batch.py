@@ -3,7 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hightide.columns import Headers, encode_columns
 from hightide.errors import HightideError
@@ -20,9 +20,9 @@ class Batch:
     """Records of one partition that are sent together."""
 
     __slots__ = (
-        "attempts", "base_offset", "created_at", "encoded", "error", "error_was_seen", "headers",
-        "is_done", "keys", "log_append_time", "order", "partition", "parts", "retry_error",
-        "sequence", "sequenced", "size", "timestamps", "topic", "values", "waiter",
+        "attempts", "base_offset", "created_at", "encoded", "error", "headers", "is_done", "keys",
+        "log_append_time", "order", "partition", "parts", "retry_error", "seen", "sequence",
+        "sequenced", "size", "timestamps", "topic", "values", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +49,8 @@ class Batch:
         self.base_offset = -1
         self.log_append_time = -1
         self.error: HightideError | None = None
-        self.error_was_seen = False
-        """Whether somebody awaited a record of this batch and got the error."""
+        self.seen: Callable[[], None] | None = None
+        """To be called when somebody awaited a record of this batch and gets the error."""
         self.parts: list[Batch] = []
         """What it was split into, when it was too large for the topic."""
         self.waiter: object | None = None
@@ -84,6 +84,13 @@ class Batch:
                 base_sequence=self.sequence if idempotent else NO_SEQUENCE,
             )
         return self.encoded
+
+    def raise_error(self) -> None:
+        """Raise what ended the batch, if anything did, to somebody who asked."""
+        if self.error is not None:
+            if self.seen is not None:
+                self.seen()
+            raise self.error
 
     def timestamp(self, index: int) -> int:
         """The time of a record."""

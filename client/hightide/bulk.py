@@ -4,7 +4,7 @@ there are no keys. Pure but for `Deliveries`, which waits."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple, Self
 
@@ -77,11 +77,14 @@ def _lengths(items: Sequence[bytes | None]) -> Iterator[int]:
     return map(len, items)  # type: ignore[arg-type]
 
 
-def check_types(name: str, items: Sequence[bytes | None]) -> None:
-    """Raise `UsageError` unless each item is bytes or None."""
-    if not {*map(type, items)} <= _BYTES:
-        wrong = next(item for item in items if type(item) not in _BYTES)
+def checked_items(name: str, items: Iterable[bytes | None]) -> Sequence[bytes | None]:
+    """The items, which may come from a generator; raises `UsageError` unless each is bytes or
+    None."""
+    listed = items if isinstance(items, list | tuple) else list(items)
+    if not {*map(type, listed)} <= _BYTES:
+        wrong = next(item for item in listed if type(item) not in _BYTES)
         raise UsageError(f"{name} are bytes or None, not {wrong!r}")
+    return listed
 
 
 def by_partition(
@@ -126,12 +129,11 @@ class Deliveries:
             if waiting is None:
                 break
             await wait_done(waiting)
-        failed = [batch for batch, _, _ in pieces if batch.error is not None]
-        for batch in failed:
-            batch.error_was_seen = True
-        if failed:
-            assert failed[0].error is not None
-            raise failed[0].error
+        for batch, _, _ in reversed(pieces):
+            if batch.error is not None and batch.seen is not None:
+                batch.seen()
+        for batch, _, _ in pieces:
+            batch.raise_error()
         return [
             RecordRange(
                 batch.topic,

@@ -1,14 +1,49 @@
-"""What became of a record that was sent: `Delivery`, to be awaited or asked."""
+"""What became of a record that was sent: `Delivery`, to be awaited or asked; and the errors that
+nobody has looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import trio
 
 from hightide.batch import Batch
 from hightide.errors import UsageError
+
+ERRORS_KEPT = 100
+
+
+class Unseen:
+    """Errors that somebody has yet to look at: some of them, and whether there are any."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Exception] = {}
+        self._others: set[int] = set()
+        self._last: Exception | None = None
+        self._count = 0
+
+    def add(self, error: Exception) -> Callable[[], None]:
+        """One more; to be called when it was seen, which may be often."""
+        self._count += 1
+        number = self._count
+        if len(self._kept) < ERRORS_KEPT:
+            self._kept[number] = error
+        else:
+            self._others.add(number)
+            self._last = error
+
+        def see() -> None:
+            self._kept.pop(number, None)
+            self._others.discard(number)
+
+        return see
+
+    @property
+    def error(self) -> Exception | None:
+        """The first one that nobody saw; if those that are kept were all seen, the last one that
+        there was no place for; None: all were seen."""
+        return next(iter(self._kept.values()), self._last if self._others else None)
 
 
 class RecordMetadata(NamedTuple):
@@ -40,9 +75,7 @@ class Delivery:
         batch, index = self._place()
         if not batch.is_done:
             raise UsageError("the outcome of this record is not known yet: await the delivery")
-        if batch.error is not None:
-            batch.error_was_seen = True
-            raise batch.error
+        batch.raise_error()
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         stamped = batch.log_append_time
         timestamp = stamped if stamped >= 0 else batch.timestamp(index)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import repeat
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,7 +20,7 @@ from hightide import messages as m
 from hightide.accumulator import Accumulator
 from hightide.background import open_background
 from hightide.batch import RECORD_OVERHEAD, Batch, header_bytes
-from hightide.bulk import Cutter, Deliveries, Part, by_partition, check_types
+from hightide.bulk import Cutter, Deliveries, Part, by_partition, checked_items
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers
 from hightide.delivery import Delivery, wait_done
@@ -28,6 +29,7 @@ from hightide.partitioner import Partitioner, StickyPartitioner, partition_for_k
 from hightide.ports import Network, Random, SystemClock, WallClock
 from hightide.records import CODECS, TIMESTAMP_MAX
 from hightide.sender import Sender
+from hightide.turns import Turns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +92,6 @@ class Producer:
             codec=compression,
         )
         self._bootstrap = bootstrap
-        self._batch_size = batch_size
         self._max_request_size, self._buffer_memory = max_request_size, buffer_memory
         self._record_max = min(max_request_size, buffer_memory)
         self._max_block_s = max_block_ms / 1000
@@ -102,6 +103,7 @@ class Producer:
         self._network, self._random = network, random
         self._clock = clock or SystemClock()
         self._on_retry = on_retry
+        self._turns = Turns()  # of those who wait for memory
         self._sticky: dict[str, StickyPartitioner] = {}
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
@@ -132,10 +134,8 @@ class Producer:
                 if sender is not None:
                     sender.abandon_all(closed("producer"))
                 self._cluster = self._sender = None
-        if kind is None and sender is not None:
-            for batch in sender.failed:
-                if not batch.error_was_seen and batch.error is not None:
-                    raise batch.error
+        if kind is None and sender is not None and sender.unseen.error is not None:
+            raise sender.unseen.error
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -201,7 +201,7 @@ class Producer:
             size += header_bytes(listed)
         if size > self._record_max:
             raise self._too_large(size)
-        if size > self._accumulator.free_bytes:
+        if size > self._accumulator.free_bytes or self._accumulator.starved:
             await self._wait_for_room(sender, size)
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
@@ -211,12 +211,9 @@ class Producer:
                 if key is None
                 else partition_for_key(key, count)
             )
-        elif not 0 <= partition < count:
-            raise _no_partition(topic, partition, count)
-        if timestamp is None:
-            timestamp = self._clock.now_ms()
-        elif not 0 <= timestamp <= TIMESTAMP_MAX:
-            raise _no_timestamp(timestamp)
+        else:
+            partition = checked_partition(topic, partition, count)
+        timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
@@ -228,9 +225,9 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Deliveries:
@@ -238,20 +235,16 @@ class Producer:
 
         Returns when all are buffered. When it raises or is cancelled, the first ones may have been.
         """
-        count = await self._partition_count(topic, partition)
-        check_types("values", values)
-        if keys is not None:
-            check_types("keys", keys)
-            if len(keys) != len(values):
-                raise UsageError(f"{len(keys)} keys for {len(values)} values")
-        if timestamp is None:
-            timestamp = self._clock.now_ms()
-        elif not 0 <= timestamp <= TIMESTAMP_MAX:
-            raise _no_timestamp(timestamp)
+        partition = await self._wanted_partition(topic, partition)
+        values = checked_items("values", values)
+        keys = None if keys is None else checked_items("keys", keys)
+        if keys is not None and len(keys) != len(values):
+            raise UsageError(f"{len(keys)} keys for {len(values)} values")
+        timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
         if partition is not None or (keys is None and self._partitioner is None):
             return Deliveries(await self._fill_values(topic, partition, keys, values, timestamp))
         parts: list[Part] = []
-        places = self._places(topic, keys, values, count)
+        places = self._places(topic, keys, values, self._opened().partition_counts[topic])
         for number, (own_keys, own_values) in by_partition(places, keys, values).items():
             parts += await self._fill_values(topic, number, own_keys, own_values, timestamp)
         return Deliveries(parts)
@@ -269,10 +262,7 @@ class Producer:
             return [None if k is None else partition_for_key(k, count) for k in keys or ()]
         places: list[int | None] = []
         for key, value in zip(keys or repeat(None, len(values)), values, strict=True):
-            place = own(topic, key, value, count)
-            if not 0 <= place < count:
-                raise _no_partition(topic, place, count)
-            places.append(place)
+            places.append(checked_partition(topic, own(topic, key, value, count), count))
         return places
 
     async def _fill_values(
@@ -309,14 +299,14 @@ class Producer:
         accumulator, parts = self._accumulator, []
         while not cutter.is_done:
             sender = self._opened()
-            if cutter.next_size > accumulator.free_bytes:
+            if cutter.next_size > accumulator.free_bytes or accumulator.starved:
                 await self._wait_for_room(sender, cutter.next_size)
             place = partition
             if place is None:
-                needed = self._batch_size if whole else cutter.next_size
+                needed = accumulator.batch_size(topic) if whole else cutter.next_size
                 count = sender.partition_counts[topic]
                 place = self._sticky_partition(topic, needed, count)
-            room = self._batch_size if whole else accumulator.room(topic, place)
+            room = accumulator.batch_size(topic) if whole else accumulator.room(topic, place)
             start, end, size = cutter.take(min(room, accumulator.free_bytes))
             batch, news = put(place, start, end, size)
             parts.append((batch, len(batch) - (end - start), end - start))
@@ -353,7 +343,8 @@ class Producer:
     ) -> list[Part]:
         from hightide import arrow_rows as a
 
-        count = await self._partition_count(topic, partition)
+        partition = await self._wanted_partition(topic, partition)
+        count = self._opened().partition_counts[topic]
         rows = a.rows_of(chunk, self._clock.now_ms())
         if partition is not None:
             return await self._add_rows(topic, partition, rows)
@@ -379,13 +370,11 @@ class Producer:
             raise closed("producer")
         return self._sender
 
-    async def _partition_count(self, topic: str, partition: int | None) -> int:
-        """How many partitions a topic has; raises if this one is none of them."""
+    async def _wanted_partition(self, topic: str, partition: int | None) -> int | None:
+        """The partition that a caller named; raises if the topic has no such one."""
         sender = self._opened()
         count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
-        if partition is not None and not 0 <= partition < count:
-            raise _no_partition(topic, partition, count)
-        return count
+        return None if partition is None else checked_partition(topic, partition, count)
 
     def _too_large(self, size: int) -> RecordTooLarge:
         return RecordTooLarge(
@@ -410,17 +399,19 @@ class Producer:
         return len(found.partitions)
 
     async def _wait_for_room(self, sender: Sender, size: int) -> None:
-        accumulator = self._accumulator
+        """First come, first served: a large record is not overtaken for ever by small ones."""
+        accumulator, place = self._accumulator, self._turns.take()
         started = trio.current_time()
         accumulator.starved += 1
         sender.wake()
         try:
             with trio.move_on_after(self._max_block_s):
-                while accumulator.free_bytes < size:
-                    await sender.room.wait()
+                async with self._turns.turn(place):
+                    while accumulator.free_bytes < size and self._sender is sender:
+                        await sender.room.wait()
                     if self._sender is not sender:
                         raise closed("producer")
-                return
+                    return
         finally:
             accumulator.starved -= 1
         raise RequestTimedOut(
@@ -457,11 +448,31 @@ def check_headers(headers: Headers) -> None:
             and pair[1].__class__ in _BYTES
         ):
             raise UsageError(f"header {pair!r}, expected (str, bytes or None)")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"header {pair!r}: {error}") from error
 
 
-def _no_partition(topic: str, partition: int, count: int) -> UsageError:
-    return UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+def checked_partition(topic: str, partition: int, count: int) -> int:
+    """A partition as a plain number; raises `UsageError` if the topic has no such one."""
+    number = _whole("partition", partition)
+    if not 0 <= number < count:
+        raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+    return number
 
 
-def _no_timestamp(timestamp: int) -> UsageError:
-    return UsageError(f"timestamp {timestamp}, expected ms since 1970")
+def checked_timestamp(timestamp: int) -> int:
+    """A time as a plain number; raises `UsageError` if it is none."""
+    number = _whole("timestamp", timestamp)
+    if not 0 <= number <= TIMESTAMP_MAX:
+        raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+    return number
+
+
+def _whole(name: str, value: object) -> int:
+    """Somebody else's whole numbers count too, as those of numpy; a float is a mistake: seconds?"""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(f"{name} is {value!r}, expected a whole number") from error

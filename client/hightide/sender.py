@@ -17,6 +17,7 @@ from hightide.background import Nudge
 from hightide.batch import Batch
 from hightide.cluster import Cluster
 from hightide.connection import Answer
+from hightide.delivery import Unseen
 from hightide.errors import (
     UNREACHABLE,
     ApiError,
@@ -29,8 +30,6 @@ from hightide.errors import (
 )
 
 _NEVER = float("inf")
-FAILED_BATCHES_KEPT = 100
-"""Failed batches remembered until the producer closes, to raise an error that nobody looked at."""
 
 
 class Sender:
@@ -53,7 +52,8 @@ class Sender:
         self.accumulator = accumulator
         self.room = trio.Event()
         """Set, and replaced, whenever memory was freed."""
-        self.failed: list[Batch] = []
+        self.unseen = Unseen()
+        """What ended batches, and nobody looked at."""
         self.partition_counts: dict[str, int] = {}
         """The topics in use, with how many partitions they have as of the last refresh."""
         self._cluster = cluster
@@ -66,6 +66,7 @@ class Sender:
         self._backoff_s = backoff_s
         self._on_retry = on_retry
         self._senders: dict[int, None] = {}
+        self._is_renewing = False
         self._wake = Nudge()
 
     def wake(self) -> None:
@@ -140,6 +141,12 @@ class Sender:
             self.accumulator.producer_id = reply.producer_id
             return
 
+    async def _renew_id(self) -> None:
+        """A partition used up the epochs of the producer id."""
+        await self._become_idempotent()
+        self._is_renewing = False
+        self._wake.set()
+
     def _expire(self, now: float) -> None:
         for batch in self.accumulator.expire(now):
             last = batch.retry_error
@@ -171,6 +178,9 @@ class Sender:
                     due.append(queue)
                 else:
                     next_at = min(next_at, ready_at)
+            if self.accumulator.wants_id and not self._is_renewing:
+                self._is_renewing = True
+                self._nursery.start_soon(self._renew_id)
             if due:
                 await self._send_request(broker, due)
             else:
@@ -178,6 +188,9 @@ class Sender:
 
     async def _send_request(self, broker: int, due: list[PartitionQueue]) -> None:
         """One produce request: written here, in order; its answer is awaited in a task."""
+        for queue in due:
+            for batch in self.accumulator.shrink(queue):
+                self._announce(batch)
         drained = self.accumulator.drain(due, max_bytes=self._max_request_size)
         batches = [batch for batch, _ in drained]
         request = m.ProduceRequest(
@@ -280,8 +293,8 @@ class Sender:
         """Wake those who wait for the batch, for room, or for news."""
         if isinstance(batch.waiter, trio.Event):
             batch.waiter.set()
-        if batch.error is not None and len(self.failed) < FAILED_BATCHES_KEPT:
-            self.failed.append(batch)
+        if batch.error is not None and batch.seen is None:
+            batch.seen = self.unseen.add(batch.error)
         room, self.room = self.room, trio.Event()
         room.set()
         self._wake.set()
