@@ -14,7 +14,7 @@ from itertools import islice
 
 import pytest
 import trio
-from brokers import FakeClock, client_of, new_node
+from brokers import FakeClock, client_of, new_node, settings
 
 from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut, portal
 from hightide import messages as m
@@ -24,6 +24,8 @@ from hightide.subscription import TopicPartition
 from hightide_broker.simulation.disk import SimDisk
 
 PATIENCE_S = 10.0
+HANGS_S = 60.0
+"""Only what hangs takes so long, however slow the machine is."""
 
 
 class NodeInThread:
@@ -38,7 +40,8 @@ class NodeInThread:
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._end = trio.Event()
-        async with new_node(SimDisk()) as node, client_of(node) as self._client:
+        config = settings({"group.initial.rebalance.delay.ms": "0"})
+        async with new_node(SimDisk(), config) as node, client_of(node) as self._client:
             await self._client.create("t", partitions=2)
             self.address = node.address
             self._serving.set()
@@ -94,7 +97,7 @@ def within_patience(function: Callable[[], object]) -> BaseException | None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(3)
+    thread.join(HANGS_S)
     assert ended, "it hangs"
     return ended[0]
 

@@ -145,7 +145,8 @@ async def test_partitions_of_a_member_that_was_thrown_out_are_lost_and_not_revok
             again = set()
             while len(again) < 10:
                 again |= {(r.partition, r.offset) for r in await take(consumer, 1)}
-        assert heard.news == [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
+        news = [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1]), ("revoked", [0, 1])]
+        assert heard.news == news, "the last word is the close's"
 
 
 @virtual
@@ -224,7 +225,7 @@ async def test_a_caller_that_is_away_for_too_long_makes_room_and_comes_back():
             with trio.fail_after(30):
                 while len(consumer.assignment()) != 1 or len(other.places) != 1:
                     await consumer.poll(timeout_ms=50)
-        assert [name for name, _ in heard.news] == ["assigned", "lost", "assigned"]
+        assert [name for name, _ in heard.news] == ["assigned", "lost", "assigned", "revoked"]
         assert heard.news[1] == ("lost", [0, 1])
         nursery.cancel_scope.cancel()
 

@@ -59,15 +59,15 @@ def to_arrow(
 
 
 def rows_from(
-    batches: Sequence[tuple[BatchHeader, Buffer]], topic: str, partition: int, *, start: int
+    opened: Sequence[tuple[BatchHeader, Columns]], topic: str, partition: int, *, start: int
 ) -> pa.RecordBatch:
-    """The records of neighbouring batches from offset `start` on; raises `CorruptBatch`."""
+    """The records of neighbouring batches from offset `start` on; raises `CorruptBatch`. They were
+    opened as `join_arrow` wants it."""
     import numpy as np
     import pyarrow as pa
 
-    if not batches:
+    if not opened:
         return pa.RecordBatch.from_pylist([], schema=schema())
-    opened = [(header, open_batch(data, header, check_sums=False)) for header, data in batches]
     rows = join_arrow(opened, topic, partition)
     return rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), start)))
 

@@ -7,7 +7,9 @@ record, so that a loop of them is not a loop of thread switches.
 
 from __future__ import annotations
 
+import inspect
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,19 +28,22 @@ from hightide.bulk import Deliveries as AsyncDeliveries
 from hightide.bulk import RecordRange
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
-from hightide.delivery import RecordMetadata
+from hightide.delivery import RecordMetadata, Unseen
 from hightide.errors import HightideError, RequestTimedOut
 from hightide.group_admin import GroupLag, GroupMove
 from hightide.health import Health
 from hightide.portal import Blocking
-from hightide.rebalance import Offsets
+from hightide.rebalance import Listener, Offsets
 from hightide.subscription import OffsetAndMetadata, TopicPartition
+from hightide.turns import Places
 
 T = TypeVar("T")
+_Queued = tuple["Delivery", Callable[[], Awaitable[AsyncDelivery]]]
 
 __all__ = ["Admin", "Consumer", "Delivery", "Producer"]
 
-_FAILED_KEPT = 100
+_LOOK_S = 1.0
+"""How often a thread that waits for room looks whether the producer still works."""
 _QUEUED_RECORDS_MAX = 10_000
 """Records on their way from the caller's thread to trio's."""
 
@@ -50,26 +55,42 @@ class Delivery:
         self._producer = producer
         self._inner: AsyncDelivery | None = None
         self._error: Exception | None = None
-        self.was_asked = False
-        """Whether somebody wanted to know the outcome."""
+        self._see: Callable[[], None] | None = None
+        self._moved: trio.Event | None = None
+        """For somebody who waits until it left the queue."""
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
-        self.was_asked = True
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         if self._inner is not None and self._inner.is_done:
             return self._inner.result()
         return self._producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
 
     async def _wait(self, timeout_s: float) -> RecordMetadata:
         with trio.move_on_after(timeout_s):
-            await self._producer._pumped(self)
-            if self._error is not None:
-                raise self._error
+            if self._inner is None and self._error is None:
+                self._moved = self._moved or trio.Event()
+                await self._moved.wait()
+            self._raise_error()
             assert self._inner is not None
             return await self._inner
         raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            if self._see is not None:
+                self._see()
+            raise self._error
+
+    async def _move(self, send: Callable[[], Awaitable[AsyncDelivery]], unseen: Unseen) -> None:
+        """Give the record to the async producer."""
+        try:
+            self._inner = await send()
+        except Exception as error:
+            # Whatever it is: it belongs to the caller.
+            self._error, self._see = error, unseen.add(error)
+        if self._moved is not None:
+            self._moved.set()
 
 
 class ManyDeliveries:
@@ -99,12 +120,12 @@ class Producer(Blocking):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._async = hightide.producer.Producer(*args, **options)
         super().__init__(self._async)
-        self._queue: deque[tuple[Delivery, str, bytes | None, dict[str, Any]]] = deque()
-        self._room = threading.Semaphore(_QUEUED_RECORDS_MAX)
-        self._failed: deque[Delivery] = deque(maxlen=_FAILED_KEPT)
+        self._queue: deque[_Queued | trio.Event] = deque()
+        """Records, and places that somebody waits to be passed."""
+        self._room = Places(_QUEUED_RECORDS_MAX)
+        self._unseen = Unseen()
         self._pumping = False
         self._pump_lock = threading.Lock()
-        self._pump_done = trio.Event()
 
     def send(
         self,
@@ -117,22 +138,27 @@ class Producer(Blocking):
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> Delivery:
         """Queue a record; waits only while too many are queued. Errors come with `result()`."""
-        portal = self._portal()
-        self._room.acquire()
+        opened = self._opened()
+        opened.check()
+        listed = tuple(headers)
+        self._room.take(opened.check, every_s=_LOOK_S)
         delivery = Delivery(self)
-        options = {
-            "key": key,
-            "partition": partition,
-            "timestamp": timestamp,
-            "headers": tuple(headers),
-        }
-        self._queue.append((delivery, topic, value, options))
+        send = partial(
+            self._async.send,
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=listed,
+        )
+        self._queue.append((delivery, send))
         if self._claim_pump():
-            portal.token.run_sync_soon(partial(portal.nursery.start_soon, self._pump))
+            opened.start(self._pump)
         return delivery
 
     def send_many(
-        self, topic: str, values: Sequence[bytes | None], **options: Any
+        self, topic: str, values: Iterable[bytes | None], **options: Any
     ) -> ManyDeliveries:
         """Buffer many records at once, behind those that were sent before; the options of
         `hightide.Producer.send_many`. Returns when all are buffered."""
@@ -146,9 +172,13 @@ class Producer(Blocking):
         return ManyDeliveries(self, self._run(partial(self._behind, send)))
 
     async def _behind(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` returns, once everything that was sent before is buffered."""
-        while self._queue or self._pumping:
-            await self._pump_done.wait()
+        """What `work` returns, once everything that was sent before is buffered: what other threads
+        send meanwhile does not count."""
+        passed = trio.Event()
+        self._queue.append(passed)
+        if self._claim_pump():
+            self._opened().start(self._pump)
+        await passed.wait()
         return await work()
 
     def _claim_pump(self) -> bool:
@@ -162,25 +192,18 @@ class Producer(Blocking):
         """Move queued records into the async producer, in order."""
         while True:
             while self._queue:
-                delivery, topic, value, options = self._queue.popleft()
-                try:
-                    delivery._inner = await self._async.send(topic, value, **options)
-                except Exception as error:
-                    # Whatever it is: it belongs to the caller, and must not end trio's thread.
-                    delivery._error = error
-                    self._failed.append(delivery)
-                self._room.release()
+                item = self._queue.popleft()
+                if isinstance(item, trio.Event):
+                    item.set()
+                    continue
+                delivery, send = item
+                self._room.leave()
+                await delivery._move(send, self._unseen)
             # Stopped before the last look, so that a record queued now starts another pump.
             with self._pump_lock:
                 self._pumping = False
-            done, self._pump_done = self._pump_done, trio.Event()
-            done.set()
             if not self._queue or not self._claim_pump():
                 return
-
-    async def _pumped(self, delivery: Delivery) -> None:
-        while delivery._inner is None and delivery._error is None:
-            await self._pump_done.wait()
 
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
@@ -192,12 +215,14 @@ class Producer(Blocking):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._open is not None and (kind is None or issubclass(kind, Exception)):
-            self.flush()
-        super().__exit__(kind, error, traceback)
-        for delivery in self._failed:
-            if kind is None and not delivery.was_asked and delivery._error is not None:
-                raise delivery._error
+        is_at_work = self._open is not None and self._open.is_at_work
+        try:
+            if is_at_work and (kind is None or issubclass(kind, Exception)):
+                self.flush()
+        finally:
+            super().__exit__(kind, error, traceback)
+        if kind is None and self._unseen.error is not None:
+            raise self._unseen.error
 
 
 class Consumer(Blocking):
@@ -206,20 +231,33 @@ class Consumer(Blocking):
     _name = "consumer"
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        """`on_assigned`, `on_revoked` and `on_lost` are called in a thread that waits for this
+        consumer, and may call it."""
+        for name in LISTENERS & options.keys():
+            if options[name] is not None:
+                options[name] = partial(_tell, weakref.ref(self), options[name])
         self._async = hightide.consumer.Consumer(*args, **options)
         super().__init__(self._async)
 
     def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
         """Up to `max_poll_records` records of one partition; empty if none came in time."""
-        return self._run(partial(self._async.poll, timeout_ms=timeout_ms, max_records=max_records))
+        lend = partial(self._async.lend, timeout_ms=timeout_ms, max_records=max_records)
+        return self._run(lend).take_all()
 
     def poll_arrow(self, *, timeout_ms: float = 0) -> Any:
         """Fetched records of one partition as a `pyarrow.RecordBatch`; None if none came."""
-        return self._run(partial(self._async.poll_arrow, timeout_ms=timeout_ms))
+        lent = self._run(partial(self._async.lend_arrow, timeout_ms=timeout_ms))
+        if lent is None:
+            return None
+        rows = lent.take_all()
+        self._opened().soon(self._async.settle)  # so that more is fetched meanwhile
+        return rows
 
     def __iter__(self) -> Iterator[Record]:
+        """Each record counts as handed out when the loop gets it, and not before: a loop may end in
+        the middle, and commit where it is."""
         while True:
-            yield from self.poll(timeout_ms=1000)
+            yield from self._run(partial(self._async.lend, timeout_ms=1000))
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from here on."""
@@ -265,11 +303,11 @@ class Consumer(Blocking):
 
     def position(self, topic: str, partition: int) -> int | None:
         """The offset of the next record of a partition."""
-        return self._async.position(topic, partition)
+        return self._run_sync(self._async.position, topic, partition)
 
     def lag(self, topic: str, partition: int) -> int | None:
         """How many committed records lie before this consumer."""
-        return self._async.lag(topic, partition)
+        return self._run_sync(self._async.lag, topic, partition)
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """The log start and the high watermark of a partition as the last fetch told them."""
@@ -282,6 +320,22 @@ class Consumer(Blocking):
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""
         self._run_sync(self._async.resume, *partitions)
+
+
+LISTENERS = {"on_assigned", "on_revoked", "on_lost"}
+
+
+async def _tell(
+    consumer: weakref.ref[Consumer], listener: Listener, partitions: list[TopicPartition]
+) -> None:
+    """Call a listener in a thread of its caller's."""
+    blocking = consumer()
+    opened = None if blocking is None else blocking._open
+    del blocking
+    if opened is not None:
+        outcome = await opened.in_callers_thread(listener, partitions)
+        if inspect.isawaitable(outcome):
+            await outcome
 
 
 class Admin(Blocking):

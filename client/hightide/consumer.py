@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from hightide import messages as m
-from hightide.arrow import rows_from
 from hightide.assignors import Assignor
 from hightide.background import open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
@@ -26,7 +25,7 @@ from hightide.group_channel import GroupChannel
 from hightide.health import Health, health_of
 from hightide.membership import Membership, named
 from hightide.ports import Network, Random
-from hightide.ready import Ready
+from hightide.ready import Lent, LentRows, Ready
 from hightide.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
 from hightide.subscription import (
     Assignment,
@@ -129,6 +128,7 @@ class Consumer:
         try:
             if self._rebalancer is None:
                 await self.assign(self._partitions or await self._all_partitions())
+                self._open()[1].whole = self._topics
             elif self._partitions:
                 await self._check_partitions(self._partitions)
                 await self._rebalancer.begin([], self._partitions)
@@ -145,7 +145,8 @@ class Consumer:
     ) -> None:
         try:
             if self._rebalancer is not None:
-                await self._rebalancer.close(failed=kind is not None)
+                failed, timeout_s = kind is not None, self._request_timeout_s
+                await self._rebalancer.close(failed=failed, timeout_s=timeout_s)
         except trio.Cancelled:
             if self._rebalancer is not None:
                 # The others need not wait for the end of its session.
@@ -222,6 +223,7 @@ class Consumer:
             auto_commit_s=self._auto_commit_s,
             drop=self._ready.drop_of,
             in_work=lambda: self._ready.in_work,
+            catch_up=self._ready.catch_up,
             on_retry=self._on_retry,
         )
 
@@ -253,6 +255,7 @@ class Consumer:
             await self._rebalancer.begin(kept, [where for where in wanted if where not in kept])
         else:
             self._subscription.assign(wanted)
+            fetcher.whole = ()
         if self._ready.where not in wanted:
             self._ready.drop()
         fetcher.wake()
@@ -274,10 +277,12 @@ class Consumer:
 
     def position(self, topic: str, partition: int) -> int | None:
         """The offset of the next record of a partition; None while it is being looked up."""
+        self._ready.catch_up()
         return self._subscription.get(TopicPartition(topic, partition)).position
 
     def lag(self, topic: str, partition: int) -> int | None:
         """How many committed records lie before this consumer; None while that is not known."""
+        self._ready.catch_up()
         return self._subscription.get(TopicPartition(topic, partition)).lag
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
@@ -375,6 +380,13 @@ class Consumer:
         Raises `ApiError` (OFFSET_OUT_OF_RANGE without a reset policy, a topic that is gone),
         `CorruptBatch`, or what else makes reading on impossible; the next call tries again.
         """
+        lent = await self.lend(timeout_ms=timeout_ms, max_records=max_records)
+        records = lent.take_all()
+        self._ready.settle()
+        return records
+
+    async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
+        """As `poll`, for a caller in another thread: what that one takes counts as handed out."""
         limit = self._max_poll_records if max_records is None else max_records
         self._tend()
         if not self._ready:
@@ -383,12 +395,22 @@ class Consumer:
         # Before anything is taken: a cancelled poll has taken nothing.
         await trio.lowlevel.checkpoint()
         self._polled_at = trio.current_time()
-        return self._ready.take(limit)
+        return self._ready.lend(limit)
 
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
-        """All records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
-        columns of Spark's Kafka source (`arrow.schema`); None if none came in time. No Python per
-        record. Needs pyarrow; raises as `poll`."""
+        """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
+        columns of Spark's Kafka source (`arrow.schema`), up to some 64 MiB; None if none came in
+        time. No Python per record. Needs pyarrow; raises as `poll`."""
+        lent = await self.lend_arrow(timeout_ms=timeout_ms)
+        if lent is None:
+            return None
+        rows = lent.take_all()
+        self.settle()
+        return rows
+
+    async def lend_arrow(self, *, timeout_ms: float = 0) -> LentRows | None:
+        """As `poll_arrow`, for a caller in another thread: what that one takes counts as handed
+        out."""
         self._tend()
         self._ready.give_back()
         found = None
@@ -399,18 +421,17 @@ class Consumer:
         self._polled_at = trio.current_time()
         if found is None or self._subscription.find(found.where) is not found or not found.fetched:
             return None
-        assert found.position is not None, f"{found.where} has data and no position"
-        batches = [found.take() for _ in range(len(found.fetched))]
-        self._open()[1].wake()
-        data = [(batch.header, batch.data) for batch in batches if not batch.header.is_control]
-        table = rows_from(data, *found.where, start=found.position)
-        self._ready.in_work = Record(*found.where, found.position, 0, None, None)
-        last = batches[-1].header
-        found.advance(max(found.position, last.next_offset), last.leader_epoch)
-        return table
+        return self._ready.lend_rows(found)
+
+    def settle(self) -> None:
+        """What another thread took of what it was lent is handed out, and there is room again."""
+        self._ready.settle()
+        if self._fetcher is not None:
+            self._fetcher.wake()
 
     def _tend(self) -> None:
         """What was handed out before is done with."""
+        self._ready.settle()
         self._ready.in_work, self._polled_at = None, trio.current_time()
         if self._rebalancer is not None:
             self._rebalancer.tend()

@@ -7,7 +7,7 @@ Failures that only the caller can judge are kept for the next `poll`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -73,6 +73,8 @@ class Fetcher:
         self._check_crcs = check_crcs
         self._request_timeout_s = request_timeout_s
         self._reset = reset
+        self.whole: Sequence[str] = ()
+        """The topics of which every partition is read, also those that are added."""
         self._starts = StartFinder(
             cluster,
             reset,
@@ -184,11 +186,19 @@ class Fetcher:
                 return False
             if self._topic_is_gone(answer):
                 return True
+            self._add_partitions()
             for assignment in assignments:
                 assignment.nearby, assignment.nearby_failed = None, False
             # Leaders may be known again: the tasks that fetch from them sleep.
             self._wake.set()
-        return self._start_tasks(assignments)
+        return self._start_tasks(self._subscription.all())
+
+    def _add_partitions(self) -> None:
+        for topic in self.whole:
+            for number in range(self._cluster.partition_count(topic)):
+                where = TopicPartition(topic, number)
+                if self._subscription.find(where) is None:
+                    self._subscription.add(where)
 
     def _start_tasks(self, assignments: list[Assignment]) -> bool:
         """See that somebody works for each partition; False if one has no leader."""
@@ -291,6 +301,7 @@ class Fetcher:
                 assignment.position is None
                 or self._is_anew(assignment)
                 or assignment.paused
+                or assignment.is_held
                 or assignment.fetching
                 or assignment.fetched_bytes >= self._partition_bytes
             ):

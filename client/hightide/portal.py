@@ -1,115 +1,370 @@
-"""The thread that runs trio for all blocking clients of a process, and the way into it.
+"""The thread that runs trio for all blocking clients of a process, and the ways into it and back.
 
-A client is entered and left in one task there: its nurseries belong to that task.
+A client is entered and left in one task there: its nurseries belong to that task. Its end, expected
+or not, is its own: whoever waits for it is told, and the thread and the other clients go on. What a
+thread waits for is a `Call`; a thread that is interrupted meanwhile takes its call back. A user's
+callbacks run in a thread of the user's that waits for a call, as in Kafka's clients they do.
+
+A forked child has none of its parent's threads: it gets a portal of its own, and clients that it
+inherited refuse to work.
 """
 
 from __future__ import annotations
 
+import os
+import queue
 import threading
+import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import trio
 
-from hightide.errors import ClosedError
+from hightide.errors import ClosedError, UsageError
 
 T = TypeVar("T")
+_LOOK_S = 1.0
+"""How often a thread that waits looks whether trio's thread still lives."""
 
 
 class _Portal:
-    """The thread that runs trio, and the way into it."""
+    """The thread that runs trio."""
 
     def __init__(self) -> None:
         self._started = threading.Event()
         self.token: trio.lowlevel.TrioToken
-        self.nursery: trio.Nursery
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), daemon=True)
+        self._nursery: trio.Nursery
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._main,), name="hightide", daemon=True
+        )
         self._thread.start()
         self._started.wait()
 
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
             self.token = trio.lowlevel.current_trio_token()
-            self.nursery = nursery
+            self._nursery = nursery
             self._started.set()
             await trio.sleep_forever()
 
-    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in trio's thread and wait for its result."""
-        return trio.from_thread.run(function, *args, trio_token=self.token)
+    @property
+    def is_alive(self) -> bool:
+        """Whether somebody runs what is asked for."""
+        return self._thread.is_alive()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is trio's thread: it cannot wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Have trio's thread call a function, after those of earlier calls; raises `ClosedError`
+        if it has ended."""
+        try:
+            self.token.run_sync_soon(partial(function, *args))
+        except trio.RunFinishedError as error:
+            raise ClosedError("the thread of the blocking clients has ended") from error
+
+    def start(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """In trio's thread: a task that must end without an exception."""
+        self._nursery.start_soon(work, *args)
 
 
 _portal: _Portal | None = None
 _portal_lock = threading.Lock()
 
 
+def _forget_portal() -> None:
+    """In a forked child: the parent's thread is not here, and its lock may be held for ever."""
+    global _portal, _portal_lock
+    _portal, _portal_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_portal)
+
+
 def _get_portal() -> _Portal:
     global _portal
     with _portal_lock:
-        if _portal is None:
+        if _portal is None or not _portal.is_alive:
             _portal = _Portal()
         return _portal
 
 
-class _Open:
-    """An async client that lives in the portal's thread between enter and exit."""
+class _Job:
+    """A function that a thread of the user's is to call for a task of trio's."""
 
-    def __init__(self, client: Any) -> None:
-        self.portal = _get_portal()
-        self._client = client
-        self._leave = trio.Event()
-        self._left = threading.Event()
-        self._entered = threading.Event()
-        self._failure: BaseException | None = None
+    def __init__(self, portal: _Portal, call: Callable[[], Any]) -> None:
+        self.done = trio.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._portal = portal
+        self._call = call
+
+    def run(self) -> None:
+        """In that thread."""
+        try:
+            self.result = self._call()
+        except Exception as error:
+            self.error = error
+        except BaseException as error:  # an interruption is the thread's own
+            self.error = ClosedError(f"interrupted by {error!r}")
+            raise
+        finally:
+            self._portal.soon(self.done.set)
+
+    def drop(self) -> None:
+        """The thread went away."""
+        self.error = ClosedError("the thread that was to call it was interrupted")
+        self._portal.soon(self.done.set)
+
+
+class Call(Generic[T]):
+    """Something that trio's thread does, and the thread that waits for it."""
+
+    def __init__(self, portal: _Portal, *, is_awaited: bool = True) -> None:
+        self.scope = trio.CancelScope()
+        self.is_awaited = is_awaited
+        self.is_over = False
+        self._portal = portal
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def end(self, result: Any = None, error: BaseException | None = None) -> None:
+        """In trio's thread: this is the outcome."""
+        if not self.is_over:
+            self._result, self._error, self.is_over = result, error, True
+            self._inbox.put(None)
+
+    def give(self, job: _Job) -> None:
+        """In trio's thread: the waiting thread is to do this meanwhile."""
+        self._inbox.put(job)
+
+    def wait(self) -> T:
+        """What came of it. A thread that is interrupted waits until the call has ended, with an
+        effect or without; a second interruption leaves at once."""
+        if self._portal.is_here:
+            raise UsageError("a callback that runs in the clients' own thread cannot wait for them")
+        try:
+            self._serve()
+        except BaseException:
+            with suppress(ClosedError):
+                self._portal.soon(self.scope.cancel)
+                self._serve_to_the_end()
+            raise
+        if self._error is not None:
+            raise self._error
+        found: T = self._result
+        return found
+
+    def _serve_to_the_end(self) -> None:
+        try:
+            self._serve()
+        finally:
+            while not self._inbox.empty():
+                if (job := self._inbox.get_nowait()) is not None:
+                    job.drop()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                job = self._inbox.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if not self._portal.is_alive:
+                    raise ClosedError("the thread of the blocking clients has ended") from None
+                continue
+            if job is None:
+                return
+            job.run()
+
+
+class Opened:
+    """An async client that lives in trio's thread between enter and exit."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        """Returns when it was entered; raises what entering it did."""
+        self._client, self._name, self._pid = client, name, os.getpid()
+        self._portal = _get_portal()
+        self._entered: Call[None] = Call(self._portal)
+        self._left: Call[None] = Call(self._portal)
+        self._leave, self._over = trio.Event(), trio.Event()
         self._leave_kind: type[BaseException] | None = None
-        self.portal.token.run_sync_soon(partial(self.portal.nursery.start_soon, self._live))
+        self._death: BaseException | None = None
+        """What ended it; its own exit may have raised that, too."""
+        self._is_told = self._is_ending = False
+        self._calls: list[Call[Any]] = []
+        """Those that are under way."""
+        self._news = trio.Event()
+        self._portal.soon(self._portal.start, self._live)
         self._entered.wait()
-        self._raise_failure()
+
+    # -- in trio's thread ------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        # Enter and exit in one task: the client's nurseries belong to it.
         try:
-            await self._client.__aenter__()
-        except BaseException as error:
-            self._failure = error
-            self._entered.set()
-            self._left.set()
-            return
-        self._entered.set()
-        await self._leave.wait()
-        try:
-            await self._client.__aexit__(self._leave_kind, None, None)
-        except Exception as error:
-            self._failure = error
-        finally:
-            self._left.set()
+            with self._entered.scope:
+                await self._client.__aenter__()
+                self._entered.end()
+                await self._until_left()
+        except BaseException as error:  # nothing may end the thread of all the others
+            self._death = _single(error)
+        self._over.set()
+        self._cancel_calls()
+        if not self._entered.is_over:
+            self._entered.end(error=self._why_over())
+        self._left.end()
 
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+    async def _until_left(self) -> None:
+        # Exit in the task of enter: the client's nurseries belong to it.
+        try:
+            await self._leave.wait()
+        except BaseException as error:
+            self._cancel_calls()  # what they wait for will not come
+            await self._client.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._cancel_calls()
+        await self._client.__aexit__(self._leave_kind, None, None)
+
+    def _cancel_calls(self) -> None:
+        self._is_ending = True
+        for call in self._calls:
+            call.scope.cancel()
+
+    def _why_over(self) -> BaseException:
+        """The error that ended the client, to the first who asks; others are told of it."""
+        if self._death is not None and not self._is_told:
+            self._is_told = True
+            return self._death
+        error = ClosedError(f"the {self._name} is closed")
+        if self._death is not None:
+            error = ClosedError(f"the {self._name} has ended: {self._death!r}")
+            error.__cause__ = self._death
+        return error
+
+    def _begin(self, call: Call[T], work: Callable[[], Awaitable[T]]) -> None:
+        self._await(call)
+        self._portal.start(self._do, call, work)
+
+    def _await(self, call: Call[Any]) -> None:
+        self._calls.append(call)
+        news, self._news = self._news, trio.Event()
+        news.set()
+
+    async def _do(self, call: Call[T], work: Callable[[], Awaitable[T]]) -> None:
+        result, error = None, None
+        with call.scope:
+            try:
+                if call.is_awaited and self._over.is_set():
+                    raise self._why_over()
+                result = await work()
+            except BaseException as failure:
+                if call.scope.cancel_called:
+                    raise
+                error = failure
+        if call.scope.cancelled_caught and self._is_ending:
+            await self._over.wait()
+            error = self._why_over() if call.is_awaited else None
+        self._calls.remove(call)
+        call.end(result, error)
+
+    async def in_callers_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Have a thread that waits for this client call a function, as soon as there is one; what
+        it returned or raised."""
+        while not (waiting := [call for call in self._calls if call.is_awaited]):
+            await self._news.wait()
+        job = _Job(self._portal, partial(function, *args))
+        waiting[-1].give(job)
+        await job.done.wait()
+        if job.error is not None:
+            raise job.error
+        found: T = job.result
+        return found
+
+    # -- in other threads ------------------------------------------------------------------------
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it is this process's, and has not ended."""
+        return self._pid == os.getpid() and not self._over.is_set()
+
+    def check(self) -> None:
+        """Raise `ClosedError` if it has ended, or belongs to another process."""
+        if self._pid != os.getpid():
+            raise ClosedError(
+                f"this {self._name} was opened by process {self._pid}, and this is its child "
+                f"{os.getpid()}: open one of its own here"
+            )
+        if self._over.is_set():
+            raise self._why_over()
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What an async function returns in trio's thread; raises what it does, or what ended the
+        client."""
+        self.check()
+        call: Call[T] = Call(self._portal)
+        self._portal.soon(self._begin, call, work)
+        return call.wait()
+
+    def run_sync(self, function: Callable[[], T]) -> T:
+        """The same for a function that waits for nothing."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work)
+
+    def soon(self, function: Callable[[], None]) -> None:
+        """Have trio's thread call a function, and wait for nothing; it must not raise."""
+        self._portal.soon(function)
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A task in trio's thread that ends with the client at the latest."""
+        self.check()
+        self._portal.soon(self._begin, Call(self._portal, is_awaited=False), work)
 
     def close(self, kind: type[BaseException] | None) -> None:
-        """Leave the async client's block."""
+        """Leave the async client's block; raises what that did, or what ended the client before if
+        nobody was told yet. In a forked child: nothing, the client is the parent's."""
+        if self._pid != os.getpid():
+            return
         self._leave_kind = kind
-        self.portal.token.run_sync_soon(self._leave.set)
+        self._portal.soon(self._await, self._left)
+        self._portal.soon(self._leave.set)
         self._left.wait()
-        self._raise_failure()
+        if self._death is not None and not self._is_told:
+            raise self._why_over()
+
+    def abandon(self) -> None:
+        """As `close` after an error, waiting for nothing: nobody is left who could."""
+        if self.is_at_work:
+            self._leave_kind = Exception
+            with suppress(ClosedError):
+                self._portal.soon(self._leave.set)
+
+
+def _single(error: BaseException) -> BaseException:
+    """The exception that a nursery wrapped; of several the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 class Blocking:
     """What blocking clients share: `with`, and calls into trio's thread."""
 
     _name = "client"
+    _open: Opened | None = None
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._open: _Open | None = None
 
     def __enter__(self) -> Self:
-        self._open = _Open(self._client)
+        self._open = Opened(self._client, self._name)
         return self
 
     def __exit__(
@@ -118,9 +373,17 @@ class Blocking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        opened, self._open = self._open, None
+        opened = self._open
         if opened is not None:
-            opened.close(kind)
+            try:
+                opened.close(kind)
+            finally:
+                self._open = None
+
+    def __del__(self) -> None:
+        if self._open is not None and self._open.is_at_work:
+            warnings.warn(f"a {self._name} was never closed", ResourceWarning, source=self)
+            self._open.abandon()
 
     def open(self) -> Self:
         """Open it without a block, as in a notebook; `close` it in the end."""
@@ -131,14 +394,14 @@ class Blocking:
         self.__exit__(None, None, None)
 
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return self._portal().run(function, *args)
+        return self._opened().run(partial(function, *args))
 
     def _run_sync(self, function: Callable[..., T], *args: Any) -> T:
-        return trio.from_thread.run_sync(function, *args, trio_token=self._portal().token)
+        return self._opened().run_sync(partial(function, *args))
 
-    def _portal(self) -> _Portal:
+    def _opened(self) -> Opened:
         if self._open is None:
             raise ClosedError(
                 f"the {self._name} is closed, or not open yet: use it in a `with` block"
             )
-        return self._open.portal
+        return self._open

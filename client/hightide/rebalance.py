@@ -16,7 +16,7 @@ import trio
 
 from hightide import group_messages as g
 from hightide.columns import Record
-from hightide.errors import ApiError, ErrorCode, HightideError
+from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.fetcher import Fetcher
 from hightide.membership import Membership
 from hightide.subscription import OffsetAndMetadata, Subscription, TopicPartition
@@ -55,6 +55,7 @@ class Rebalancer:
         auto_commit_s: float | None,
         drop: Callable[[Sequence[TopicPartition]], None],
         in_work: Callable[[], Record | None],
+        catch_up: Callable[[], None],
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._membership = membership
@@ -64,7 +65,7 @@ class Rebalancer:
         self._listeners = listeners
         self._auto_commit_s = auto_commit_s
         self._drop = drop
-        self._in_work = in_work
+        self._in_work, self._catch_up = in_work, catch_up
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
@@ -72,6 +73,11 @@ class Rebalancer:
         """When it began to join, if it has not yet."""
         self._kept: Positions = {}
         """What was committed last."""
+        self._leaving: Positions = {}
+        """How far partitions are that are let go of right now: they may still be committed."""
+        self._committing: set[trio.CancelScope] = set()
+        self._ends_at = float("inf")
+        """When commits are given up, once it is closed."""
         self._turns = Turns()
         """Commits go one after the other: an older one must not come last."""
 
@@ -117,7 +123,7 @@ class Rebalancer:
     async def _rebalance(self, leaving: _Leaving) -> None:
         membership = self._membership
         try:
-            await self._say_goodbye(leaving)
+            self._give(await self._say_goodbye(leaving))
             given = await membership.join(self._owned())
             await self._take(given)
             self.joins_since = None
@@ -139,46 +145,71 @@ class Rebalancer:
         self._subscription.assign([where for where in self._owned() if where not in partitions])
         return {where: positions.get(where) for where in partitions}
 
-    async def _say_goodbye(self, leaving: _Leaving) -> None:
-        """Commit what was read of these, unless they are somebody else's already."""
+    async def _say_goodbye(self, leaving: _Leaving) -> Exception | None:
+        """Commit what was read of these, unless they are somebody else's already; their listener
+        may commit, too. What it raised."""
         if not leaving:
-            return
-        if self._auto_commit_s is not None and not self._membership.is_lost:
-            await self._commit_quietly({w: p for w, p in leaving.items() if p is not None})
-        for where in leaving:
-            self._kept.pop(where, None)
-        listeners = self._listeners
-        lost = self._membership.is_lost
-        await self._tell(listeners.lost if lost else listeners.revoked, [*leaving])
+            return None
+        is_lost, listeners = self._membership.is_lost, self._listeners
+        if not is_lost:
+            self._leaving = {w: p for w, p in leaving.items() if p is not None}
+        try:
+            if self._auto_commit_s is not None and not is_lost:
+                await self._commit_quietly(self._leaving)
+            return await self._tell(listeners.lost if is_lost else listeners.revoked, [*leaving])
+        finally:
+            self._leaving = {}
+            for where in leaving:
+                self._kept.pop(where, None)
 
     async def _take(self, given: Sequence[TopicPartition]) -> None:
         """Read these, each from where the group is."""
         owned = self._owned()
         surplus = [where for where in owned if where not in given]
         if surplus:
-            await self._say_goodbye(self._release(surplus))
+            self._give(await self._say_goodbye(self._release(surplus)))
             self._membership.must_join = True  # somebody waits for them
             self._membership.reason = f"let go of {len(surplus)} partitions"
         fresh = [where for where in given if where not in owned]
-        await self.begin([where for where in owned if where in given], fresh)
-        await self._tell(self._listeners.assigned, fresh)
-
-    async def _tell(self, listener: Listener | None, partitions: Sequence[TopicPartition]) -> None:
-        """What a listener raises, the caller gets."""
-        if listener is None:
-            return
+        await self.begin([where for where in owned if where in given], fresh, held=True)
         try:
-            outcome = listener(list(partitions))
-            if inspect.isawaitable(outcome):
-                await outcome
-        except Exception as error:
+            self._give(await self._tell(self._listeners.assigned, fresh))
+        finally:
+            self._subscription.hand_out(fresh)
+            self._fetcher.wake()
+
+    @staticmethod
+    async def _tell(
+        listener: Listener | None, partitions: Sequence[TopicPartition]
+    ) -> Exception | None:
+        """Call a listener; what it raised."""
+        if listener is not None:
+            try:
+                outcome = listener(list(partitions))
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception as error:
+                return error
+        return None
+
+    def _give(self, error: Exception | None) -> None:
+        """What a listener raises, the caller gets with its next poll."""
+        if error is not None:
             self._fetcher.fail(error)
 
-    async def begin(self, kept: Sequence[TopicPartition], fresh: Sequence[TopicPartition]) -> None:
-        """Read `kept` on, and `fresh` from their committed offsets, or by the reset policy."""
+    async def begin(
+        self,
+        kept: Sequence[TopicPartition],
+        fresh: Sequence[TopicPartition],
+        *,
+        held: bool = False,
+    ) -> None:
+        """Read `kept` on, and `fresh` from their committed offsets, or by the reset policy; with
+        `held` nothing of them is handed out yet."""
         committed = await self._membership.committed(fresh) if fresh else {}
         self._subscription.assign([*kept, *fresh])
         for where in fresh:
+            self._subscription.get(where).is_held = held
             found = committed.get(where)
             if found is not None:
                 self._subscription.get(where).seek(found.offset, found.leader_epoch)
@@ -191,7 +222,8 @@ class Rebalancer:
 
     def positions(self) -> Positions:
         """The next record of each partition, where that is known."""
-        return {
+        self._catch_up()
+        return self._leaving | {
             a.where: OffsetAndMetadata(a.position, a.position_epoch)
             for a in self._subscription.all()
             if a.position is not None
@@ -210,7 +242,8 @@ class Rebalancer:
 
     def done(self) -> Positions:
         """The positions, but not behind what is being worked on right now."""
-        positions, in_work = self.positions(), self._in_work()
+        positions = self.positions()
+        in_work = self._in_work()
         if in_work is not None:
             where = TopicPartition(in_work.topic, in_work.partition)
             if where in positions and in_work.offset < positions[where].offset:
@@ -235,10 +268,19 @@ class Rebalancer:
     async def _commit(
         self, request: g.OffsetCommitRequest, offsets: Positions, place: trio.Event
     ) -> None:
-        async with self._turns.turn(place):
-            if offsets:
-                await self._membership.commit(request)
-                self._kept.update(offsets)
+        with trio.CancelScope(deadline=self._ends_at) as scope:
+            self._committing.add(scope)
+            try:
+                async with self._turns.turn(place):
+                    if offsets:
+                        await self._membership.commit(request)
+                        self._kept.update(offsets)
+            finally:
+                self._committing.discard(scope)
+        if scope.cancelled_caught:
+            raise RequestTimedOut(
+                "the consumer was closed, and its commits took too long", knob="request_timeout_ms"
+            )
 
     def commit_async(self, offsets: Positions, then: Committed | None) -> None:
         """Keep offsets in the background; raises `ApiError` at once if this is no member."""
@@ -287,14 +329,26 @@ class Rebalancer:
         """What was not kept yet."""
         return {w: p for w, p in positions.items() if self._kept.get(w) != p}
 
-    async def close(self, *, failed: bool) -> None:
-        """Commit what was handed out, but not what was being worked on when it `failed`; leave."""
+    async def close(self, *, failed: bool, timeout_s: float) -> None:
+        """Commit what was handed out, but not what was being worked on when it `failed`, tell the
+        listener, and leave; raises what the listener did. Commits, those that wait for their turn
+        too, share one deadline."""
+        self._ends_at = trio.current_time() + timeout_s
+        for scope in self._committing:
+            scope.deadline = self._ends_at
         positions = self.done() if failed else self.positions()
         async with self._turns.turn(self._turns.take()):
             pass  # everything that was asked for before is done
-        if self._auto_commit_s is not None and not self._membership.is_lost:
+        error = None
+        if self._membership.topics:
+            owned = self._owned()
+            self._release(owned)
+            error = await self._say_goodbye({where: positions.get(where) for where in owned})
+        elif self._auto_commit_s is not None:
             await self._commit_quietly(positions)
         await self.leave()
+        if error is not None and not failed:
+            raise error
 
     async def leave(self) -> None:
         """Tell the group at once."""

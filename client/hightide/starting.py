@@ -43,7 +43,7 @@ class StartFinder:
         """Set the position of a partition by the reset policy; tried again until it is set."""
         try:
             while assignment.position is None:
-                if self._reset == "none":
+                if self._reset == "none" and not assignment.is_added:
                     self._fail(
                         ApiError(
                             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -58,7 +58,8 @@ class StartFinder:
         self._found()
 
     async def _reset_once(self, assignment: Assignment) -> None:
-        timestamp = m.EARLIEST if self._reset == "earliest" else m.LATEST
+        is_first = assignment.is_added or self._reset == "earliest"
+        timestamp = m.EARLIEST if is_first else m.LATEST
         try:
             offset = await self.look_up(
                 assignment.where, timestamp, timeout_s=self._request_timeout_s
@@ -72,6 +73,7 @@ class StartFinder:
             return
         if assignment.position is None:
             assignment.seek(offset)
+            assignment.is_added = False
 
     async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
         """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""

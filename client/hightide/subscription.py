@@ -8,6 +8,7 @@ if the fetch offset is still the one it was asked for: after a seek it is droppe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,6 +71,10 @@ class Assignment:
     high_watermark: int = -1
     log_start: int = -1
     paused: bool = False
+    is_held: bool = False
+    """Nothing is handed out before somebody who was told of it is done."""
+    is_added: bool = False
+    """The topic got it while it was read: it begins with its first record."""
     fetching: bool = False
     finding_since: float | None = None
     """When somebody began to look up its position, who still does."""
@@ -148,6 +153,17 @@ class Subscription:
         }
         self._turn = deque(self._assignments)
 
+    def add(self, where: TopicPartition) -> None:
+        """Read this one, too, from its first record on."""
+        self.assign([*self._assignments, where])
+        self._assignments[where].is_added = True
+
+    def hand_out(self, partitions: Sequence[TopicPartition]) -> None:
+        """Those of these that are still read are held back no longer."""
+        for where in partitions:
+            if (found := self._assignments.get(where)) is not None:
+                found.is_held = False
+
     def all(self) -> list[Assignment]:
         """Every assignment, in order."""
         return list(self._assignments.values())
@@ -169,7 +185,7 @@ class Subscription:
             where = self._turn[0]
             self._turn.rotate(-1)
             found = self._assignments[where]
-            if found.fetched and not found.paused:
+            if found.fetched and not found.paused and not found.is_held:
                 return found
         return None
 

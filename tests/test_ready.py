@@ -1,0 +1,150 @@
+"""What waits to be handed out: records and rows that are lent to another thread, and rows of Arrow
+within bounds.
+
+Goal: `ready.py`: a position is never beyond what a caller has, and one bad or large batch costs
+none of the others. Method: batches by hand, no network.
+"""
+
+import pytest
+from brokers import batch
+
+from hightide import ready as module
+from hightide.errors import CorruptBatch
+from hightide.ready import Ready
+from hightide.records import parse_header, stamp
+from hightide.subscription import FetchedBatch, Subscription, TopicPartition
+
+WHERE = TopicPartition("t", 0)
+
+
+def fetched(*values: bytes, at: int) -> FetchedBatch:
+    data = bytearray(batch(*values))
+    stamp(data, base_offset=at, leader_epoch=3)
+    return FetchedBatch(parse_header(data), memoryview(data))
+
+
+@pytest.fixture
+def found():
+    """A subscription to one partition, at offset 0, and what hands out."""
+    subscription = Subscription()
+    subscription.assign([WHERE])
+    assignment = subscription.get(WHERE)
+    assignment.seek(0)
+    return assignment, Ready(subscription)
+
+
+def rows(lent):
+    return lent.take_all().column("value").to_pylist()
+
+
+def test_lent_records_count_as_they_are_taken(found):
+    assignment, ready = found
+    ready.decode(WHERE, fetched(b"a", b"b", b"c", at=0))
+    lent = ready.lend(2)
+    taking = iter(lent)
+    ready.catch_up()
+    assert assignment.position == 0
+    assert next(taking).value == b"a"
+    ready.catch_up()
+    ready.catch_up()
+    assert (assignment.position, ready.in_work.value) == (1, b"a")
+    assert next(taking).value == b"b"
+    assert list(taking) == []
+    ready.settle()
+    assert (assignment.position, ready.in_work.value) == (2, b"b")
+    assert [r.value for r in ready.lend(9).take_all()] == [b"c"]
+    ready.settle()
+    assert assignment.position == 3
+    assert not ready
+
+
+def test_what_was_not_taken_is_lent_to_the_next_one_and_to_nobody_else(found):
+    assignment, ready = found
+    ready.decode(WHERE, fetched(b"a", b"b", at=0))
+    first = ready.lend(2)
+    ready.settle()
+    assert list(first) == []
+    assert [r.value for r in ready.lend(2)] == [b"a", b"b"]
+    ready.settle()
+    assert assignment.position == 2
+
+
+def test_what_was_lent_of_a_partition_that_is_gone_is_not_taken_any_more(found):
+    _, ready = found
+    ready.decode(WHERE, fetched(b"a", b"b", at=0))
+    lent = ready.lend(2)
+    taking = iter(lent)
+    next(taking)
+    ready.drop_of([WHERE])
+    assert list(taking) == []
+    ready.settle()
+
+
+def test_lent_rows_count_when_they_are_taken(found):
+    assignment, ready = found
+    for at in (0, 2):
+        assignment.add(fetched(b"a", b"b", at=at))
+    lent = ready.lend_rows(assignment)
+    ready.settle()
+    assert (assignment.position, len(assignment.fetched)) == (0, 2)
+    assert rows(ready.lend_rows(assignment)) == [b"a", b"b"] * 2
+    assert lent.is_over
+    ready.settle()
+    assert (assignment.position, assignment.position_epoch, len(assignment.fetched)) == (4, 3, 0)
+
+
+def test_rows_that_were_taken_after_a_seek_move_nothing(found):
+    assignment, ready = found
+    assignment.add(fetched(b"a", at=0))
+    lent = ready.lend_rows(assignment)
+    assignment.seek(7)
+    lent.take_all()
+    ready.settle()
+    assert assignment.position == 7
+
+
+def test_rows_end_with_the_batch_that_reaches_the_bound(found, monkeypatch):
+    monkeypatch.setattr(module, "ARROW_BYTES", 100)
+    assignment, ready = found
+    for at in range(5):
+        assignment.add(fetched(b"%d" % at * 60, at=at))
+    sizes = []
+    while assignment.fetched:
+        sizes.append(len(rows(ready.lend_rows(assignment))))
+        ready.settle()
+    assert sizes == [2, 2, 1]
+    assert assignment.position == 5
+
+
+def spoil(part: FetchedBatch) -> FetchedBatch:
+    """The same batch with a length that cannot be: its checksum was not looked at."""
+    data = bytearray(part.data)
+    data[-20] ^= 0x40
+    return FetchedBatch(part.header, memoryview(data[:-3]))
+
+
+def test_rows_before_a_bad_batch_are_handed_out_and_then_it_is_told(found):
+    assignment, ready = found
+    assignment.add(fetched(b"a", b"b", at=0))
+    assignment.add(spoil(fetched(b"c", at=2)))
+    assert rows(ready.lend_rows(assignment)) == [b"a", b"b"]
+    ready.settle()
+    with pytest.raises(CorruptBatch):
+        ready.lend_rows(assignment)
+    assert assignment.position == 2
+    assert not assignment.fetched, "it is fetched again"
+    assert assignment.fetch_offset == 2
+
+
+def test_a_failure_of_another_kind_takes_nothing(found, monkeypatch):
+    assignment, ready = found
+    assignment.add(fetched(b"a", at=0))
+
+    def no_memory(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "open_batch", no_memory)
+    with pytest.raises(MemoryError):
+        ready.lend_rows(assignment)
+    monkeypatch.undo()
+    assert rows(ready.lend_rows(assignment)) == [b"a"]
