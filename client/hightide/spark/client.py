@@ -53,27 +53,57 @@ class BlockingClient:
             connection.close()
         self._connections.clear()
 
-    def refresh(self, topics: Sequence[str] | None, *, timeout_s: float) -> None:
+    def refresh(
+        self,
+        topics: Sequence[str] | None,
+        *,
+        timeout_s: float,
+        gone: frozenset[str] | None = None,
+    ) -> frozenset[str]:
         """Look at the cluster again, tried again while no broker answers; None: at all topics.
 
         Raises `ApiError` if a topic does not exist, `BrokerUnreachable` or `RequestTimedOut`.
+        Unless topics may be gone: `gone` are those that were last time. It returns which are now,
+        and has asked for a while whether they are.
         """
         starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
-        self.retrying(
-            lambda left_s: self._refresh_once(topics, left_s),
-            timeout_s=timeout_s,
-            is_final=lambda error: error.code is not starts,
-        )
+        started = time.monotonic()
 
-    def _refresh_once(self, topics: Sequence[str] | None, timeout_s: float) -> None:
+        def attempt(left_s: float) -> frozenset[str]:
+            is_over = time.monotonic() - started > TOPIC_GONE_S
+            return self._refresh_once(topics, left_s, gone, is_over=is_over)
+
+        def is_final(error: ApiError) -> bool:
+            is_gone = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return error.code is not starts and not (is_gone and gone is not None)
+
+        return self.retrying(attempt, timeout_s=timeout_s, is_final=is_final)
+
+    def _refresh_once(
+        self,
+        topics: Sequence[str] | None,
+        timeout_s: float,
+        gone: frozenset[str] | None = None,
+        *,
+        is_over: bool = False,
+    ) -> frozenset[str]:
+        """`gone` are topics that do not exist, as far as is known; with `is_over` all are of which
+        that is said now. None: there are none."""
         names = None if topics is None else list(topics)
         answer = self._any(m.MetadataRequest(topics=names), timeout_s)
         self.brokers = {broker.id: broker for broker in answer.brokers}
         if names is None:
             self.topics = {}
+        missing = set()
         for topic in answer.topics:
+            is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_missing and gone is not None and (is_over or topic.topic in gone):
+                missing.add(topic.topic)
+                self.topics.pop(topic.topic, None)
+                continue
             _raise(topic)
             self.topics[topic.topic] = topic
+        return frozenset(missing)
 
     def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """An answer of whichever broker gives one, in `timeout_s` for all of them."""

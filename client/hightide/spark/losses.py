@@ -17,12 +17,14 @@ class Losses:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._is_first_look = True
+        self._told: set[str] = set()
+        """What the log has said already: Spark asks again and again from the same position."""
         self._whole: dict[tuple[str, int], int] = {}
         """The leader epoch in which a partition's log was last seen to be whole."""
 
     def checked(self, begin: Position) -> Position:
         """A position without topics that are gone, or were made again; raises `DataLoss`."""
-        ids = self._planner.refresh()
+        ids = self._planner.refresh(gone_ok=True)
         gone = [topic for topic in begin.topic_ids if topic not in ids]
         for topic in gone:
             self._lost(f"{topic}: the topic is gone, or no longer subscribed")
@@ -85,4 +87,6 @@ class Losses:
         self._lost(f"{where[0]}-{where[1]}: the query is at offset {place.offset}, but {why}")
 
     def _lost(self, what: str) -> None:
-        lost(what, fail=self._planner.options.fail_on_data_loss)
+        if what not in self._told:
+            lost(what, fail=self._planner.options.fail_on_data_loss)
+            self._told.add(what)

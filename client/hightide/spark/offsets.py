@@ -3,14 +3,17 @@
     {"v": 1, "topics": {"flights": {"id": "…", "partitions": {"0": [1500, 2], "1": [1300, 2]}}}}
 
 For each partition the *next* offset and the leader epoch it was seen in; for each topic its id, so
-that a topic that was deleted and made again is noticed. Spark compares positions as text: topics
-are sorted by name and partitions by number, always.
+that a topic that was deleted and made again is noticed. Spark keeps where a batch ends before it
+plans it, but not where the first one begins, nor where a partition does that is new: so the end has
+these `"starts"`, too, and a batch that is run again has the same rows. Spark compares positions as
+text: topics are sorted by name and partitions by number, always.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hightide.errors import HightideError
@@ -44,6 +47,8 @@ class Position(NamedTuple):
 
     places: Mapping[tuple[str, int], Place]
     topic_ids: Mapping[str, str]
+    starts: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """Where the batch that ends here begins, of partitions of which no earlier end tells it."""
 
     def to_json(self) -> Json:
         """The form that Spark keeps."""
@@ -51,6 +56,8 @@ class Position(NamedTuple):
         for (topic, partition), place in sorted(self.places.items()):
             entry = topics.setdefault(topic, {"id": self.topic_ids[topic], "partitions": {}})
             entry["partitions"][str(partition)] = [place.offset, place.leader_epoch]
+            if (start := self.starts.get((topic, partition))) is not None:
+                entry.setdefault("starts", {})[str(partition)] = start
         return {"v": VERSION, "topics": topics}
 
     @classmethod
@@ -60,14 +67,17 @@ class Position(NamedTuple):
             raise DataLoss(f"checkpoint offsets have version {data.get('v')}, expected {VERSION}")
         places: dict[tuple[str, int], Place] = {}
         ids: dict[str, str] = {}
+        starts: dict[tuple[str, int], int] = {}
         try:
             for topic, entry in data["topics"].items():
                 ids[topic] = entry["id"]
                 for partition, (offset, epoch) in entry["partitions"].items():
                     places[(topic, int(partition))] = Place(offset, epoch)
+                for partition, offset in entry.get("starts", {}).items():
+                    starts[(topic, int(partition))] = offset
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLoss(f"checkpoint offsets are damaged: {error!r} in {data!r}") from error
-        return cls(places, ids)
+        return cls(places, ids, starts)
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
         """The topics that were deleted and made again since: their ids are others now."""
@@ -82,7 +92,7 @@ class Position(NamedTuple):
 
     def at(self, places: Mapping[tuple[str, int], Place]) -> Position:
         """The same but for these places."""
-        return Position({**self.places, **places}, self.topic_ids)
+        return self._replace(places={**self.places, **places})
 
 
 def advanced(start: Position, end: Position) -> bool:
@@ -114,7 +124,7 @@ def no_further_back(start: Position, end: Position) -> Position:
         place = places.get(where)
         if place is not None and place.offset < before.offset:
             places[where] = before
-    return Position(places, end.topic_ids)
+    return end._replace(places=places)
 
 
 def prorate(
@@ -133,4 +143,4 @@ def prorate(
     for where, place in end.places.items():
         share = max(1, limit * waiting[where] // total) if waiting[where] > 0 else 0
         places[where] = Place(min(begins[where] + share, place.offset), place.leader_epoch)
-    return Position(places, end.topic_ids)
+    return end._replace(places=places)

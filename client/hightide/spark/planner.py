@@ -24,15 +24,20 @@ class Planner:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
+        self._gone: frozenset[str] = frozenset()
+        """Topics that were named, and do not exist any more."""
 
     @property
     def client(self) -> BlockingClient:
         return client_for(self.options.bootstrap)
 
-    def refresh(self) -> dict[str, str]:
-        """Look at the topics again; their ids."""
+    def refresh(self, *, gone_ok: bool = False) -> dict[str, str]:
+        """Look at the topics again; their ids. With `gone_ok` those that are gone are left out;
+        otherwise it raises `ApiError`."""
         options, timeout_s = self.options, self.options.look_up_timeout_s
-        self.client.refresh(None if options.pattern else options.topics, timeout_s=timeout_s)
+        topics = None if options.pattern else options.topics
+        known_gone = self._gone if gone_ok else None
+        self._gone = self.client.refresh(topics, timeout_s=timeout_s, gone=known_gone)
         return self.topic_ids()
 
     def topic_ids(self) -> dict[str, str]:
@@ -43,7 +48,7 @@ class Planner:
         """What is subscribed to, as of the last refresh; a pattern matches no internal topic."""
         options = self.options
         if not options.pattern:
-            return sorted(options.topics)
+            return sorted({*options.topics} - self._gone)
         pattern = re.compile(options.pattern)
         names = sorted(self.client.topics)
         return [name for name in names if pattern.fullmatch(name) and not name.startswith("__")]
@@ -58,7 +63,7 @@ class Planner:
         ]
         for topic, numbers in (self.options.assigned or {}).items():
             missing = sorted({*numbers} - {number for name, number in found if name == topic})
-            if missing:
+            if missing and topic not in self._gone:
                 raise UsageError(f"assign names {topic}-{missing[0]}, which does not exist")
         return found
 

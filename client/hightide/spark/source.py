@@ -137,7 +137,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an AvailableNow query ends: what is committed now."""
-        self._planner.refresh()
+        self._planner.refresh(gone_ok=True)
         self._target = self._planner.heads()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
@@ -155,6 +155,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cuts = self._losses.cuts(begin, heads)
         end = no_further_back(begin, heads).at(cuts)
         first = self._planner.starts(where for where in end.places if where not in begin.places)
+        end = end._replace(starts=first | self._initial_starts(start, begin))
         waiting = backlog(begin, end, first)
         if not cuts and (not advanced(begin, end) or self._waits_for_more(waiting)):
             return start
@@ -165,9 +166,16 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_pin(self, start: Json) -> bool:
         starting = self._planner.options.starting
         fixed = starting == EARLIEST or (isinstance(starting, ByTime) and not starting.or_latest)
-        return (
-            not self._pinned and not fixed and self._initial is not None and start == self._initial
-        )
+        return not self._pinned and not fixed and self._is_initial(start)
+
+    def _is_initial(self, start: Json) -> bool:
+        return self._initial is not None and start == self._initial
+
+    def _initial_starts(self, start: Json, begin: Position) -> dict[tuple[str, int], int]:
+        """Where the first batch begins, which Spark does not keep."""
+        if not self._is_initial(start):
+            return {}
+        return {where: place.offset for where, place in begin.places.items()}
 
     def _heads_or_wait(self, begin: Position) -> Position:
         """The high watermarks; waits a little for news if there is none."""
@@ -175,7 +183,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not advanced(begin, heads):
             ends = {where: place.offset for where, place in heads.places.items()}
             self._planner.client.wait_for_more(ends, IDLE_WAIT_S)
-            self._planner.refresh()
+            self._planner.refresh(gone_ok=True)
             heads = self._planner.heads()
         return heads
 
@@ -221,9 +229,10 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """One task for each partition that has anything to read."""
         begin, until = Position.from_json(start), Position.from_json(end)
-        self._planner.refresh()
+        self._planner.refresh(gone_ok=True)
         begin = begin.without(begin.made_again(until.topic_ids))
-        return [RangePartition(wanted) for wanted in self._planner.ranges(begin, until)]
+        told = {where: Place(offset, -1) for where, offset in until.starts.items()}
+        return [RangePartition(wanted) for wanted in self._planner.ranges(begin.at(told), until)]
 
     def commit(self, end: Json) -> None:
         """Nothing to do: the checkpoint is the truth."""

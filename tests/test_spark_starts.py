@@ -1,0 +1,138 @@
+"""A batch of a Spark query that is run again has the same rows, whatever happened to the topics
+meanwhile; and topics that are gone are data loss, or left out.
+
+Goal: a sink may count on it that a batch stays what it was. Method: a cluster in this process;
+readers are driven as Spark drives them: it keeps where a batch ends before it plans it, asks a new
+run for its initial offset again if the first batch never committed, and plans from what it kept.
+"""
+
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from sparkling import Served, numbered, warnings_in
+from test_spark_pure import positions
+
+from hightide.spark.client import client_for
+from hightide.spark.offsets import DataLoss, Position
+from hightide.spark.options import read_options
+from hightide.spark.source import HightideStreamReader
+from hightide.testing import BlockingCluster
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def served():
+    with BlockingCluster(1) as made, closing(client_for(made.bootstrap)):
+        yield Served(made.bootstrap)
+
+
+class Query:
+    """A query with Spark's memory of it: ends of batches are kept, initial offsets are not."""
+
+    def __init__(self, served, *topics, **options):
+        given = {"bootstrap.servers": served.address, "subscribe": ",".join(topics)}
+        given |= {"startingOffsets": "earliest"} | options
+        self._options = read_options(given, streaming=True)
+        self.ends = []
+        self.restart()
+
+    def restart(self):
+        self._reader = HightideStreamReader(self._options)
+
+    def plan(self, limit=None):
+        """Another batch, whose end is kept; its rows."""
+        start = self.ends[-1] if self.ends else self._reader.initialOffset()
+        self.ends.append(self._reader.latestOffset(start, limit or ReadAllAvailable()))
+        return self.run_again()
+
+    def run_again(self):
+        """The last batch, from what was kept."""
+        start = self.ends[-2] if len(self.ends) > 1 else self._reader.initialOffset()
+        return sorted(
+            value
+            for task in self._reader.partitions(start, self.ends[-1])
+            for rows in self._reader.read(task)
+            for value in rows["value"].to_pylist()
+        )
+
+
+@pytest.mark.parametrize("limit", [None, ReadMaxRows(20)], ids=["all", "limited"])
+def test_the_first_batch_begins_where_it_began_or_says_what_is_gone(served, limit):
+    topic = served.topic(2)
+    for number in (0, 1):
+        served.fill(topic, numbered(100 * number, 100 * number + 30), number)
+    query = Query(served, topic)
+    rows = query.plan(limit)
+    query.restart()
+    assert query.run_again() == rows
+    served.delete_records(topic, 5)
+    query.restart()
+    with pytest.raises(DataLoss, match=r"5 offsets from 0 on"):
+        query.run_again()
+
+
+def test_a_partition_that_is_new_begins_where_it_began(served):
+    topic = served.topic(1)
+    served.fill(topic, numbered(0, 3))
+    query = Query(served, topic)
+    assert query.plan() == numbered(0, 3)
+    served.grow(topic, 2)
+    served.fill(topic, numbered(10, 20), 1)
+    assert query.plan() == numbered(10, 20)
+    served.delete_records(topic, 4, 1)
+    query.restart()
+    with pytest.raises(DataLoss, match=r"4 offsets from 0 on"):
+        query.run_again()
+    served.fill(topic, numbered(20, 22), 1)
+    assert query.plan() == numbered(20, 22)
+
+
+def test_a_position_without_starts_is_read_as_before(served):
+    topic = served.topic(1)
+    served.fill(topic, numbered(0, 3))
+    query = Query(served, topic)
+    query.plan()
+    del query.ends[0]["topics"][topic]["starts"]
+    query.restart()
+    assert query.run_again() == numbered(0, 3)
+
+
+@given(positions)
+def test_starts_survive_the_way_through_json(position):
+    starts = {where: number for number, where in enumerate(position.places)}
+    whole = position._replace(starts=starts)
+    assert Position.from_json(whole.to_json()) == whole
+
+
+def test_a_topic_that_was_named_and_is_gone_is_data_loss(served):
+    kept, gone = served.topic(1), served.topic(1)
+    query = Query(served, kept, gone)
+    query.plan()
+    served.delete_topic(gone)
+    with pytest.raises(DataLoss, match=rf"{gone}: the topic is gone"):
+        query.plan()
+
+
+def test_without_fail_on_data_loss_a_topic_that_was_named_is_left_out(served, caplog):
+    kept, gone = served.topic(1), served.topic(1)
+    query = Query(served, kept, gone, failOnDataLoss="false")
+    served.fill(gone, numbered(0, 2))
+    assert query.plan() == numbered(0, 2)
+    served.delete_topic(gone)
+    served.fill(kept, numbered(5, 8))
+    assert query.plan() == numbered(5, 8)
+    assert gone not in query.ends[-1]["topics"]
+    for _ in range(3):
+        query.plan()
+    told = [text for text in warnings_in(caplog) if gone in text]
+    assert len(told) == 1, "once, not with each look"
+    query.restart()
+    served.topic(1, name=gone)
+    served.fill(gone, numbered(30, 32))
+    assert query.plan() == numbered(30, 32), "made again, it is a new one"
