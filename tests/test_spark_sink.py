@@ -32,17 +32,17 @@ from hightide.errors import ApiError, RequestTimedOut, UsageError
 from hightide.messages import LATEST
 from hightide.partitioner import partition_for_key
 from hightide.spark.client import BlockingClient
+from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.options import SinkOptions, read_sink_options
 from hightide.spark.produce import (
     DERIVED_IDS,
     Attempt,
-    Mark,
     Superseded,
     TaskWriter,
     gathered,
     sorted_rows,
 )
-from hightide.spark.sink import check_schema
+from hightide.spark.sink import HightideStreamWriter, Written, check_schema
 from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
@@ -70,10 +70,33 @@ class Target:
         self.clients = []
         admin.create_topic(name, partitions=3, replication_factor=3)
 
-    def task(self, *, batch=0, task=0, sink="", topic=None):
-        client = self.client()
-        attempt = Attempt(sink or f"sink-of-{self.name}", task, batch)
-        return TaskWriter(client, attempt, topic=topic or self.name, timeout_s=60)
+    def task(self, *, batch=0, task=0, **options):
+        attempt = Attempt(f"sink-of-{self.name}", task, batch)
+        told = {
+            "topic": self.name,
+            "timeout_s": 60,
+            "writing": Writing("checkpoint", "run"),
+            **options,
+        }
+        return TaskWriter(self.client(), attempt, **told)
+
+    def run(self, batch, *tasks, run="run", **options):
+        """Tasks with their rows, and what the driver does then."""
+        told = {"topic": self.name, "onLayoutChange": "fail", "bootstrap.servers": "", **options}
+        told["bootstrap.servers"] = self.cluster.bootstrap
+        writer = HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
+        messages = []
+        for number, chunk in enumerate(tasks):
+            writing = Writing("checkpoint", run, "what")
+            may = writer.options.may_duplicate
+            how = {"topic": writer.options.topic or None, "may_duplicate": may}
+            task = self.task(batch=batch, task=number, writing=writing, **how)
+            task.write(chunk)
+            task.finish()
+            told = writing, task.topics, task.ends, task.rows, task.stored_before
+            messages.append(Written(f"sink-of-{self.name}", batch, number, *told))
+        writer.commit(messages, batch)
+        return sum(each.stored_before for each in messages)
 
     def client(self):
         self.clients.append(BlockingClient(self.cluster.bootstrap))
@@ -90,8 +113,11 @@ class Target:
         entries = {each.name: each.value for each in asked.describe_configs("topic", self.name)}
         return entries["max.message.bytes"] == str(limit)
 
-    def keep(self, mark):
-        mark.write(self.client(), f"sink-of-{self.name}", timeout_s=60)
+    def keep(self, next_batch):
+        """A mark, of the topic as it is now."""
+        now = ends_of(self.client(), [self.name], timeout_s=60)
+        mark = Mark(next_batch, now, Writing("checkpoint", "an earlier run"))
+        mark.write(self.client(), f"sink-of-{self.name}", [self.name], timeout_s=60)
 
     def stored(self):
         """The values of each partition, in order."""
@@ -106,6 +132,10 @@ class Target:
                 for record in consumer.poll(timeout_ms=5_000):
                     found[record.partition].append(int(record.value))
         return found
+
+
+def everything(target):
+    return sorted(n for values in target.stored().values() for n in values)
 
 
 @pytest.fixture
@@ -152,31 +182,42 @@ def test_who_writes_a_batch_again_goes_on_behind_what_is_there(target, cut):
     assert sorted(n for values in once.values() for n in values) == [*range(2_000)]
 
 
-def test_sorted_rows_may_come_in_another_order_when_they_are_written_again(target):
+def test_rows_may_come_in_another_order_when_they_are_written_again(target):
     """Behind a shuffle they do; a task died when it had sent the first 700."""
     numbers = [*range(2_000)]
     for cut in (700, 2_000):
         random.Random(cut).shuffle(numbers)
-        pieces = [rows_numbered(numbers[n : n + 250]) for n in range(0, 2_000, 250)]
         task = target.task()
-        for chunk in sorted_rows(pieces):
-            task.write(chunk[: cut - task.rows])
-    assert sorted(n for values in target.stored().values() for n in values) == [*range(2_000)]
+        for start in range(0, cut, 250):
+            task.write(rows_numbered(numbers[start : min(start + 250, cut)]))
+    task.finish()
+    assert everything(target) == [*range(2_000)]
     assert task.stored_before == 700
+
+
+def test_sorted_rows_have_one_order():
+    numbers = [*range(500)]
+    orders = []
+    for seed in (1, 2):
+        random.Random(seed).shuffle(numbers)
+        pieces = [rows_numbered(numbers[n : n + 50]) for n in range(0, 500, 50)]
+        orders.append([each.to_pydict() for each in sorted_rows(pieces)])
+    assert orders[0] == orders[1]
 
 
 def test_the_next_batch_begins_anew_and_fences_the_one_before(target):
     late = target.task(batch=4)
     late.write(rows(0, 10))
     target.task(batch=5).write(rows(10, 20))
-    for attempt in (late, target.task(batch=4)):
-        with pytest.raises(Superseded, match="batch 4 of sink"):
-            attempt.write(rows(0, 40))
+    with pytest.raises(Superseded, match="batch 4 of sink"):
+        late.write(rows(10, 40))
+    with pytest.raises(Superseded, match="batch 4 of sink"):
+        target.task(batch=4)
     assert sorted(n for values in target.stored().values() for n in values) == [*range(20)]
 
 
 def test_a_batch_below_the_mark_is_there_as_a_whole(target):
-    target.keep(Mark(3, {target.name: 3}))
+    target.keep(3)
     done = target.task(batch=2)
     done.write(rows(0, 10))
     assert (done.rows, done.stored_before) == (10, 10)
@@ -192,7 +233,7 @@ def test_partitions_that_were_added_are_used_from_the_next_batch_on(target):
     stored = target.stored()
     assert [len(stored[n]) for n in (3, 4, 5)] == [0, 0, 0]
     assert sorted(n for values in stored.values() for n in values) == [*range(1_000)]
-    target.keep(Mark(1, {target.name: 6}))
+    target.keep(1)
     target.task(batch=1).write(rows(1_000, 2_000))
     stored = target.stored()
     assert all(stored[n] for n in (3, 4, 5))
@@ -342,6 +383,12 @@ class Standing(BlockingClient):
     def __init__(self):
         super().__init__("127.0.0.1:1")
 
+    def refresh(self, topics, **_):
+        part = m.PartitionMetadata(partition=0, leader=1, leader_epoch=0, replicas=[1], isr=[1])
+        told = {"topic_id": "id", "partitions": [part]}
+        self.topics = {topic: m.TopicMetadata(topic=topic, **told) for topic in topics}
+        return frozenset()
+
     def call_leader(self, topic, partition, request, **_):
         state = m.ProducerState(
             topic=topic,
@@ -355,9 +402,6 @@ class Standing(BlockingClient):
 
 
 def test_rows_that_are_stored_and_not_committed_are_not_there():
-    attempt, counts = Attempt("sink", 0, 0), {"orders": 1}
-    task = TaskWriter(Standing(), attempt, topic="orders", timeout_s=0.05, counts=counts)
-    values = pa.array([b"%d" % number for number in range(10)], pa.binary())
+    attempt, topics = Attempt("sink", 0, 0), {"orders": TopicMark("id", (0,))}
     with pytest.raises(RequestTimedOut, match=r"committed is what lies below 0.*may be lost again"):
-        task.write(pa.record_batch({"value": values}))
-    assert task.stored_before == 0
+        TaskWriter(Standing(), attempt, topic="orders", timeout_s=0.05, topics=topics)

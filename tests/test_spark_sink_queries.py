@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException, StreamingQueryException
 from sparkling import DEADLINE_S, broker, logged, numbered, spark, until  # noqa: F401
 
 from hightide.blocking import Admin, Consumer
@@ -161,7 +162,7 @@ def test_a_batch_that_is_run_again_stores_nothing_twice(spark, broker, tmp_path)
     assert values_of(broker, target) == numbered(0, 2_500)
 
 
-def test_a_query_that_begins_anew_stores_its_rows_again_unless_it_has_the_same_id(
+def test_a_query_that_begins_anew_stores_its_rows_again_and_not_under_an_id_in_use(
     spark, broker, tmp_path
 ):
     source, target = broker.topic(), broker.topic()
@@ -170,9 +171,43 @@ def test_a_query_that_begins_anew_stores_its_rows_again_unless_it_has_the_same_i
         stream(spark, broker, source, target, tmp_path / f"own-{run}")
     assert values_of(broker, target) == numbered(0, 50) * 2
     named = broker.topic()
-    for run in range(2):
-        stream(spark, broker, source, named, tmp_path / f"named-{run}", sinkId="mine")
+    stream(spark, broker, source, named, tmp_path / "one", sinkId="mine")
+    with pytest.raises(StreamingQueryException, match="SinkClash: sink 'mine' was written by"):
+        stream(spark, broker, source, named, tmp_path / "other", sinkId="mine")
     assert values_of(broker, named) == numbered(0, 50)
+
+
+def test_two_writes_of_a_function_need_ids_of_their_own(spark, broker, tmp_path):
+    source, one, other = broker.topic(), broker.topic(), broker.topic()
+    broker.fill(source, numbered(0, 300))
+
+    def run(*ids):
+        def write(frame, _):
+            for target, own in zip((one, other), ids, strict=True):
+                writer = frame.select("value").write.format("hightide").mode("append")
+                writer = writer.option("bootstrap.servers", broker.address)
+                writer.options(topic=target, **own).save()
+
+        reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+        frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+        writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+        place = str(tmp_path / f"checkpoint-{len(ids[1])}")
+        query = writer.option("checkpointLocation", place).start()
+        until(lambda: not query.isActive, "the query ends")
+        return str(query.exception() or "")
+
+    assert "SinkClash" in run({}, {})
+    assert values_of(broker, other) == []
+    assert run({}, {"sinkId": "the other"}) == ""
+    assert values_of(broker, one) == numbered(0, 300) * 2, "another checkpoint is another query"
+    assert values_of(broker, other) == numbered(0, 300)
+
+
+def test_overwrite_is_refused_and_says_what_to_do(spark, broker):
+    frame = spark.createDataFrame([("a",)], "value string").write.format("hightide")
+    writer = frame.option("bootstrap.servers", broker.address).option("topic", broker.topic())
+    with pytest.raises(PySparkException, match='use "append"'):
+        writer.mode("overwrite").save()
 
 
 def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):

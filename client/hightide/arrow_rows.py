@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,8 @@ class Rows:
     times: np.ndarray
     """int64, ms since 1970."""
     headers: pa.ListArray | None
+    is_timed: np.ndarray | None = None
+    """Which of them named their time (bool); None: none."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -51,6 +54,7 @@ class Rows:
             self.values.slice(start, size),
             self.times[start:end],
             None if self.headers is None else self.headers.slice(start, size),
+            None if self.is_timed is None else self.is_timed[start:end],
         )
 
     def take(self, indexes: np.ndarray) -> Rows:
@@ -61,6 +65,7 @@ class Rows:
             self.values.take(wanted),
             self.times[indexes],
             None if self.headers is None else self.headers.take(wanted),
+            None if self.is_timed is None else self.is_timed[indexes],
         )
 
     def sizes(self) -> np.ndarray:
@@ -91,7 +96,10 @@ def rows_of(chunk: pa.RecordBatch, now_ms: int) -> Rows:
     headers = None
     if "headers" in chunk.schema.names and chunk.column("headers").null_count < len(chunk):
         headers = _cast(chunk, "headers", pa.list_(_PAIR))
-    return Rows(keys, _binary(chunk, "value"), _times(chunk, now_ms), headers)
+    is_timed = None
+    if "timestamp" in chunk.schema.names:
+        is_timed = ~_nulls(chunk.column("timestamp"))
+    return Rows(keys, _binary(chunk, "value"), _times(chunk, now_ms), headers, is_timed)
 
 
 def topics_of(chunk: pa.RecordBatch) -> dict[str, np.ndarray]:
@@ -109,9 +117,12 @@ def places_of(
     rows: Rows,
     count: int,
     choose: Callable[[bytes | None, bytes | None, int], int] | None = None,
+    *,
+    key_count: int = 0,
 ) -> np.ndarray:
     """The partition of each row: what it names, or what its key says, or what `choose` says of key,
-    value and `count`; -1: any (int64). Raises `UsageError`."""
+    value and `count`; -1: any (int64). Keys are shared out over `key_count`, if that is fewer.
+    Raises `UsageError`."""
     places = np.full(len(chunk), -1, np.int64)
     if choose is not None:
         keys = repeat(None, len(rows)) if rows.keys is None else rows.keys.to_pylist()
@@ -119,7 +130,7 @@ def places_of(
         places[:] = [choose(key, value, count) for key, value in pairs]
     elif rows.keys is not None:
         has_key = ~_nulls(rows.keys)
-        places[has_key] = partitions_of(rows.keys, count)[has_key]
+        places[has_key] = partitions_of(rows.keys, key_count or count)[has_key]
     if "partition" in chunk.schema.names:
         named = _cast(chunk, "partition", pa.int64())
         is_named = ~_nulls(named)
@@ -129,6 +140,16 @@ def places_of(
     if places.max(initial=-1) >= count or (choose is not None and places.min(initial=0) < 0):
         raise UsageError(f"a row names a partition that is none of 0 to {count - 1}")
     return places
+
+
+def sums_of(values: pa.BinaryArray) -> np.ndarray:
+    """CRC-32 of every value, that of b"" for a null (int64)."""
+    lengths = np.maximum(_lengths(values), 0)
+    ends = np.cumsum(lengths).tolist()
+    blob = memoryview(_blob(values))
+    starts = [0, *ends[:-1]]
+    sums = [crc32(blob[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return np.array(sums, np.int64)
 
 
 def rows_at(chunk: pa.RecordBatch, indexes: np.ndarray) -> pa.RecordBatch:

@@ -146,6 +146,9 @@ class ProduceResult(Message, frozen=True, kw_only=True):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     current_leader: LeaderHint | None = None
+    is_repeated: bool = False
+    """A batch of this producer with these sequences was stored before, by this request or by
+    another one: that is the one at `base_offset`."""
 
 
 class ProduceResponse(Message, frozen=True, kw_only=True):

@@ -97,6 +97,7 @@ class RecordHandlers:
             partition=part.partition,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.append_time_ms,
+            is_repeated=appended.is_repeated,
             log_start_offset=replica.log.log_start,
         )
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:

@@ -38,6 +38,8 @@ class Appended(NamedTuple):
     """The offset after it: acks=all waits for the watermark to reach this."""
     append_time_ms: int
     """-1 unless the broker set the timestamps."""
+    is_repeated: bool = False
+    """It is stored since an earlier request."""
 
 
 class Snapshot(NamedTuple):
@@ -289,7 +291,7 @@ class Replica:
         header = check_sent(batch)
         known = self.producers.check(header)
         if known is not None:
-            return Appended(known.base_offset, known.last_offset + 1, -1)
+            return Appended(known.base_offset, known.last_offset + 1, -1, is_repeated=True)
         check_produced(batch, header, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
         append_time = -1
         if self.config.append_time:

@@ -61,11 +61,12 @@ class HightideDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from hightide.spark.options import read_sink_options
-        from hightide.spark.sink import HightideWriter, check_schema
+        from hightide.spark.sink import HightideWriter, check_schema, refuse_overwrite
 
         options = read_sink_options(self.options)
         check_schema(schema, options)
-        return HightideWriter(options)
+        refuse_overwrite(overwrite)
+        return HightideWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from hightide.spark.options import read_sink_options
@@ -73,7 +74,7 @@ class HightideDataSource(DataSource):
 
         options = read_sink_options(self.options)
         check_schema(schema, options)
-        return HightideStreamWriter(options)
+        return HightideStreamWriter(options, schema)
 
 
 def session(

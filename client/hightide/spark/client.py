@@ -270,23 +270,31 @@ class BlockingClient:
     def offsets(
         self, wanted: Mapping[tuple[str, int], int], *, timeout_s: float
     ) -> dict[tuple[str, int], m.ListOffsetsResult]:
-        """The same of many partitions, each with its timestamp, by one request to each leader; what
-        did not work that way is asked for one by one, as often as it takes."""
-        found: dict[tuple[str, int], m.ListOffsetsResult] = {}
-        for broker, wheres in self._by_leader(wanted):
-            parts = [
-                m.ListOffsetsPartition(topic=where[0], partition=where[1], timestamp=wanted[where])
-                for where in wheres
-            ]
-            request = m.ListOffsetsRequest(partitions=parts)
+        """The same of many partitions, each with its timestamp."""
+        parts = {
+            where: m.ListOffsetsPartition(topic=where[0], partition=where[1], timestamp=timestamp)
+            for where, timestamp in wanted.items()
+        }
+        return self.ask_leaders(m.ListOffsetsRequest, parts, timeout_s=timeout_s)
+
+    def ask_leaders(
+        self, kind: Any, parts: Mapping[tuple[str, int], m.Message], *, timeout_s: float
+    ) -> dict[tuple[str, int], Any]:
+        """What leaders say of partitions, by one request of a kind to each; what did not work that
+        way is asked for one by one, as often as it takes."""
+        found: dict[tuple[str, int], Any] = {}
+        for broker, wheres in self._by_leader(parts):
+            request = kind(partitions=[parts[where] for where in wheres])
             with suppress(*TRIED_AGAIN):
                 answer, _ = self.call((broker.host, broker.port), request, timeout_s=timeout_s)
                 for result in answer.partitions:
                     if result.error is None:
                         found[result.topic, result.partition] = result
-        for where, timestamp in wanted.items():
+        for where, part in parts.items():
             if where not in found:
-                found[where] = self.offset(*where, timestamp, timeout_s=timeout_s)
+                request = kind(partitions=[part])
+                answer, _ = self.call_leader(*where, request, timeout_s=timeout_s)
+                found[where] = answer.partitions[0]
         return found
 
     def _by_leader(

@@ -50,6 +50,7 @@ SINK_NAMES = (
     "topic",
     "sinkId",
     "sortRows",
+    "onLayoutChange",
     "deliveryTimeoutMs",
     "checkpointLocation",
     "path",
@@ -164,8 +165,10 @@ class SinkOptions:
     """Instead of the query's id: for a query that writes to several sinks, or that is to go on
     under another checkpoint."""
     sort_rows: bool = False
-    """Whether a task sorts its rows first, in memory: behind a shuffle they may come in another
-    order when a batch is run again."""
+    """Whether a task sorts its rows first, in memory."""
+    may_duplicate: bool = False
+    """What to do if rows of a batch are stored that are not among those of who writes it again:
+    fail, or leave them there."""
     timeout_s: float = 120.0
     """How long a piece of a task may take to be stored."""
 
@@ -178,8 +181,16 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         topic=given.get("topic", ""),
         sink_id=given.get("sinkid", ""),
         sort_rows=flag_of("sortRows", given, "false"),
+        may_duplicate=_on_layout_change(given),
         timeout_s=(count_of("deliveryTimeoutMs", given) or 120_000) / 1000,
     )
+
+
+def _on_layout_change(given: Mapping[str, str]) -> bool:
+    text = given.get("onlayoutchange", "fail").lower()
+    if text not in ("fail", "duplicate"):
+        raise UsageError(f"onLayoutChange is {text!r}, expected fail or duplicate")
+    return text == "duplicate"
 
 
 # -- what source and sink share --------------------------------------------------------------------

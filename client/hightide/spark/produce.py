@@ -1,25 +1,29 @@
 """Writes the rows of one task of one micro-batch, so that writing them again stores nothing twice.
 
 A task's producer id and epoch follow from the query, the number of the task and the number of the
-batch; sequences count the task's rows of a partition from 0. So a leader knows how many of these
-rows it has, whoever sent them: who writes asks it, and goes on behind them. An attempt that is late
-is fenced by the epoch of the next batch. Sources: KIP-98, KIP-664.
+batch; sequences count the task's rows of a partition from 0. So a leader knows how many rows of the
+task it has, whoever sent them, and takes a row with the next number only: of two attempts at a time
+one is told that the number is taken. An attempt that is late is fenced by the epoch of the next
+batch. Sources: KIP-98, KIP-664.
 
-Rows must come in the same order when a batch is run again, and go to the same partitions. So the
-partition counts that a sink reckons with are kept, beside the number of its next batch, as the one
-offset of the group `sink-<id>`; they change between batches only. A batch that is below that number
-is there as a whole.
+Who finds that rows are stored reads them back (`stored.py`) and stores the others. The rows may
+come in any order; but they have to be the rows of this task: if some that are stored are not among
+them, the query gives its tasks other rows than before, and the task fails before it stores
+anything, or, if it is to, stores what is missing all the same.
+
+The partition counts that a batch reckons with are kept with the mark of its sink (`marks.py`): they
+change between batches only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide import group_messages as g
 from hightide import messages as m
 from hightide.arrow_rows import (
     ArrowBatch,
@@ -29,26 +33,29 @@ from hightide.arrow_rows import (
     places_of,
     rows_at,
     rows_of,
+    sums_of,
     topics_of,
 )
 from hightide.bulk import Cutter
 from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.spark.client import BlockingClient
+from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
+from hightide.spark.stored import Lane, LayoutChanged, Place, Stored
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+log = logging.getLogger("hightide.spark")
 
 DERIVED_IDS = 1 << 62
 """Producer ids from here on are derived; brokers give out those from 0 on."""
 EPOCHS = 1 << 15
 BATCH_BYTES = 900_000
 """What a batch may take of memory; below max.message.bytes of a topic, 1 MiB."""
-RUN_ROWS = 1_000
-"""So many rows without a key go to a partition before the next one has its turn."""
+QUESTIONS_AT_ONCE = 1024
 GATHERED_ROWS = 65_536
 GATHERED_BYTES = 16 << 20
-Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):
@@ -66,43 +73,12 @@ class Attempt(NamedTuple):
         return DERIVED_IDS | (int.from_bytes(digest, "big") >> 2), self.batch % EPOCHS
 
 
-class Mark(NamedTuple):
-    """What is kept of a sink."""
-
-    next_batch: int = 0
-    counts: Mapping[str, int] = {}
-    """Topic → partitions, for batches from `next_batch` on."""
-
-    @classmethod
-    def read(cls, client: BlockingClient, sink: str, *, timeout_s: float) -> Mark | None:
-        """The mark of a sink; None if there is none yet."""
-        kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
-        marks = [cls(each.offset, json.loads(each.metadata)) for each in kept]
-        return max(marks, key=lambda mark: (mark.next_batch, len(mark.counts)), default=None)
-
-    def write(self, client: BlockingClient, sink: str, *, timeout_s: float) -> None:
-        """Keep it."""
-        part = g.CommitPartition(
-            topic=min(self.counts),
-            partition=0,
-            offset=self.next_batch,
-            metadata=json.dumps(dict(self.counts), sort_keys=True),
-        )
-        group = group_of(sink)
-        client.retrying(lambda _: client.commit_offsets(group, [part]), timeout_s=timeout_s)
-
-
-def group_of(sink: str) -> str:
-    """The group that keeps a sink's mark."""
-    return f"sink-{sink}"
-
-
 class Superseded(HightideError):
     """A later batch was written already: this attempt comes too late."""
 
 
 class TaskWriter:
-    """Writes rows, all of which are committed when `write` returns."""
+    """Writes rows; all of them are committed when `finish` returns."""
 
     def __init__(
         self,
@@ -111,100 +87,186 @@ class TaskWriter:
         *,
         topic: str | None,
         timeout_s: float,
-        counts: Mapping[str, int] | None = None,
+        writing: Writing | None = None,
+        topics: Mapping[str, TopicMark] | None = None,
+        may_duplicate: bool = False,
     ) -> None:
-        """`counts` None: those of the sink's mark."""
+        """`topics`: as a batch job found them; None: there is a mark, and `writing` says who
+        writes. `may_duplicate`: rows that are stored and are not this task's are left alone.
+
+        Raises `SinkClash`, and what `finish` raises."""
         self.rows = 0
         """How many it was given."""
         self.stored_before = 0
         """How many of them were there already."""
-        self._client = client
-        self._attempt = attempt
-        self._topic = topic
-        self._timeout_s = timeout_s
-        self._keeps_marks = counts is None
-        self._counts = dict(counts or {})
-        self._given: dict[Place, int] = {}
-        """How many rows of each partition came so far."""
-        self._stored: dict[Place, int] = {}
-        """How many of them its leader has."""
-        self._without_key: dict[str, int] = {}
+        self.is_done = False
+        """Whether all of this batch is known to be there."""
+        self.ends: dict[Place, int] = {}
+        """How many rows of this task each partition has."""
+        self._client, self._attempt = client, attempt
+        self._topic, self._timeout_s = topic, timeout_s
+        self._writing, self._may_duplicate = writing or Writing(), may_duplicate
+        self._keeps_marks = topics is None
+        self._topics = dict(topics or {})
+        self._stored = Stored()
+        self._held: list[tuple[Place, Rows]] = []
+        """Not stored yet: whether the stored ones are this task's is to be seen first."""
         self._batch_bytes: dict[str, int] = {}
         """Of topics that refused larger batches."""
         self._now_ms = int(time.time() * 1000)
-        self.is_done = False
-        """Whether all of this batch is known to be there."""
-        if self._keeps_marks:
-            mark = Mark.read(client, attempt.sink, timeout_s=timeout_s) or Mark()
-            self._counts, self.is_done = dict(mark.counts), attempt.batch < mark.next_batch
+        if topics is None:
+            self._mark = Mark.read(client, attempt.sink, timeout_s=timeout_s)
+            self._mark.check(attempt.sink, attempt.batch, self._writing)
+            self.is_done = attempt.batch < self._mark.next_batch
+            self._topics = dict(self._mark.topics)
+        if not self.is_done:
+            self._look([*self._topics])
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that rows went to."""
-        return tuple(sorted({topic for topic, _ in self._given}))
+        return tuple(sorted({topic for (topic, _), end in self.ends.items() if end}))
 
     def write(self, chunk: pa.RecordBatch) -> None:
-        """Send these rows, but for those that are there; returns when they are committed."""
+        """Send these rows, but for those that are there."""
         self.rows += len(chunk)
         if self.is_done:
             self.stored_before += len(chunk)
             return
         several = topics_of(chunk) if self._topic is None else {self._topic: None}
+        self._learn([topic for topic in several if topic not in self._topics])
         for topic, indexes in sorted(several.items()):
             own = chunk if indexes is None else rows_at(chunk, indexes)
-            self._learn_count(topic)
             rows = rows_of(own, self._now_ms)
-            places = self._spread(topic, places_of(own, rows, self._counts[topic]))
-            for place, which in by_place(places):
+            for place, which in by_place(self._places(topic, own, rows)):
                 part = rows if which is None else rows.take(which)
-                self._write_to((topic, place), part)
+                self._offer((topic, place), part)
 
-    def _spread(self, topic: str, places: np.ndarray) -> np.ndarray:
-        """Rows without a partition in runs, from one partition to the next: whoever writes them
-        again does the same."""
+    def finish(self) -> None:
+        """All rows came. Raises `LayoutChanged` if some that are stored are not among them."""
+        if not self._stored.count:
+            return
+        attempt, what = self._attempt, f"{self._stored.count} rows of {self._stored}"
+        told = (
+            f"task {attempt.task} of batch {attempt.batch} of sink {attempt.sink!r} was given "
+            f"{self.rows} rows; {what} were stored by an earlier attempt and are not among them"
+        )
+        if not self._may_duplicate:
+            raise LayoutChanged(
+                f"{told}: the query shares out its rows in another way than then (cores, "
+                "partitions, files, settings, or the query itself are others), or does not give "
+                "the same rows twice. This task stored nothing now. Run the batch as it was run "
+                "then; or set onLayoutChange=duplicate: no row is lost, and those are stored twice"
+            )
+        log.warning("%s: they are there twice, onLayoutChange=duplicate", told)
+        self._stored = Stored()
+        self._send_held()
+
+    # -- where rows go ---------------------------------------------------------------------------
+
+    def _places(self, topic: str, chunk: pa.RecordBatch, rows: Rows) -> np.ndarray:
+        """The partition of each row. It follows from the row alone, also where any would do: who
+        writes it again does the same, whatever came before it."""
         import numpy as np
 
+        count = self._topics[topic].count
+        named = chunk.column("partition") if "partition" in chunk.schema.names else None
+        most = count if named is None or not len(named) else self._most(topic, named, count)
+        places = places_of(chunk, rows, most, key_count=count)
         free = np.flatnonzero(places < 0)
         if len(free):
-            first = self._without_key.get(topic, self._attempt.task * RUN_ROWS)
-            numbers = np.arange(first, first + len(free))
-            places[free] = numbers // RUN_ROWS % self._counts[topic]
-            self._without_key[topic] = first + len(free)
+            values = rows.values if len(free) == len(rows) else rows.take(free).values
+            places[free] = sums_of(values) % count
         return places
 
-    def _learn_count(self, topic: str) -> None:
-        """How many partitions of a topic this batch reckons with, from its first attempt on."""
-        if topic in self._counts:
-            return
-        client, timeout_s = self._client, self._timeout_s
-        client.refresh([topic], timeout_s=timeout_s)
-        self._counts[topic] = len(client.topics[topic].partitions)
-        if self._keeps_marks:
-            mark = Mark(self._attempt.batch, self._counts)
-            mark.write(client, self._attempt.sink, timeout_s=timeout_s)
+    def _most(self, topic: str, named: pa.Array, count: int) -> int:
+        """How many partitions rows may name: those that were added since, too."""
+        import pyarrow.compute as pc
 
-    def _write_to(self, where: Place, rows: Rows) -> None:
-        first = self._given.get(where, 0)
-        self._given[where] = first + len(rows)
-        deadline = time.monotonic() + self._timeout_s
+        largest = pc.max(named).as_py()
+        if largest is None or largest < count:
+            return count
+        self._client.refresh([topic], timeout_s=self._timeout_s)
+        return max(count, len(self._client.topics[topic].partitions))
+
+    def _learn(self, topics: Sequence[str]) -> None:
+        """How many partitions these have, for this batch, from its first attempt on."""
+        if not topics:
+            return
+        client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
+        # Looked at before the mark is: nothing of this batch lies below, whoever keeps it.
+        now = ends_of(client, topics, timeout_s=timeout_s)
+        if self._keeps_marks:
+            kept = Mark.read(client, sink, timeout_s=timeout_s).topics
+            known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
+            new = [topic for topic in topics if topic not in known]
+            before = replace(self._mark.before, checkpoint=self._writing.checkpoint)
+            mark = Mark(self._attempt.batch, now, before)
+            mark.write(client, sink, new, timeout_s=timeout_s)
+            now |= known
+        self._topics |= now
+        self._look(topics)
+
+    # -- what is stored --------------------------------------------------------------------------
+
+    def _look(self, topics: Sequence[str]) -> None:
+        """What there is of this task in topics."""
+        client, timeout_s = self._client, self._timeout_s
+        gone = client.refresh(topics, timeout_s=timeout_s, gone=frozenset(topics))
+        for topic in topics:
+            # Gone, or made again, with all that was in it; a row that names it finds out more.
+            if topic in gone or not self._topics[topic].is_of(client.topics[topic].topic_id):
+                del self._topics[topic]
+        producer_id, _ = self._attempt.producer
+        questions = {
+            (topic, each.partition): m.ProducerQuestion(
+                topic=topic, partition=each.partition, producer_id=producer_id
+            )
+            for topic in topics
+            if topic in self._topics
+            for each in client.topics[topic].partitions
+        }
+        states = client.ask_leaders(m.DescribeProducersRequest, questions, timeout_s=timeout_s)
+        for where, state in states.items():
+            self._take(where, state, time.monotonic() + timeout_s)
+
+    def _take(self, where: Place, state: m.ProducerState, deadline: float) -> None:
+        """Read back what a leader has of this task beyond what is known."""
+        producer_id, epoch = self._attempt.producer
         while True:
-            stored = self._stored_in(where, deadline)
-            if stored >= self._given[where]:
-                self.stored_before += len(rows)
-                return
-            left = rows.slice(max(stored - first, 0), len(rows))
-            try:
-                self._send_all(where, left, max(stored, first), deadline)
-                self.stored_before += len(rows) - len(left)
-                return
-            except ApiError as error:
-                if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-                    raise self._superseded(where) from error
-                out_of_order = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-                if not out_of_order or time.monotonic() > deadline:
-                    raise
-                # Another attempt at the same task is ahead: look where it is by now.
-                self._stored.pop(where)
+            if state.producer_epoch > epoch:
+                raise self._superseded(where)
+            if state.last_offset < state.high_watermark:
+                break
+            if time.monotonic() > deadline:
+                raise RequestTimedOut(
+                    f"rows of batch {self._attempt.batch} are in {where[0]}-{where[1]} up to "
+                    f"offset {state.last_offset}, committed is what lies below "
+                    f"{state.high_watermark}: they may be lost again",
+                    elapsed_s=self._timeout_s,
+                    knob="deliveryTimeoutMs",
+                )
+            time.sleep(0.01)
+            state = self._ask(where, deadline)
+        known = self.ends.setdefault(where, 0)
+        end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
+        if end > known:
+            starts = self._topics[where[0]].starts
+            start = starts[where[1]] if where[1] < len(starts) else 0
+            lane = Lane(where, producer_id, epoch)
+            self._stored.read(self._client, lane, range(known, end), start, state.last_offset)
+            self.ends[where] = end
+
+    def _ask(self, where: Place, deadline: float) -> m.ProducerState:
+        producer_id, _ = self._attempt.producer
+        question = m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=producer_id)
+        answer, _ = self._client.call_leader(
+            *where,
+            m.DescribeProducersRequest(partitions=[question]),
+            timeout_s=max(deadline - time.monotonic(), 0.1),
+        )
+        state: m.ProducerState = answer.partitions[0]
+        return state
 
     def _superseded(self, where: Place) -> Superseded:
         attempt = self._attempt
@@ -213,62 +275,95 @@ class TaskWriter:
             f"{where[0]}-{where[1]} has a later one"
         )
 
-    def _stored_in(self, where: Place, deadline: float) -> int:
-        """How many rows of this batch a leader has, all of them committed; raises `RequestTimedOut`
-        if they are not by the deadline."""
-        if where not in self._stored:
-            producer_id, epoch = self._attempt.producer
-            question = m.ProducerQuestion(
-                topic=where[0], partition=where[1], producer_id=producer_id
-            )
-            request = m.DescribeProducersRequest(partitions=[question])
-            while True:
-                left = max(deadline - time.monotonic(), 0.1)
-                answer, _ = self._client.call_leader(*where, request, timeout_s=left)
-                state: m.ProducerState = answer.partitions[0]
-                if state.producer_epoch > epoch:
-                    raise self._superseded(where)
-                if state.last_offset < state.high_watermark:
-                    break
-                if time.monotonic() > deadline:
-                    raise RequestTimedOut(
-                        f"rows of batch {self._attempt.batch} are in {where[0]}-{where[1]} up to "
-                        f"offset {state.last_offset}, committed is what lies below "
-                        f"{state.high_watermark}: they may be lost again",
-                        elapsed_s=self._timeout_s,
-                        knob="deliveryTimeoutMs",
-                    )
-                time.sleep(0.01)
-            is_ours = state.producer_epoch == epoch
-            self._stored[where] = state.last_sequence + 1 if is_ours else 0
-        return self._stored[where]
+    # -- storing ---------------------------------------------------------------------------------
 
-    def _send_all(self, where: Place, rows: Rows, first: int, deadline: float) -> None:
-        """Rows as batches; `first` is the number of the first one. A topic that takes none so large
-        gets smaller ones from then on."""
+    def _offer(self, where: Place, rows: Rows) -> None:
+        """Send rows that are not stored yet, as soon as all that are stored have been matched."""
+        was_waiting = self._stored.count
+        if was_waiting:
+            left = self._stored.left_of(where[0], rows)
+            self.stored_before += len(rows) - len(left)
+            rows = rows.take(left) if len(left) < len(rows) else rows
+            if len(rows):
+                self._held.append((where, rows))
+            if not self._stored.count:
+                self._send_held()
+        else:
+            self._send_all(where, rows)
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        for where, rows in held:
+            self._offer(where, rows)
+
+    def _send_all(self, where: Place, rows: Rows) -> None:
+        """Rows as batches. A topic that takes none so large gets smaller ones from then on."""
+        deadline = time.monotonic() + self._timeout_s
         cutter = Cutter(rows.sizes())
         while not cutter.is_done:
             start, end, size = cutter.take(self._batch_bytes.get(where[0], BATCH_BYTES))
             batch = ArrowBatch(where[0], where[1], 0.0, (), rows.slice(start, end))
-            batch.sequence = first + start
+            batch.sequence = self.ends.setdefault(where, 0)
             try:
-                self._send(where, batch, deadline)
+                is_ours = self._send(where, batch, deadline)
             except ApiError as error:
-                if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(batch) == 1:
+                if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                    raise self._superseded(where) from error
+                if error.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+                    self._batch_bytes[where[0]] = size // 2
+                    cutter.position = start
+                    continue
+                if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     raise
-                self._batch_bytes[where[0]] = size // 2
-                cutter.position = start
-            else:
-                self._stored[where] = first + end
+                is_ours = False
+            if is_ours:
+                self.ends[where] += len(batch)
+                continue
+            # The number is taken: by this very batch, whose answer was lost, or by another attempt
+            # at the same task. What is stored tells.
+            self._take(where, self._ask(where, deadline), deadline)
+            if self.ends[where] > batch.sequence:
+                self._offer(where, rows.slice(start, len(rows)))
+                return
+            if time.monotonic() > deadline:
+                raise LayoutChanged(
+                    f"{where[0]}-{where[1]} does not take row {batch.sequence} of this task, as if "
+                    "rows before it had been lost"
+                )
+            time.sleep(0.05)
+            cutter.position = start
 
-    def _send(self, where: Place, batch: ArrowBatch, deadline: float) -> None:
+    def _send(self, where: Place, batch: ArrowBatch, deadline: float) -> bool:
+        """Whether it was stored now."""
         data = batch.encode("none", *self._attempt.producer)
         timeout_s = max(deadline - time.monotonic(), 0.1)
         part = m.ProducePartition(topic=where[0], partition=where[1], records=0)
         request = m.ProduceRequest(
             acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part]
         )
-        self._client.call_leader(*where, request, timeout_s=timeout_s, attachments=[data])
+        answer, _ = self._client.call_leader(
+            *where, request, timeout_s=timeout_s, attachments=[data]
+        )
+        return not answer.partitions[0].is_repeated
+
+
+def rows_of_tasks(
+    client: BlockingClient, where: Place, attempts: Sequence[Attempt], *, timeout_s: float = 60.0
+) -> dict[int, int]:
+    """How many rows tasks have in a partition; those that have any."""
+    found = {}
+    for start in range(0, len(attempts), QUESTIONS_AT_ONCE):
+        some = attempts[start : start + QUESTIONS_AT_ONCE]
+        questions = [
+            m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=each.producer[0])
+            for each in some
+        ]
+        request = m.DescribeProducersRequest(partitions=questions)
+        answer, _ = client.call_leader(*where, request, timeout_s=timeout_s)
+        for attempt, state in zip(some, answer.partitions, strict=True):
+            if state.producer_epoch == attempt.producer[1] and state.last_sequence >= 0:
+                found[attempt.task] = state.last_sequence + 1
+    return found
 
 
 def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,9 +7,11 @@ named by a random id that its tasks share.
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -21,13 +23,19 @@ from pyspark.sql.datasource import (
 
 from hightide.errors import UsageError
 from hightide.spark.client import client_for
+from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.options import SinkOptions
-from hightide.spark.produce import Attempt, Mark, TaskWriter, gathered, sorted_rows
+from hightide.spark.produce import Attempt, TaskWriter, gathered, rows_of_tasks, sorted_rows
+from hightide.spark.stored import LayoutChanged, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+log = logging.getLogger("hightide.spark")
+
+TASKS_MAX = 4096
+"""Of a batch of a streaming query."""
 COLUMNS = {
     "topic": ("string",),
     "key": ("binary", "string"),
@@ -54,6 +62,12 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise UsageError("no topic: set option topic, or give a column of that name")
 
 
+def refuse_overwrite(overwrite: bool) -> None:
+    """Raise `UsageError` for `mode("overwrite")`: rows can be added to a log, and nothing else."""
+    if overwrite:
+        raise UsageError('mode("overwrite") would have to delete what is there: use "append"')
+
+
 @dataclass
 class Written(WriterCommitMessage):
     """What one task tells the driver."""
@@ -61,41 +75,62 @@ class Written(WriterCommitMessage):
     sink: str
     batch: int
     """-1: this is no streaming query."""
+    task: int
+    writing: Writing
     topics: tuple[str, ...]
+    ends: dict[Place, int]
+    """How many rows of this task each partition has."""
     rows: int
     stored_before: int
     """How many of them an earlier attempt had stored."""
 
 
 class _Writer:
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
         self.job = secrets.token_hex(8)
+        where = f"to {options.topic!r}" if options.topic else "to the topics of a column"
+        self.what = f"{', '.join(schema.fieldNames())} {where}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor: the rows of one task."""
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
         options, client = self.options, client_for(self.options.bootstrap)
+        task = context.partitionId()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
+        is_job = query is None or batch is None
         if query is None or batch is None:
-            attempt, counts = Attempt(self.job, context.partitionId(), 0), dict[str, int]()
+            attempt, writing = Attempt(self.job, task, 0), Writing()
         else:
-            sink = options.sink_id or query
-            attempt, counts = Attempt(sink, context.partitionId(), int(batch)), None
+            check_task(task)
+            attempt = Attempt(options.sink_id or query, task, int(batch))
+            run = context.getLocalProperty("spark.jobGroup.id") or ""
+            writing = Writing(query, run, self.what)
         writer = TaskWriter(
             client,
             attempt,
             topic=options.topic or None,
             timeout_s=options.timeout_s,
-            counts=counts,
+            writing=writing,
+            topics={} if is_job else None,
+            may_duplicate=options.may_duplicate,
         )
         rows = sorted_rows(iterator) if options.sort_rows else iterator
         for chunk in gathered(rows):
             writer.write(chunk)
-        batch_id = -1 if counts is not None else attempt.batch
-        return Written(attempt.sink, batch_id, writer.topics, writer.rows, writer.stored_before)
+        writer.finish()
+        return Written(
+            attempt.sink,
+            -1 if is_job else attempt.batch,
+            task,
+            writing,
+            writer.topics,
+            writer.ends,
+            writer.rows,
+            writer.stored_before,
+        )
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: a batch is there as a whole; from the next one on, partitions that were
@@ -105,13 +140,54 @@ class _Writer:
         if not topics or written[0].batch < 0:
             return
         client, timeout_s = client_for(self.options.bootstrap), self.options.timeout_s
-        client.refresh(topics, timeout_s=timeout_s)
-        counts = {topic: len(client.topics[topic].partitions) for topic in topics}
-        sink, batch = written[0].sink, written[0].batch
-        known = Mark.read(client, sink, timeout_s=timeout_s) or Mark()
-        if batch >= known.next_batch:
-            mark = Mark(batch + 1, {**known.counts, **counts})
-            mark.write(client, sink, timeout_s=timeout_s)
+        sink, batch, writing = written[0].sink, written[0].batch, written[0].writing
+        known = Mark.read(client, sink, timeout_s=timeout_s)
+        if batch < known.next_batch:
+            return
+        now = ends_of(client, topics, timeout_s=timeout_s)
+        if known.before.run != writing.run:
+            self._check_other_tasks(written, known, now)
+        Mark(batch + 1, now, writing).write(client, sink, topics, timeout_s=timeout_s)
+
+    def _check_other_tasks(
+        self, written: Sequence[Written], known: Mark, now: Mapping[str, TopicMark]
+    ) -> None:
+        """The first batch of a run may have been begun by an earlier one, with more tasks: what
+        those stored, nobody here has looked at."""
+        client, first = client_for(self.options.bootstrap), written[0]
+        own = {each.task for each in written}
+        others = [Attempt(first.sink, task, first.batch) for task in range(TASKS_MAX)]
+        others = [each for each in others if each.task not in own]
+        for topic, mark in now.items():
+            starts = known.topics[topic].starts if topic in known.topics else ()
+            for number, (start, end) in enumerate(zip_longest(starts, mark.starts, fillvalue=0)):
+                where = (topic, number)
+                if end - start > sum(each.ends.get(where, 0) for each in written):
+                    self._refuse(first, where, rows_of_tasks(client, where, others))
+
+    def _refuse(self, first: Written, where: Place, found: Mapping[int, int]) -> None:
+        if not found:
+            return
+        told = (
+            f"batch {first.batch} of sink {first.sink!r}: {sum(found.values())} rows in "
+            f"{where[0]}-{where[1]} were stored by tasks {sorted(found)} of an earlier attempt, "
+            "which this one does not have"
+        )
+        if not self.options.may_duplicate:
+            raise LayoutChanged(
+                f"{told}. All rows of the batch are stored now, and those are there twice. To go "
+                "on, set onLayoutChange=duplicate"
+            )
+        log.warning("%s: they are there twice, onLayoutChange=duplicate", told)
+
+
+def check_task(task: int) -> None:
+    """Raise `UsageError` for a task beyond those that are looked for."""
+    if task >= TASKS_MAX:
+        raise UsageError(
+            f"task {task}: a batch of a streaming query is written by {TASKS_MAX} tasks at most; "
+            "use fewer partitions (coalesce, spark.sql.shuffle.partitions)"
+        )
 
 
 class HightideWriter(_Writer, DataSourceArrowWriter):

@@ -1,0 +1,176 @@
+"""What is kept of a sink between its batches, in the offsets of the group `sink-<id>`.
+
+For each partition of each topic that it writes to: the offset from which on the rows of the next
+batch lie. Beside that of partition 0, for the topic: which batch is next, how many partitions the
+batch reckons with, the topic's id; and who wrote the batch before: of which checkpoint, in which
+run of the query, as which write. A batch that is below the next one is there as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hightide import group_messages as g
+from hightide import messages as m
+from hightide.errors import HightideError
+from hightide.spark.client import BlockingClient
+
+VERSION = 2
+
+
+class SinkClash(HightideError):
+    """The id of a sink is in use by something else: rows would be taken for those of that, and
+    dropped."""
+
+
+@dataclass(frozen=True)
+class TopicMark:
+    """A topic as a batch reckons with it."""
+
+    topic_id: str
+    starts: tuple[int, ...]
+    """Where the rows of the batch begin, for each partition."""
+
+    @property
+    def count(self) -> int:
+        """How many partitions it has."""
+        return len(self.starts)
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it is of the topic with this id, and not of one that was made again."""
+        return self.topic_id in ("", topic_id)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Who writes a batch; "" where that is not known."""
+
+    checkpoint: str = ""
+    """The id that Spark keeps in the checkpoint of the query."""
+    run: str = ""
+    """One for each start of the query."""
+    write: str = ""
+    """What is written: the topic and the columns. A function may write several times."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is kept of a sink."""
+
+    next_batch: int = 0
+    topics: Mapping[str, TopicMark] = field(default_factory=dict)
+    before: Writing = Writing()
+    """Who wrote the batch before the next one."""
+
+    @classmethod
+    def read(cls, client: BlockingClient, sink: str, *, timeout_s: float) -> Mark:
+        """The mark of a sink; an empty one if there is none yet."""
+        kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
+        mark = cls()
+        starts = {(each.topic, each.partition): each.offset for each in kept}
+        for each in kept:
+            if not each.metadata:
+                continue
+            told = json.loads(each.metadata)
+            mark = mark._with(each.topic, told, each.offset, starts)
+        return mark
+
+    def _with(
+        self, topic: str, told: dict[str, Any], offset: int, starts: Mapping[tuple[str, int], int]
+    ) -> Mark:
+        if "v" not in told:  # of a version before: the offset was the batch, and no start was kept
+            old = {name: TopicMark("", (0,) * count) for name, count in told.items()}
+            topics = {**old, **self.topics}
+            return replace(self, next_batch=max(self.next_batch, offset), topics=topics)
+        known = TopicMark(
+            told["id"], tuple(starts.get((topic, n), 0) for n in range(told["count"]))
+        )
+        whole = replace(self, topics={**self.topics, topic: known})
+        if told["next"] < self.next_batch:
+            return whole
+        before = Writing(told["checkpoint"], told["run"], told["write"])
+        return replace(whole, next_batch=told["next"], before=before)
+
+    def write(
+        self, client: BlockingClient, sink: str, topics: Iterable[str], *, timeout_s: float
+    ) -> None:
+        """Keep it of these topics."""
+        parts = [
+            g.CommitPartition(
+                topic=topic,
+                partition=number,
+                offset=start,
+                metadata=self._metadata(self.topics[topic]) if number == 0 else "",
+            )
+            for topic in topics
+            for number, start in enumerate(self.topics[topic].starts)
+        ]
+        if not parts:
+            return
+        group = group_of(sink)
+        client.retrying(lambda _: client.commit_offsets(group, parts), timeout_s=timeout_s)
+
+    def _metadata(self, topic: TopicMark) -> str:
+        told = {
+            "v": VERSION,
+            "next": self.next_batch,
+            "id": topic.topic_id,
+            "count": topic.count,
+            "checkpoint": self.before.checkpoint,
+            "run": self.before.run,
+            "write": self.before.write,
+        }
+        return json.dumps(told, separators=(",", ":"))
+
+    def check(self, sink: str, batch: int, writing: Writing) -> None:
+        """Raise `SinkClash` if rows of this batch would be taken for others."""
+        before, last = self.before, self.next_batch - 1
+        ways = "give each its own sinkId, or delete the group " + group_of(sink)
+        if before.checkpoint and writing.checkpoint != before.checkpoint:
+            raise SinkClash(
+                f"sink {sink!r} was written by the query with checkpoint {before.checkpoint}, up "
+                f"to batch {last}; this is another one, {writing.checkpoint}, at batch {batch}: "
+                f"{ways}"
+            )
+        if batch < last:
+            raise SinkClash(
+                f"sink {sink!r} has all batches up to {last}, and the query begins again at "
+                f"{batch}: its checkpoint is an older one than what was written. Restore a newer "
+                f"one, or, to write these batches again, {ways}"
+            )
+        if batch == last and before.write and writing.write != before.write:
+            raise SinkClash(
+                f"batch {batch} of sink {sink!r} wrote {before.write}, this writes "
+                f"{writing.write}: {ways}"
+            )
+        if batch == last and before.run and writing.run == before.run:
+            raise SinkClash(
+                f"batch {batch} of sink {sink!r} was written already in this run of the query: one "
+                f"write of a function stores a batch; {ways}"
+            )
+
+
+def group_of(sink: str) -> str:
+    """The group that keeps a sink's mark."""
+    return f"sink-{sink}"
+
+
+def ends_of(
+    client: BlockingClient, topics: Collection[str], *, timeout_s: float
+) -> dict[str, TopicMark]:
+    """Topics as they are now: their next rows lie behind these offsets. Raises `ApiError` if one
+    does not exist."""
+    client.refresh([*topics], timeout_s=timeout_s)
+    known = {topic: client.topics[topic] for topic in topics}
+    wheres = [(topic, each.partition) for topic in topics for each in known[topic].partitions]
+    found = client.offsets(dict.fromkeys(wheres, m.LATEST), timeout_s=timeout_s)
+    return {
+        topic: TopicMark(
+            each.topic_id,
+            tuple(found[topic, number].offset for number in range(len(each.partitions))),
+        )
+        for topic, each in known.items()
+    }

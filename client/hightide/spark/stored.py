@@ -1,0 +1,155 @@
+"""What is stored of a batch already, row by row: read back from the log, and matched with the rows
+of whoever writes the batch again.
+
+A row is known by what is in it, not by its number: it may come in another order, behind a shuffle
+it does. Rows that are the same in everything are interchangeable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from hightide import messages as m
+from hightide.columns import Headers, Record, to_records
+from hightide.errors import HightideError, RemoteProtocolError
+from hightide.records import BatchHeader, check_crc, iter_batches
+from hightide.spark.client import BlockingClient
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hightide.arrow_rows import Rows
+
+FETCH_BYTES = 8 << 20
+FETCH_WAIT_MS = 100
+ANY_TIME = -1
+"""Of rows that were given the broker's time."""
+Place = tuple[str, int]
+
+
+class LayoutChanged(HightideError):
+    """Rows of a batch are stored that are not among those of who writes it again: the query gives
+    its tasks other rows than before."""
+
+
+class Lane(NamedTuple):
+    """The rows that one task of a batch has in one partition, whichever attempt stored them."""
+
+    where: Place
+    producer_id: int
+    producer_epoch: int
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether a batch of the log is of it."""
+        return (header.producer_id, header.producer_epoch) == self[1:]
+
+
+def batches_of(
+    client: BlockingClient, where: Place, start: int, end: int, *, timeout_s: float
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """What lies in [start, end) of a partition, all of it committed; from the first offset that is
+    there."""
+    first = client.offset(*where, m.EARLIEST, timeout_s=timeout_s)
+    position = max(start, first.offset)
+    while position < end:
+        part = m.FetchPartition(
+            topic=where[0], partition=where[1], fetch_offset=position, max_bytes=FETCH_BYTES
+        )
+        request = m.FetchRequest(
+            max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part]
+        )
+        answer, received = client.call_leader(*where, request, timeout_s=timeout_s)
+        number = answer.partitions[0].records
+        before = position
+        for header, batch in iter_batches(received[number]) if number >= 0 else ():
+            if before < header.next_offset:
+                check_crc(batch, header)
+                position = header.next_offset
+                yield header, batch
+        if position == before and number >= 0:
+            raise RemoteProtocolError(f"{where[0]}-{where[1]}: nothing behind {position} was sent")
+
+
+class Stored:
+    """The rows of a task that are stored, and that nobody has matched yet."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._times: dict[tuple[str, bytes], list[int]] = {}
+        """(topic, digest) → the times of the rows that are the same but for those."""
+        self._offsets: dict[Place, tuple[int, int]] = {}
+
+    def __str__(self) -> str:
+        """Where they lie, among others that were matched."""
+        return ", ".join(
+            f"{topic}-{partition} offsets {first} to {last}"
+            for (topic, partition), (first, last) in sorted(self._offsets.items())
+        )
+
+    def add(self, record: Record) -> None:
+        """One that is stored."""
+        name = record.topic, digest(record.key, record.value, record.headers)
+        time = ANY_TIME if record.timestamp_type else record.timestamp
+        self._times.setdefault(name, []).append(time)
+        where = record.topic, record.partition
+        first, last = self._offsets.get(where, (record.offset, record.offset))
+        self._offsets[where] = min(first, record.offset), max(last, record.offset)
+        self.count += 1
+
+    def read(
+        self, client: BlockingClient, lane: Lane, sequences: range, start: int, last_offset: int
+    ) -> None:
+        """Add the rows of a lane with these numbers, which lie from `start` to `last_offset`;
+        raises `LayoutChanged` if some of them are gone."""
+        before = self.count
+        found = batches_of(client, lane.where, start, last_offset + 1, timeout_s=60.0)
+        for header, batch in found:
+            if lane.holds(header) and header.base_sequence in sequences:
+                for record in to_records(batch, header, *lane.where):
+                    self.add(record)
+        if self.count - before != len(sequences):
+            raise LayoutChanged(
+                f"of {len(sequences)} rows that a task stored in {lane.where[0]}-{lane.where[1]} "
+                f"from offset {start} to {last_offset} only {self.count - before} are there: they "
+                "were deleted or compacted since, and nobody can tell which"
+            )
+
+    def left_of(self, topic: str, rows: Rows) -> np.ndarray:
+        """The indexes of the rows that are not stored yet; the others are matched."""
+        import numpy as np
+
+        keys = [None] * len(rows) if rows.keys is None else rows.keys.to_pylist()
+        lists = [()] * len(rows) if rows.headers is None else rows.headers.to_pylist()
+        left = []
+        for index, (key, value, pairs) in enumerate(
+            zip(keys, rows.values.to_pylist(), lists, strict=True)
+        ):
+            headers = tuple((pair["key"], pair["value"]) for pair in pairs or ())
+            times = self._times.get((topic, digest(key, value, headers)))
+            if not times or not self._match(times, rows, index):
+                left.append(index)
+        return np.array(left, np.int64)
+
+    def _match(self, times: list[int], rows: Rows, index: int) -> bool:
+        """A row that named its time is matched by that; another one was given the time of day."""
+        if rows.is_timed is None or not rows.is_timed[index]:
+            times.pop()
+        elif (time := int(rows.times[index])) in times:
+            times.remove(time)
+        elif ANY_TIME in times:
+            times.remove(ANY_TIME)
+        else:
+            return False
+        self.count -= 1
+        return True
+
+
+def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """A row by its content."""
+    found = blake2b(digest_size=16)
+    for item in (key, value, *(part for name, value in headers for part in (name.encode(), value))):
+        found.update(b"-" if item is None else b"%d:" % len(item))
+        found.update(item or b"")
+    return found.digest()
