@@ -9,29 +9,45 @@ cluster of three in this process, and the driver's part after them. Spark itself
 # ruff: noqa: F811 - fixtures are imported by name
 
 import json
+import random
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
-from test_spark_sink import admin, cluster, everything, rows, target  # noqa: F401
+from test_spark_sink import (  # noqa: F401
+    Target,
+    admin,
+    cluster,
+    everything,
+    records,
+    rows,
+    rows_numbered,
+    target,
+)
+from three_nodes import until
 
-from hightide.blocking import Consumer, Producer
+from hightide.blocking import Admin, Producer
 from hightide.errors import UsageError
 from hightide.group_messages import CommitPartition
+from hightide.spark import marks
+from hightide.spark.earlier import states_of
 from hightide.spark.marks import Mark, SinkClash, Writing
-from hightide.spark.sink import refuse_overwrite
+from hightide.spark.produce import producers_of
+from hightide.spark.sink import HightideStreamWriter, refuse_overwrite
 from hightide.spark.stored import LayoutChanged
+from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
-# --- a batch that is run again in another way ---------------------------------------------------
+# --- a task that is run again within a run of the query -----------------------------------------
 
 
-def begun(target, batch, task, chunk):
+def begun(target, batch, task, chunk, run="run"):
     """A task that died when it had stored these rows."""
-    target.task(batch=batch, task=task).write(chunk)
+    target.task(batch=batch, task=task, writing=Writing("checkpoint", run)).write(chunk)
 
 
 def test_a_task_with_other_rows_stores_nothing_and_says_what_is_where(target):
@@ -56,24 +72,69 @@ def test_no_row_is_lost_if_it_may_be_there_twice(target, caplog):
     assert everything(target) == [*range(1_000)]
 
 
-def test_rows_that_moved_to_a_later_task_are_completed_if_each_task_has_what_it_stored(target):
-    begun(target, 0, 0, rows(0, 100))
-    begun(target, 0, 1, rows(500, 600))
-    target.run(0, rows(0, 400), rows(400, 1_000))
+# --- another run of the query, with its rows shared out in another way --------------------------
+
+AGAIN = {"run": "another run"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_batch_is_completed_whichever_tasks_have_its_rows_now(target, batch, count):
+    """Two tasks had begun it, one with rows of the middle and one with those of the end."""
+    if batch:
+        target.run(0, rows(5_000, 5_100), run="before")
+    begun(target, batch, 0, rows(300, 400), run="dead")
+    begun(target, batch, 5, rows(650, 900), run="dead")
+    numbers = [*range(1_000)]
+    random.Random(count).shuffle(numbers)
+    tasks = [rows_numbered(numbers[n::count]) for n in range(count)]
+    assert target.run(batch, *tasks, **AGAIN) == 350
+    target.run(batch + 1, rows(1_000, 1_100), **AGAIN)
+    before = [*range(5_000, 5_100)] if batch else []
+    assert everything(target) == [*range(1_100), *before]
+
+
+def test_runs_that_die_one_after_the_other_leave_what_one_would(target):
+    rng, numbers = random.Random(3), [*range(2_000)]
+    for run in range(6):
+        count = rng.randrange(1, 6)
+        rng.shuffle(numbers)
+        for task in range(count):
+            some = rows_numbered(numbers[task::count])
+            begun(target, 0, task, some.slice(0, rng.randrange(len(some) // 2)), run=f"run {run}")
+    target.run(0, rows_numbered(numbers[:700]), rows_numbered(numbers[700:]), **AGAIN)
+    assert everything(target) == [*range(2_000)]
+
+
+def test_a_task_that_dies_while_a_batch_is_completed_goes_on(target):
+    begun(target, 0, 0, rows(0, 500), run="dead")
+    begun(target, 0, 1, rows(600, 700), **AGAIN)
+    begun(target, 0, 0, rows(400, 550), **AGAIN)
+    target.run(0, rows(300, 600), rows(600, 1_000), rows(0, 300), **AGAIN)
     assert everything(target) == [*range(1_000)]
 
 
-def test_what_a_task_stored_that_is_not_there_any_more_is_found_by_the_driver(target, caplog):
-    target.run(0, rows(0, 10))
-    begun(target, 1, 0, rows(10, 20))
-    begun(target, 1, 7, rows(20, 30))
-    with pytest.raises(LayoutChanged, match=r"rows in .* were stored by tasks \[7\]"):
-        target.run(1, rows(10, 30), run="another run")
-    found = target.run(1, rows(10, 30), run="another run", onLayoutChange="duplicate")
-    assert found == 20
-    assert everything(target) == sorted([*range(30), *range(20, 30)])
-    target.run(2, rows(30, 40), run="another run")
-    assert everything(target)[-1] == 39
+def test_rows_that_are_the_same_are_stored_as_often_as_they_are_wanted(target):
+    def same(count):
+        return pa.record_batch({"key": [b"k"] * count, "value": [b"7"] * count})
+
+    begun(target, 0, 0, same(5), run="dead")
+    target.run(0, same(4), same(4), rows(100, 110), **AGAIN)
+    assert everything(target) == [7] * 8 + [*range(100, 110)]
+
+
+def test_what_the_driver_stores_is_the_row_with_its_own_time(target):
+    now = 1_700_000_000_000
+
+    def timed(*times):
+        stamps = pa.array([None if t is None else now + t for t in times], pa.timestamp("ms"))
+        return pa.record_batch({"value": [b"1"] * len(times), "timestamp": stamps})
+
+    begun(target, 0, 0, timed(1, 2, None), run="dead")
+    target.run(0, timed(5, None), timed(2, 1, None), **AGAIN)
+    told = [record.timestamp - now for record in records(target)]
+    assert sorted(t for t in told if t < 10) == [1, 2, 5]
+    assert len(told) == 5
 
 
 def test_rows_of_somebody_else_are_no_change(target):
@@ -82,8 +143,55 @@ def test_rows_of_somebody_else_are_no_change(target):
         for number in range(1_000, 1_100):
             producer.send(target.name, b"%d" % number)
     begun(target, 1, 0, rows(10, 15))
-    assert target.run(1, rows(10, 20), run="another run") == 5
+    assert target.run(1, rows(10, 20), **AGAIN) == 5
     assert everything(target) == [*range(20), *range(1_000, 1_100)]
+
+
+def test_a_query_that_does_not_give_the_same_rows_twice_is_stopped_until_somebody_decides(target):
+    begun(target, 0, 0, rows(0, 300), run="dead")
+    with pytest.raises(LayoutChanged, match=r"100 rows of .* offsets .* by an earlier run"):
+        target.run(0, rows(100, 500), **AGAIN)
+    once = target.stored()
+    for _ in range(3):
+        with pytest.raises(LayoutChanged, match=r"100 rows of .* onLayoutChange=duplicate"):
+            target.run(0, rows(100, 500), run="a third run")
+    assert target.stored() == once, "nothing is stored before that"
+    target.run(0, rows(100, 500), run="a fourth run", onLayoutChange="duplicate")
+    assert everything(target) == [*range(500)]
+    target.run(1, rows(500, 600), run="a fourth run")
+    assert everything(target) == [*range(600)]
+
+
+def test_a_frozen_task_of_an_earlier_run_is_found_by_the_driver(target):
+    """It is thawed when all tasks of this run are done, and before the driver is."""
+    frozen = target.task(task=3, writing=Writing("checkpoint", "dead"))
+    frozen.write(rows(0, 10))
+    commit = HightideStreamWriter.commit
+
+    def late(writer, *args):
+        frozen.write(rows(10, 20))
+        commit(writer, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HightideStreamWriter, "commit", late)
+        with pytest.raises(LayoutChanged, match="by an earlier run of the query"):
+            target.run(0, rows(0, 40), **AGAIN)
+
+
+def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch):
+    quick = {"producer.id.expiration.ms": "1", "log.retention.check.interval.ms": "50"}
+    with (
+        BlockingCluster(1, configs=quick) as cluster,
+        Admin(cluster.bootstrap) as admin,
+        closing(Target(cluster, admin, "orders", replication_factor=1)) as target,
+    ):
+        begun(target, 0, 0, rows(0, 300), run="dead")
+        ids = producers_of("sink-of-orders", 0)
+        client, where = target.client(), ("orders", 0)
+        until(lambda: not states_of(client, where, ids, timeout_s=60), what="it is forgotten")
+        monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
+        assert target.run(0, rows(0, 500), **AGAIN) == 300
+        assert everything(target) == [*range(500)]
 
 
 def test_the_same_row_several_times_is_stored_so_often(target):
@@ -109,12 +217,7 @@ def test_times_and_headers_tell_rows_apart(target):
     now = 1_700_000_000_000
     begun(target, 0, 0, timed([now, now + 1, None], ["a", None, None]))
     target.run(0, timed([now + 1, now + 2, None, now, now], [None, None, None, "a", "b"]))
-    with Consumer(
-        target.cluster.bootstrap, partitions=[(target.name, 0)], auto_offset_reset="earliest"
-    ) as c:
-        found = []
-        while len(found) < 5:
-            found += c.poll(timeout_ms=5_000)
+    found = [record for record in records(target) if record.partition == 0]
     told = [(r.timestamp - now, [name for name, _ in r.headers]) for r in found]
     assert [each for each in told if 0 <= each[0] <= 2] == [
         (0, ["a"]),

@@ -9,6 +9,7 @@ run of the query, as which write. A batch that is below the next one is there as
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,8 @@ from hightide.errors import HightideError
 from hightide.spark.client import BlockingClient
 
 VERSION = 2
+PRODUCERS_KEPT_S = 12 * 3600
+"""Brokers forget a producer after `producer.id.expiration.ms`, a day; half of it is for clocks."""
 
 
 class SinkClash(HightideError):
@@ -33,6 +36,10 @@ class TopicMark:
     topic_id: str
     starts: tuple[int, ...]
     """Where the rows of the batch begin, for each partition."""
+    ends: tuple[int, ...] = ()
+    """Where those of earlier runs end, as `at_work` found it before it stored any."""
+    at_work: str = ""
+    """The run whose first batch the next one is, once one of its tasks began."""
 
     @property
     def count(self) -> int:
@@ -64,35 +71,59 @@ class Mark:
     topics: Mapping[str, TopicMark] = field(default_factory=dict)
     before: Writing = Writing()
     """Who wrote the batch before the next one."""
+    refused: str = ""
+    """Why the next batch cannot be completed as it was begun; somebody has to decide."""
+    kept_at: int = 0
+    """When this was kept, ms since 1970."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether brokers may have forgotten who wrote since it was kept."""
+        return abs(time.time() - self.kept_at / 1000) > PRODUCERS_KEPT_S
 
     @classmethod
     def read(cls, client: BlockingClient, sink: str, *, timeout_s: float) -> Mark:
         """The mark of a sink; an empty one if there is none yet."""
         kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
         mark = cls()
+        told = {(each.topic, each.partition): json.loads(each.metadata or "{}") for each in kept}
         starts = {(each.topic, each.partition): each.offset for each in kept}
-        for each in kept:
-            if not each.metadata:
-                continue
-            told = json.loads(each.metadata)
-            mark = mark._with(each.topic, told, each.offset, starts)
+        for (topic, partition), words in told.items():
+            if partition == 0 and "v" in words:
+                mark = mark._with(topic, words, starts, told)
+            elif partition == 0:
+                mark = mark._with_old(words, starts[topic, 0])
         return mark
 
+    def _with_old(self, counts: Mapping[str, int], batch: int) -> Mark:
+        """Of a version before: the offset was the batch, and no start was kept."""
+        old = {name: TopicMark("", (0,) * count) for name, count in counts.items()}
+        topics = {**old, **self.topics}
+        return replace(self, next_batch=max(self.next_batch, batch), topics=topics)
+
     def _with(
-        self, topic: str, told: dict[str, Any], offset: int, starts: Mapping[tuple[str, int], int]
+        self,
+        topic: str,
+        words: Mapping[str, Any],
+        starts: Mapping[tuple[str, int], int],
+        told: Mapping[tuple[str, int], Mapping[str, Any]],
     ) -> Mark:
-        if "v" not in told:  # of a version before: the offset was the batch, and no start was kept
-            old = {name: TopicMark("", (0,) * count) for name, count in told.items()}
-            topics = {**old, **self.topics}
-            return replace(self, next_batch=max(self.next_batch, offset), topics=topics)
+        places = [(topic, number) for number in range(words["count"])]
         known = TopicMark(
-            told["id"], tuple(starts.get((topic, n), 0) for n in range(told["count"]))
+            words["id"],
+            tuple(starts.get(where, 0) for where in places),
+            tuple(told.get(where, {}).get("end", starts.get(where, 0)) for where in places),
+            words["at_work"],
         )
         whole = replace(self, topics={**self.topics, topic: known})
-        if told["next"] < self.next_batch:
+        if words["next"] < self.next_batch:
             return whole
-        before = Writing(told["checkpoint"], told["run"], told["write"])
-        return replace(whole, next_batch=told["next"], before=before)
+        before = Writing(words["checkpoint"], words["run"], words["write"])
+        refused = words["refused"] or (self.refused if words["next"] == self.next_batch else "")
+        next_batch, kept_at = words["next"], words["at"]
+        return replace(
+            whole, next_batch=next_batch, before=before, refused=refused, kept_at=kept_at
+        )
 
     def write(
         self, client: BlockingClient, sink: str, topics: Iterable[str], *, timeout_s: float
@@ -103,7 +134,7 @@ class Mark:
                 topic=topic,
                 partition=number,
                 offset=start,
-                metadata=self._metadata(self.topics[topic]) if number == 0 else "",
+                metadata=self._metadata(self.topics[topic], number),
             )
             for topic in topics
             for number, start in enumerate(self.topics[topic].starts)
@@ -113,9 +144,15 @@ class Mark:
         group = group_of(sink)
         client.retrying(lambda _: client.commit_offsets(group, parts), timeout_s=timeout_s)
 
-    def _metadata(self, topic: TopicMark) -> str:
-        told = {
+    def _metadata(self, topic: TopicMark, number: int) -> str:
+        end = {"end": topic.ends[number]} if topic.ends else {}
+        if number:
+            return json.dumps(end) if end else ""
+        told = end | {
             "v": VERSION,
+            "at": int(time.time() * 1000),
+            "at_work": topic.at_work,
+            "refused": self.refused,
             "next": self.next_batch,
             "id": topic.topic_id,
             "count": topic.count,
@@ -159,13 +196,15 @@ def group_of(sink: str) -> str:
 
 
 def ends_of(
-    client: BlockingClient, topics: Collection[str], *, timeout_s: float
+    client: BlockingClient, topics: Collection[str], *, timeout_s: float, gone_ok: bool = False
 ) -> dict[str, TopicMark]:
     """Topics as they are now: their next rows lie behind these offsets. Raises `ApiError` if one
-    does not exist."""
-    client.refresh([*topics], timeout_s=timeout_s)
-    known = {topic: client.topics[topic] for topic in topics}
-    wheres = [(topic, each.partition) for topic in topics for each in known[topic].partitions]
+    does not exist, unless it may be gone."""
+    gone = client.refresh(
+        [*topics], timeout_s=timeout_s, gone=frozenset(topics) if gone_ok else None
+    )
+    known = {topic: client.topics[topic] for topic in topics if topic not in gone}
+    wheres = [(topic, each.partition) for topic in known for each in known[topic].partitions]
     found = client.offsets(dict.fromkeys(wheres, m.LATEST), timeout_s=timeout_s)
     return {
         topic: TopicMark(

@@ -7,9 +7,10 @@ one is told that the number is taken. An attempt that is late is fenced by the e
 batch. Sources: KIP-98, KIP-664.
 
 Who finds that rows are stored reads them back (`stored.py`) and stores the others. The rows may
-come in any order; but they have to be the rows of this task: if some that are stored are not among
-them, the query gives its tasks other rows than before, and the task fails before it stores
-anything, or, if it is to, stores what is missing all the same.
+come in any order; but within a run of the query they have to be the rows of this task: if some that
+are stored are not among them, the task fails before it stores anything, or, if it is to, stores
+what is missing all the same. What earlier runs of the query stored of the batch may be anybody's
+(`earlier.py`).
 
 The partition counts that a batch reckons with are kept with the mark of its sink (`marks.py`): they
 change between batches only.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,12 +41,15 @@ from hightide.arrow_rows import (
 from hightide.bulk import Cutter
 from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.spark.client import BlockingClient
+from hightide.spark.earlier import Earlier, Wanted
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.stored import Lane, LayoutChanged, Place, Stored
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+    from hightide.columns import Record
 
 log = logging.getLogger("hightide.spark")
 
@@ -53,7 +58,8 @@ DERIVED_IDS = 1 << 62
 EPOCHS = 1 << 15
 BATCH_BYTES = 900_000
 """What a batch may take of memory; below max.message.bytes of a topic, 1 MiB."""
-QUESTIONS_AT_ONCE = 1024
+TASKS_MAX = 4096
+"""Of a batch of a streaming query; the last one is the driver."""
 GATHERED_ROWS = 65_536
 GATHERED_BYTES = 16 << 20
 
@@ -89,6 +95,7 @@ class TaskWriter:
         timeout_s: float,
         writing: Writing | None = None,
         topics: Mapping[str, TopicMark] | None = None,
+        earlier: Earlier | None = None,
         may_duplicate: bool = False,
     ) -> None:
         """`topics`: as a batch job found them; None: there is a mark, and `writing` says who
@@ -99,14 +106,20 @@ class TaskWriter:
         """How many it was given."""
         self.stored_before = 0
         """How many of them were there already."""
+        self.is_first = False
+        """Whether this is the first batch of a run: an earlier one may have begun it."""
         self.is_done = False
         """Whether all of this batch is known to be there."""
-        self.ends: dict[Place, int] = {}
+        self.deferred: Wanted = Counter()
+        """Rows that are for the driver: earlier runs stored such."""
+        self._ends: dict[Place, int] = {}
         """How many rows of this task each partition has."""
+        self._bases: dict[Place, int] = {}
+        """How many of them earlier runs have stored."""
         self._client, self._attempt = client, attempt
         self._topic, self._timeout_s = topic, timeout_s
         self._writing, self._may_duplicate = writing or Writing(), may_duplicate
-        self._keeps_marks = topics is None
+        self._keeps_marks, self._earlier = topics is None, earlier or Earlier()
         self._topics = dict(topics or {})
         self._stored = Stored()
         self._held: list[tuple[Place, Rows]] = []
@@ -115,17 +128,41 @@ class TaskWriter:
         """Of topics that refused larger batches."""
         self._now_ms = int(time.time() * 1000)
         if topics is None:
-            self._mark = Mark.read(client, attempt.sink, timeout_s=timeout_s)
-            self._mark.check(attempt.sink, attempt.batch, self._writing)
-            self.is_done = attempt.batch < self._mark.next_batch
-            self._topics = dict(self._mark.topics)
+            self._begin()
         if not self.is_done:
             self._look([*self._topics])
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that rows went to."""
-        return tuple(sorted({topic for (topic, _), end in self.ends.items() if end}))
+    def stored(self) -> dict[Place, int]:
+        """How many rows of each partition this run of the query has stored, as this task."""
+        counts = {where: end - self._bases.get(where, 0) for where, end in self._ends.items()}
+        return {where: count for where, count in counts.items() if count}
+
+    def _begin(self) -> None:
+        """What is known of the batch, and what earlier runs stored of it."""
+        client, attempt, timeout_s = self._client, self._attempt, self._timeout_s
+        self._mark = Mark.read(client, attempt.sink, timeout_s=timeout_s)
+        self._mark.check(attempt.sink, attempt.batch, self._writing)
+        self.is_done = attempt.batch < self._mark.next_batch
+        if self.is_done:
+            return
+        if self._mark.refused and not self._may_duplicate:
+            raise LayoutChanged(self._mark.refused)
+        self._topics, run = dict(self._mark.topics), self._writing.run
+        self.is_first = bool(run) and run != self._mark.before.run
+        if self._topics and self.is_first:
+            # Where logs end is looked at before the mark is: nothing of this run lies below.
+            now = ends_of(client, self._topics, timeout_s=timeout_s, gone_ok=True)
+            kept = Mark.read(client, attempt.sink, timeout_s=timeout_s)
+            new = {
+                topic: replace(each, ends=now[topic].starts[: each.count], at_work=run)
+                for topic, each in kept.topics.items()
+                if topic in now and each.is_of(now[topic].topic_id) and each.at_work != run
+            }
+            self._mark = replace(kept, topics={**kept.topics, **new})
+            self._mark.write(client, attempt.sink, new, timeout_s=timeout_s)
+            self._topics = dict(self._mark.topics)
+            self._earlier = earlier_rows(client, attempt, self._mark, run, timeout_s=timeout_s)
 
     def write(self, chunk: pa.RecordBatch) -> None:
         """Send these rows, but for those that are there."""
@@ -140,7 +177,30 @@ class TaskWriter:
             rows = rows_of(own, self._now_ms)
             for place, which in by_place(self._places(topic, own, rows)):
                 part = rows if which is None else rows.take(which)
-                self._offer((topic, place), part)
+                self._offer((topic, place), self._without_deferred((topic, place), part))
+
+    def _without_deferred(self, where: Place, rows: Rows) -> Rows:
+        if not self._earlier:
+            return rows
+        left, wanted = self._earlier.deferred(where, rows)
+        self.deferred += wanted
+        self.stored_before += len(rows) - len(left)
+        return rows.take(left)
+
+    def store(self, where: Place, records: Sequence[Record]) -> None:
+        """Store these, whatever is there; a time of -1 becomes that of day."""
+        import pyarrow as pa
+
+        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        headers = [[{"key": k, "value": v} for k, v in each.headers] or None for each in records]
+        times = [None if each.timestamp < 0 else each.timestamp for each in records]
+        columns = {
+            "key": pa.array([each.key for each in records], pa.binary()),
+            "value": pa.array([each.value for each in records], pa.binary()),
+            "headers": pa.array(headers, pa.list_(pair)),
+            "timestamp": pa.array(times, pa.timestamp("ms")),
+        }
+        self._send_all(where, rows_of(pa.record_batch(columns), self._now_ms))
 
     def finish(self) -> None:
         """All rows came. Raises `LayoutChanged` if some that are stored are not among them."""
@@ -201,6 +261,8 @@ class TaskWriter:
             known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
             new = [topic for topic in topics if topic not in known]
             before = replace(self._mark.before, checkpoint=self._writing.checkpoint)
+            run = self._writing.run
+            now = {t: replace(each, ends=each.starts, at_work=run) for t, each in now.items()}
             mark = Mark(self._attempt.batch, now, before)
             mark.write(client, sink, new, timeout_s=timeout_s)
             now |= known
@@ -248,14 +310,17 @@ class TaskWriter:
                 )
             time.sleep(0.01)
             state = self._ask(where, deadline)
-        known = self.ends.setdefault(where, 0)
         end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
+        # A leader that has forgotten this producer takes any number for its first.
+        base = self._bases.setdefault(where, min(end, self._earlier.lanes[where, producer_id]))
+        known = self._ends.setdefault(where, base)
         if end > known:
-            starts = self._topics[where[0]].starts
-            start = starts[where[1]] if where[1] < len(starts) else 0
+            mark = self._topics[where[0]]
+            begins = mark.ends or mark.starts
+            begin = begins[where[1]] if where[1] < len(begins) else 0
             lane = Lane(where, producer_id, epoch)
-            self._stored.read(self._client, lane, range(known, end), start, state.last_offset)
-            self.ends[where] = end
+            self._stored.read(self._client, lane, range(known, end), begin, state.last_offset)
+        self._ends[where] = max(end, known)
 
     def _ask(self, where: Place, deadline: float) -> m.ProducerState:
         producer_id, _ = self._attempt.producer
@@ -303,7 +368,7 @@ class TaskWriter:
         while not cutter.is_done:
             start, end, size = cutter.take(self._batch_bytes.get(where[0], BATCH_BYTES))
             batch = ArrowBatch(where[0], where[1], 0.0, (), rows.slice(start, end))
-            batch.sequence = self.ends.setdefault(where, 0)
+            batch.sequence = self._ends.setdefault(where, 0)
             try:
                 is_ours = self._send(where, batch, deadline)
             except ApiError as error:
@@ -317,12 +382,12 @@ class TaskWriter:
                     raise
                 is_ours = False
             if is_ours:
-                self.ends[where] += len(batch)
+                self._ends[where] += len(batch)
                 continue
             # The number is taken: by this very batch, whose answer was lost, or by another attempt
             # at the same task. What is stored tells.
             self._take(where, self._ask(where, deadline), deadline)
-            if self.ends[where] > batch.sequence:
+            if self._ends[where] > batch.sequence:
                 self._offer(where, rows.slice(start, len(rows)))
                 return
             if time.monotonic() > deadline:
@@ -347,23 +412,25 @@ class TaskWriter:
         return not answer.partitions[0].is_repeated
 
 
-def rows_of_tasks(
-    client: BlockingClient, where: Place, attempts: Sequence[Attempt], *, timeout_s: float = 60.0
-) -> dict[int, int]:
-    """How many rows tasks have in a partition; those that have any."""
-    found = {}
-    for start in range(0, len(attempts), QUESTIONS_AT_ONCE):
-        some = attempts[start : start + QUESTIONS_AT_ONCE]
-        questions = [
-            m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=each.producer[0])
-            for each in some
-        ]
-        request = m.DescribeProducersRequest(partitions=questions)
-        answer, _ = client.call_leader(*where, request, timeout_s=timeout_s)
-        for attempt, state in zip(some, answer.partitions, strict=True):
-            if state.producer_epoch == attempt.producer[1] and state.last_sequence >= 0:
-                found[attempt.task] = state.last_sequence + 1
-    return found
+def producers_of(sink: str, batch: int) -> dict[int, int]:
+    """Every producer that may write a batch of a streaming query: id → epoch."""
+    return dict(Attempt(sink, task, batch).producer for task in range(TASKS_MAX))
+
+
+def earlier_rows(
+    client: BlockingClient, attempt: Attempt, mark: Mark, run: str, *, timeout_s: float
+) -> Earlier:
+    """What runs before this one stored of a batch."""
+    between = {
+        (topic, number): (start, end)
+        for topic, each in mark.topics.items()
+        if each.at_work == run
+        for number, (start, end) in enumerate(zip(each.starts, each.ends, strict=True))
+    }
+    if all(start >= end for start, end in between.values()):
+        return Earlier()
+    producers = producers_of(attempt.sink, attempt.batch)
+    return Earlier.read(client, producers, between, is_old=mark.is_old, timeout_s=timeout_s)
 
 
 def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,11 +7,9 @@ named by a random id that its tasks share.
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -23,19 +21,17 @@ from pyspark.sql.datasource import (
 
 from hightide.errors import UsageError
 from hightide.spark.client import client_for
-from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
+from hightide.spark.completion import Completion
+from hightide.spark.earlier import Wanted
+from hightide.spark.marks import Mark, Writing, ends_of
 from hightide.spark.options import SinkOptions
-from hightide.spark.produce import Attempt, TaskWriter, gathered, rows_of_tasks, sorted_rows
-from hightide.spark.stored import LayoutChanged, Place
+from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, gathered, sorted_rows
+from hightide.spark.stored import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-log = logging.getLogger("hightide.spark")
-
-TASKS_MAX = 4096
-"""Of a batch of a streaming query."""
 COLUMNS = {
     "topic": ("string",),
     "key": ("binary", "string"),
@@ -77,12 +73,20 @@ class Written(WriterCommitMessage):
     """-1: this is no streaming query."""
     task: int
     writing: Writing
-    topics: tuple[str, ...]
-    ends: dict[Place, int]
-    """How many rows of this task each partition has."""
+    is_first: bool
+    """Whether this is the first batch of a run of the query: an earlier one may have begun it."""
+    stored: dict[Place, int]
+    """How many rows of each partition this run has stored as this task."""
+    deferred: Wanted
+    """Rows that earlier runs have stored such of."""
     rows: int
     stored_before: int
     """How many of them an earlier attempt had stored."""
+
+    @property
+    def places(self) -> set[Place]:
+        """Where its rows belong."""
+        return {*self.stored, *(content.where for content, _ in self.deferred)}
 
 
 class _Writer:
@@ -126,8 +130,9 @@ class _Writer:
             -1 if is_job else attempt.batch,
             task,
             writing,
-            writer.topics,
-            writer.ends,
+            writer.is_first,
+            writer.stored,
+            writer.deferred,
             writer.rows,
             writer.stored_before,
         )
@@ -136,57 +141,29 @@ class _Writer:
         """On the driver: a batch is there as a whole; from the next one on, partitions that were
         added are used."""
         written = [each for each in messages if isinstance(each, Written)]
-        topics = sorted({topic for each in written for topic in each.topics})
-        if not topics or written[0].batch < 0:
+        if not written or written[0].batch < 0:
             return
         client, timeout_s = client_for(self.options.bootstrap), self.options.timeout_s
         sink, batch, writing = written[0].sink, written[0].batch, written[0].writing
+        is_first = any(each.is_first for each in written)
+        topics = sorted({topic for each in written for topic, _ in each.places})
+        if not (topics or is_first):
+            return
         known = Mark.read(client, sink, timeout_s=timeout_s)
         if batch < known.next_batch:
             return
+        if is_first:
+            Completion(client, known, written, self.options).complete()
         now = ends_of(client, topics, timeout_s=timeout_s)
-        if known.before.run != writing.run:
-            self._check_other_tasks(written, known, now)
         Mark(batch + 1, now, writing).write(client, sink, topics, timeout_s=timeout_s)
-
-    def _check_other_tasks(
-        self, written: Sequence[Written], known: Mark, now: Mapping[str, TopicMark]
-    ) -> None:
-        """The first batch of a run may have been begun by an earlier one, with more tasks: what
-        those stored, nobody here has looked at."""
-        client, first = client_for(self.options.bootstrap), written[0]
-        own = {each.task for each in written}
-        others = [Attempt(first.sink, task, first.batch) for task in range(TASKS_MAX)]
-        others = [each for each in others if each.task not in own]
-        for topic, mark in now.items():
-            starts = known.topics[topic].starts if topic in known.topics else ()
-            for number, (start, end) in enumerate(zip_longest(starts, mark.starts, fillvalue=0)):
-                where = (topic, number)
-                if end - start > sum(each.ends.get(where, 0) for each in written):
-                    self._refuse(first, where, rows_of_tasks(client, where, others))
-
-    def _refuse(self, first: Written, where: Place, found: Mapping[int, int]) -> None:
-        if not found:
-            return
-        told = (
-            f"batch {first.batch} of sink {first.sink!r}: {sum(found.values())} rows in "
-            f"{where[0]}-{where[1]} were stored by tasks {sorted(found)} of an earlier attempt, "
-            "which this one does not have"
-        )
-        if not self.options.may_duplicate:
-            raise LayoutChanged(
-                f"{told}. All rows of the batch are stored now, and those are there twice. To go "
-                "on, set onLayoutChange=duplicate"
-            )
-        log.warning("%s: they are there twice, onLayoutChange=duplicate", told)
 
 
 def check_task(task: int) -> None:
     """Raise `UsageError` for a task beyond those that are looked for."""
-    if task >= TASKS_MAX:
+    if task >= TASKS_MAX - 1:
         raise UsageError(
-            f"task {task}: a batch of a streaming query is written by {TASKS_MAX} tasks at most; "
-            "use fewer partitions (coalesce, spark.sql.shuffle.partitions)"
+            f"task {task}: {TASKS_MAX - 1} tasks at most write a batch of a streaming query; use "
+            "fewer partitions (coalesce, spark.sql.shuffle.partitions)"
         )
 
 

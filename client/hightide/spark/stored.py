@@ -99,12 +99,12 @@ class Stored:
         self.count += 1
 
     def read(
-        self, client: BlockingClient, lane: Lane, sequences: range, start: int, last_offset: int
+        self, client: BlockingClient, lane: Lane, sequences: range, begin: int, last_offset: int
     ) -> None:
-        """Add the rows of a lane with these numbers, which lie from `start` to `last_offset`;
+        """Add the rows of a lane with these numbers, which lie from `begin` to `last_offset`;
         raises `LayoutChanged` if some of them are gone."""
         before = self.count
-        found = batches_of(client, lane.where, start, last_offset + 1, timeout_s=60.0)
+        found = batches_of(client, lane.where, begin, last_offset + 1, timeout_s=60.0)
         for header, batch in found:
             if lane.holds(header) and header.base_sequence in sequences:
                 for record in to_records(batch, header, *lane.where):
@@ -112,7 +112,7 @@ class Stored:
         if self.count - before != len(sequences):
             raise LayoutChanged(
                 f"of {len(sequences)} rows that a task stored in {lane.where[0]}-{lane.where[1]} "
-                f"from offset {start} to {last_offset} only {self.count - before} are there: they "
+                f"from offset {begin} to {last_offset} only {self.count - before} are there: they "
                 "were deleted or compacted since, and nobody can tell which"
             )
 
@@ -120,13 +120,8 @@ class Stored:
         """The indexes of the rows that are not stored yet; the others are matched."""
         import numpy as np
 
-        keys = [None] * len(rows) if rows.keys is None else rows.keys.to_pylist()
-        lists = [()] * len(rows) if rows.headers is None else rows.headers.to_pylist()
         left = []
-        for index, (key, value, pairs) in enumerate(
-            zip(keys, rows.values.to_pylist(), lists, strict=True)
-        ):
-            headers = tuple((pair["key"], pair["value"]) for pair in pairs or ())
+        for index, (key, value, headers) in enumerate(rows_as_python(rows)):
             times = self._times.get((topic, digest(key, value, headers)))
             if not times or not self._match(times, rows, index):
                 left.append(index)
@@ -144,6 +139,14 @@ class Stored:
             return False
         self.count -= 1
         return True
+
+
+def rows_as_python(rows: Rows) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+    """Key, value and headers of each row."""
+    keys = [None] * len(rows) if rows.keys is None else rows.keys.to_pylist()
+    lists = [()] * len(rows) if rows.headers is None else rows.headers.to_pylist()
+    for key, value, pairs in zip(keys, rows.values.to_pylist(), lists, strict=True):
+        yield key, value, tuple((pair["key"], pair["value"]) for pair in pairs or ())
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:

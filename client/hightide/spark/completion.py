@@ -1,0 +1,115 @@
+"""The driver's part of the first batch of a run: completing what an earlier run began, exactly, or
+saying why that cannot be done."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hightide.columns import Record
+from hightide.spark.client import BlockingClient
+from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
+from hightide.spark.marks import Mark
+from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, earlier_rows, producers_of
+from hightide.spark.stored import LayoutChanged, Place
+
+if TYPE_CHECKING:
+    from hightide.spark.options import SinkOptions
+    from hightide.spark.sink import Written
+
+log = logging.getLogger("hightide.spark")
+
+
+class Completion:
+    """All tasks of the batch are done; `known` is the sink's mark now."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        known: Mark,
+        written: Sequence[Written],
+        options: SinkOptions,
+    ) -> None:
+        self._client, self._known, self._written, self._options = client, known, written, options
+        self._attempt = Attempt(written[0].sink, TASKS_MAX - 1, written[0].batch)
+        self._run = written[0].writing.run
+        self._timeout_s = options.timeout_s
+
+    def complete(self) -> None:
+        """Store what is missing; raises `LayoutChanged` if more is there than there should be."""
+        client, known, timeout_s = self._client, self._known, self._timeout_s
+        earlier = earlier_rows(client, self._attempt, known, self._run, timeout_s=timeout_s)
+        wanted: Wanted = Counter()
+        for each in self._written:
+            wanted += each.deferred
+        missing, extra = earlier.reconcile(wanted)
+        self._check_others(earlier)
+        if extra:
+            self._refuse(f"{len(extra)} rows of {_ranges(extra)}")
+        if missing:
+            writer = TaskWriter(
+                client,
+                self._attempt,
+                topic=None,
+                timeout_s=timeout_s,
+                topics=known.topics,
+                earlier=earlier,
+            )
+            for where, records in places_of_records(missing):
+                writer.store(where, records)
+
+    def _check_others(self, earlier: Earlier) -> None:
+        """Nobody else may have stored rows of the batch meanwhile: a task of an earlier run that
+        was frozen, say."""
+        if self._known.is_old:
+            return  # brokers may have forgotten who wrote
+        told: Counter[Place] = Counter(earlier.counts)
+        for each in self._written:
+            told.update(each.stored)
+        producers = producers_of(self._attempt.sink, self._attempt.batch)
+        for where in self._places():
+            states = states_of(self._client, where, producers, timeout_s=self._timeout_s)
+            count = sum(state.last_sequence + 1 for state in states.values())
+            if count > told[where]:
+                self._refuse(f"{count - told[where]} rows in {where[0]}-{where[1]}")
+
+    def _places(self) -> list[Place]:
+        gone = self._client.refresh(
+            [*self._known.topics], timeout_s=self._timeout_s, gone=frozenset(self._known.topics)
+        )
+        return [
+            (topic, each.partition)
+            for topic, mark in self._known.topics.items()
+            if topic not in gone and mark.is_of(self._client.topics[topic].topic_id)
+            for each in self._client.topics[topic].partitions
+        ]
+
+    def _refuse(self, what: str) -> None:
+        attempt = self._attempt
+        told = (
+            f"batch {attempt.batch} of sink {attempt.sink!r}: {what} were stored by an earlier run "
+            "of the query and are not among its rows now: the query was changed, or does not give "
+            "the same rows twice, or somebody else writes under its name"
+        )
+        if self._options.may_duplicate:
+            log.warning("%s: they stay there, onLayoutChange=duplicate", told)
+            return
+        told += (
+            ". The rows that it gives now are stored as well. To go on with all of them there, set "
+            "onLayoutChange=duplicate"
+        )
+        topics, timeout_s = self._known.topics, self._timeout_s
+        refused = replace(self._known, refused=told)
+        refused.write(self._client, attempt.sink, topics, timeout_s=timeout_s)
+        raise LayoutChanged(told)
+
+
+def _ranges(records: Sequence[Record]) -> str:
+    return ", ".join(
+        f"{topic}-{partition} offsets {min(r.offset for r in found)} to "
+        f"{max(r.offset for r in found)}"
+        for (topic, partition), found in places_of_records(records)
+    )

@@ -1,0 +1,163 @@
+"""What earlier runs of a query stored of a batch that the first batch of this run is again.
+
+A driver died, or was stopped, in the middle of a batch; the next run may share out its rows over
+other tasks. So what is stored belongs to no task any more. Every task looks at all of it: rows of
+which nothing like it is stored, it stores; of the others it tells the driver how many it has. When
+all tasks are done the driver knows how often each of those is wanted, and stores what is missing;
+what it needs for that lies in the log.
+
+What earlier runs stored lies below a boundary that is kept with the mark before this run stores
+anything. Pure but for `read`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hightide import messages as m
+from hightide.columns import Record, to_records
+from hightide.spark.client import BlockingClient
+from hightide.spark.stored import Place, batches_of, digest, rows_as_python
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hightide.arrow_rows import Rows
+
+QUESTIONS_AT_ONCE = 1024
+
+
+class Content(NamedTuple):
+    """A row by what is in it, and where it belongs."""
+
+    where: Place
+    digest: bytes
+
+
+Wanted = Counter[tuple[Content, int | None]]
+"""How often rows are wanted, by content and the time that they name, if they do."""
+
+
+class Earlier:
+    """Rows of earlier runs, by content."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Place] = Counter()
+        """How many there are in each partition."""
+        self.lanes: Counter[tuple[Place, int]] = Counter()
+        """How many a producer has there."""
+        self._rows: dict[Content, list[Record]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, record: Record) -> None:
+        """One of them."""
+        where = (record.topic, record.partition)
+        content = Content(where, digest(record.key, record.value, record.headers))
+        self._rows.setdefault(content, []).append(record)
+        self.counts[where] += 1
+        self.lanes[where, record.producer_id] += 1
+
+    @classmethod
+    def read(
+        cls,
+        client: BlockingClient,
+        producers: Mapping[int, int],
+        between: Mapping[Place, tuple[int, int]],
+        *,
+        is_old: bool,
+        timeout_s: float,
+    ) -> Earlier:
+        """Those of these producers (id → epoch), where they lie: from one offset to another.
+        `is_old`: brokers may have forgotten the producers."""
+        found = cls()
+        for where, (start, end) in between.items():
+            if end <= start:
+                continue
+            if not is_old:
+                states = states_of(client, where, producers, timeout_s=timeout_s)
+                last = max((each.last_offset for each in states.values()), default=-1)
+                end = min(end, last + 1)
+            for header, batch in batches_of(client, where, start, end, timeout_s=timeout_s):
+                is_ours = producers.get(header.producer_id) == header.producer_epoch
+                if is_ours and header.base_offset < end:
+                    for record in to_records(batch, header, *where):
+                        found.add(record)
+        return found
+
+    def deferred(self, where: Place, rows: Rows) -> tuple[np.ndarray, Wanted]:
+        """The indexes of the rows of which nothing like it is stored; and the others."""
+        import numpy as np
+
+        left: list[int] = []
+        wanted: Wanted = Counter()
+        for index, (key, value, headers) in enumerate(rows_as_python(rows)):
+            content = Content(where, digest(key, value, headers))
+            if content not in self._rows:
+                left.append(index)
+                continue
+            is_timed = rows.is_timed is not None and bool(rows.is_timed[index])
+            wanted[content, int(rows.times[index]) if is_timed else None] += 1
+        return np.array(left, np.int64), wanted
+
+    def reconcile(self, wanted: Wanted) -> tuple[list[Record], list[Record]]:
+        """The rows that are wanted more often than they are stored, as records to be stored; and
+        the stored ones that nobody wants."""
+        free = {content: list(records) for content, records in self._rows.items()}
+        missing: list[Record] = []
+        # Who named a time gets that one; who did not, any that is left.
+        for (content, time), count in sorted(wanted.items(), key=lambda each: each[0][1] is None):
+            for _ in range(count):
+                taken = _take(free[content], time)
+                if taken is None:
+                    like = self._rows[content][0]
+                    missing.append(_copy(like, time))
+        return missing, [record for records in free.values() for record in records]
+
+
+def _take(records: list[Record], time: int | None) -> Record | None:
+    for number, record in enumerate(records):
+        if time is None or record.timestamp_type or record.timestamp == time:
+            return records.pop(number)
+    return None
+
+
+def _copy(record: Record, time: int | None) -> Record:
+    """The same row with a time of its own; -1: none that it named."""
+    time = -1 if time is None else time
+    return Record(
+        record.topic, record.partition, -1, time, record.key, record.value, record.headers
+    )
+
+
+def states_of(
+    client: BlockingClient, where: Place, producers: Mapping[int, int], *, timeout_s: float
+) -> dict[int, m.ProducerState]:
+    """What a partition's leader has of producers (id → epoch) in these epochs."""
+    found: dict[int, m.ProducerState] = {}
+    ids = [*producers]
+    for start in range(0, len(ids), QUESTIONS_AT_ONCE):
+        some = ids[start : start + QUESTIONS_AT_ONCE]
+        questions = [
+            m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=each)
+            for each in some
+        ]
+        request = m.DescribeProducersRequest(partitions=questions)
+        answer, _ = client.call_leader(*where, request, timeout_s=timeout_s)
+        found |= {
+            producer: state
+            for producer, state in zip(some, answer.partitions, strict=True)
+            if state.producer_epoch == producers[producer] and state.last_sequence >= 0
+        }
+    return found
+
+
+def places_of_records(records: Sequence[Record]) -> Iterable[tuple[Place, list[Record]]]:
+    """Records by where they belong."""
+    found: dict[Place, list[Record]] = {}
+    for record in records:
+        found.setdefault((record.topic, record.partition), []).append(record)
+    return found.items()
