@@ -12,6 +12,7 @@ from group_world import MANUAL, Reader, fill, joined, shared, site, take, until,
 
 from hightide import RequestTimedOut
 from hightide import messages as m
+from hightide.errors import UsageError
 
 BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 
@@ -207,3 +208,61 @@ async def test_readers_share_what_there_is_while_listeners_take_their_time():
         readers = [await nursery.start(Reader(at, **slow).run) for _ in range(2)]
         await shared(readers, [2, 2], 4)
         nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_close_in_the_middle_of_a_rebalance_lets_on_revoked_end():
+    told = []
+    async with site(topic=2) as at, at.client() as client, trio.open_nursery() as nursery:
+        await fill(client, 5, partitions=2)
+
+        async def revoked(parts):
+            told.append("begins")
+            await trio.sleep(0.05)
+            await consumer.commit()
+            told.append("ends")
+
+        consumer = at.consumer(on_revoked=revoked, partition_assignor=["range"], **MANUAL)
+        async with consumer:
+            await take(consumer, 10)
+            await nursery.start(Reader(at, **MANUAL).run)
+            with trio.fail_after(60):
+                while not told:
+                    await consumer.poll(timeout_ms=1)
+        assert told == ["begins", "ends"]
+        assert await client.committed() == {("t", 0): 5, ("t", 1): 5}
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_whoever_was_told_of_partitions_is_told_that_they_go():
+    for late_s in (0.0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02):
+        told = []
+
+        async def assigned(parts, told=told):
+            await trio.sleep(0.002)
+            told.append("assigned")
+
+        async with site() as at:
+            listeners = {"on_assigned": assigned, "on_revoked": lambda _, t=told: t.append("gone")}
+            async with at.consumer(**listeners) as consumer:
+                await consumer.poll(timeout_ms=1)
+                await trio.sleep(late_s)
+        assert told in ([], ["assigned", "gone"])
+
+
+@virtual
+async def test_two_tasks_may_not_poll_one_consumer():
+    async with (
+        site() as at,
+        at.client() as client,
+        trio.open_nursery() as nursery,
+        at.consumer() as consumer,
+    ):
+        await joined(consumer)
+        nursery.start_soon(partial(consumer.poll, timeout_ms=60_000))
+        await trio.sleep(1)
+        for poll in (consumer.poll, consumer.poll_arrow, consumer.__anext__):
+            with pytest.raises(UsageError, match="polled already, by another task"):
+                await poll()
+        await fill(client, 1)

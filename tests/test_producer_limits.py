@@ -80,6 +80,19 @@ def test_the_other_half_of_what_was_halved_is_halved_too():
     assert [len(batch) for batch in story.queue().pending] == [2, 2, 4]
 
 
+async def test_a_flush_waits_for_halves_of_halves(one):
+    await one.client.alter({"max.message.bytes": "1000"})
+    rng, sent = random.Random(7), 0
+    for _ in range(6):
+        async with one.producer(linger_ms=FOR_EVER_MS, batch_size=1 << 20) as producer:
+            rows = [bytes(rng.randrange(100, 600)) for _ in range(rng.randrange(2, 120))]
+            deliveries = [await producer.send("t", row) for row in rows]
+            await producer.flush()
+            assert all(delivery.is_done for delivery in deliveries)
+            sent += len(rows)
+    assert len(await one.values()) == sent
+
+
 # --- the end of the epochs ----------------------------------------------------------------------
 
 

@@ -120,6 +120,15 @@ class Driven:
     def batch(self):
         start = self._at
         self._at = self._reader.latestOffset(start, ReadAllAvailable())
+        return self.plan(start)
+
+    @property
+    def at(self):
+        """Where the next batch begins."""
+        return self._at
+
+    def plan(self, start):
+        """The rows from there up to where the last batch ends."""
         return [
             value
             for task in self._reader.partitions(start, self._at)
@@ -163,6 +172,17 @@ def test_without_fail_on_data_loss_a_log_that_was_cut_is_read_from_there(cluster
 
 
 @pytest.mark.live
+def test_a_batch_that_is_run_again_is_not_made_of_what_came_since(cluster, made_log):
+    query = Driven(cluster, made_log.name)
+    made_log.fill_the_first_broker_alone()
+    start = query.at
+    assert query.batch() == KEPT + LOST
+    made_log.lose_it()
+    query.restart()
+    with pytest.raises(DataLoss, match="was cut at offset 10"):
+        query.plan(start)
+
+
 def test_another_leader_is_no_loss(cluster, made_log):
     query = Driven(cluster, made_log.name)
     assert query.batch() == KEPT

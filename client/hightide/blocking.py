@@ -8,7 +8,6 @@ record, so that a loop of them is not a loop of thread switches.
 from __future__ import annotations
 
 import inspect
-import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.bulk import Deliveries as AsyncDeliveries
 from hightide.bulk import RecordRange
+from hightide.cluster import closed
 from hightide.columns import Record
 from hightide.delivery import Delivery as AsyncDelivery
 from hightide.delivery import RecordMetadata, Unseen
@@ -54,13 +54,15 @@ class Delivery:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._inner: AsyncDelivery | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._see: Callable[[], None] | None = None
         self._moved: trio.Event | None = None
         """For somebody who waits until it left the queue."""
+        self._was_asked = False
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
+        self._was_asked = True
         self._raise_error()
         if self._inner is not None and self._inner.is_done:
             return self._inner.result()
@@ -86,11 +88,18 @@ class Delivery:
         """Give the record to the async producer."""
         try:
             self._inner = await send()
-        except Exception as error:
-            # Whatever it is: it belongs to the caller.
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # whatever it is: it belongs to the caller
             self._error, self._see = error, unseen.add(error)
         if self._moved is not None:
             self._moved.set()
+
+    def _give_up(self, unseen: Unseen) -> None:
+        """The producer ended before this was its turn."""
+        self._error = closed("producer")
+        if not self._was_asked:
+            unseen.add(self._error)
 
 
 class ManyDeliveries:
@@ -123,9 +132,9 @@ class Producer(Blocking):
         self._queue: deque[_Queued | trio.Event] = deque()
         """Records, and places that somebody waits to be passed."""
         self._room = Places(_QUEUED_RECORDS_MAX)
+        self._at_pump: _Queued | None = None
         self._unseen = Unseen()
         self._pumping = False
-        self._pump_lock = threading.Lock()
 
     def send(
         self,
@@ -141,7 +150,7 @@ class Producer(Blocking):
         opened = self._opened()
         opened.check()
         listed = tuple(headers)
-        self._room.take(opened.check, every_s=_LOOK_S)
+        self._room.take(opened.check_may_wait, every_s=_LOOK_S)
         delivery = Delivery(self)
         send = partial(
             self._async.send,
@@ -153,8 +162,8 @@ class Producer(Blocking):
             headers=listed,
         )
         self._queue.append((delivery, send))
-        if self._claim_pump():
-            opened.start(self._pump)
+        if not self._pumping:
+            opened.soon(self._see_to_pump)
         return delivery
 
     def send_many(
@@ -176,34 +185,32 @@ class Producer(Blocking):
         send meanwhile does not count."""
         passed = trio.Event()
         self._queue.append(passed)
-        if self._claim_pump():
-            self._opened().start(self._pump)
+        self._see_to_pump()
         await passed.wait()
         return await work()
 
-    def _claim_pump(self) -> bool:
-        """Whether the caller is the one to pump now: two pumps at once would mix up the order."""
-        with self._pump_lock:
-            claimed = not self._pumping
+    def _see_to_pump(self) -> None:
+        """In trio's thread: one pump is at work; two at once would mix up the order."""
+        if not self._pumping and self._open is not None:
             self._pumping = True
-        return claimed
+            self._open.begin(self._pump)
 
     async def _pump(self) -> None:
         """Move queued records into the async producer, in order."""
-        while True:
+        try:
             while self._queue:
                 item = self._queue.popleft()
                 if isinstance(item, trio.Event):
                     item.set()
-                    continue
-                delivery, send = item
-                self._room.leave()
-                await delivery._move(send, self._unseen)
-            # Stopped before the last look, so that a record queued now starts another pump.
-            with self._pump_lock:
-                self._pumping = False
-            if not self._queue or not self._claim_pump():
-                return
+                else:
+                    self._at_pump = item
+                    self._room.leave()
+                    await item[0]._move(item[1], self._unseen)
+                    self._at_pump = None
+        finally:
+            self._pumping = False
+        if self._queue:  # whoever queued it had seen this at work
+            self._see_to_pump()
 
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
@@ -221,6 +228,11 @@ class Producer(Blocking):
                 self.flush()
         finally:
             super().__exit__(kind, error, traceback)
+            for item in (self._at_pump, *self._queue):  # other threads went on sending
+                if isinstance(item, tuple):
+                    item[0]._give_up(self._unseen)
+            self._at_pump = None
+            self._queue.clear()
         if kind is None and self._unseen.error is not None:
             raise self._unseen.error
 
@@ -287,6 +299,7 @@ class Consumer(Blocking):
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
+        self._opened().check()
         return self._async.assignment()
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -311,6 +324,7 @@ class Consumer(Blocking):
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """The log start and the high watermark of a partition as the last fetch told them."""
+        self._opened().check()
         return self._async.watermarks(topic, partition)
 
     def pause(self, *partitions: tuple[str, int]) -> None:

@@ -7,8 +7,8 @@ background.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,7 +19,7 @@ from hightide.assignors import Assignor
 from hightide.background import open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Record
-from hightide.errors import HightideError, UsageError
+from hightide.errors import HightideError, UsageError, whole
 from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
 from hightide.health import Health, health_of
@@ -56,6 +56,7 @@ class Consumer:
     """
 
     _polled_at = 0.0
+    _is_polled = False
     _cluster: Cluster | None = None
     _fetcher: Fetcher | None = None
     _rebalancer: Rebalancer | None = None
@@ -97,14 +98,14 @@ class Consumer:
         self._reset = checked_reset(auto_offset_reset)
         self._bootstrap, self._client_id = bootstrap, client_id
         self._topics = list(topics)
-        self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
+        self._partitions = _places(partitions)
         if self._topics and self._partitions:
             raise UsageError("give topics or partitions, not both")
-        self._max_poll_records = max_poll_records
-        self._fetch_min_bytes, self._fetch_max_bytes = fetch_min_bytes, fetch_max_bytes
-        self._fetch_max_wait_ms = fetch_max_wait_ms
-        self._partition_bytes = max_partition_fetch_bytes
-        self._prefetch_bytes = prefetch_bytes
+        self._max_poll_records = whole("max_poll_records", max_poll_records)
+        self._fetch_min_bytes = whole("fetch_min_bytes", fetch_min_bytes)
+        self._fetch_max_bytes = whole("fetch_max_bytes", fetch_max_bytes)
+        self._partition_bytes = whole("max_partition_fetch_bytes", max_partition_fetch_bytes)
+        self._fetch_max_wait_ms, self._prefetch_bytes = fetch_max_wait_ms, prefetch_bytes
         self._check_crcs, self._rack = check_crcs, client_rack
         self._group, self._instance_id = group, group_instance_id
         self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
@@ -245,7 +246,8 @@ class Consumer:
     async def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions from here on."""
         _, fetcher = self._open()
-        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        wanted = _places(partitions)
+        self._ready.catch_up()
         if self._rebalancer is not None and self._topics:
             raise UsageError("a member of a group reads what the group gives it: give no topics")
         await self._check_partitions(wanted)
@@ -303,13 +305,14 @@ class Consumer:
         """Go on reading a partition at `offset`."""
         _, fetcher = self._open()
         where = TopicPartition(topic, partition)
-        self._subscription.get(where).seek(offset)
+        self._ready.catch_up()
+        self._subscription.get(where).seek(whole("offset", offset))
         self._ready.drop_of([where])
         fetcher.forgive(where)
 
     async def seek_to_time(self, timestamp: int) -> None:
         """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
-        offsets = await self.offsets(timestamp)
+        offsets = await self.offsets(whole("timestamp", timestamp))
         ends = await self.offsets(m.LATEST)
         for where, offset in offsets.items():
             self.seek(where.topic, where.partition, offset if offset >= 0 else ends[where])
@@ -319,7 +322,8 @@ class Consumer:
         _, fetcher = self._open()
         found = {}
         for where in self.assignment():
-            found[where] = await fetcher.look_up(where, timestamp, timeout_s=self._api_timeout_s)
+            asked = whole("timestamp", timestamp)
+            found[where] = await fetcher.look_up(where, asked, timeout_s=self._api_timeout_s)
         return found
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -388,14 +392,15 @@ class Consumer:
     async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
         """As `poll`, for a caller in another thread: what that one takes counts as handed out."""
         limit = self._max_poll_records if max_records is None else max_records
-        self._tend()
-        if not self._ready:
-            with trio.move_on_after(timeout_ms / 1000):
-                await self._wait_for_batch()
-        # Before anything is taken: a cancelled poll has taken nothing.
-        await trio.lowlevel.checkpoint()
-        self._polled_at = trio.current_time()
-        return self._ready.lend(limit)
+        with self._alone():
+            self._tend()
+            if not self._ready:
+                with trio.move_on_after(timeout_ms / 1000):
+                    await self._wait_for_batch()
+            # Before anything is taken: a cancelled poll has taken nothing.
+            await trio.lowlevel.checkpoint()
+            self._polled_at = trio.current_time()
+            return self._ready.lend(limit)
 
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
@@ -411,17 +416,29 @@ class Consumer:
     async def lend_arrow(self, *, timeout_ms: float = 0) -> LentRows | None:
         """As `poll_arrow`, for a caller in another thread: what that one takes counts as handed
         out."""
-        self._tend()
-        self._ready.give_back()
-        found = None
-        with trio.move_on_after(timeout_ms / 1000):
-            found = await self._next_with_data()
-        # Before anything is taken: a cancelled poll has taken nothing.
-        await trio.lowlevel.checkpoint()
+        with self._alone():
+            self._tend()
+            self._ready.give_back()
+            found = None
+            with trio.move_on_after(timeout_ms / 1000):
+                found = await self._next_with_data()
+            # Before anything is taken: a cancelled poll has taken nothing.
+            await trio.lowlevel.checkpoint()
         self._polled_at = trio.current_time()
         if found is None or self._subscription.find(found.where) is not found or not found.fetched:
             return None
         return self._ready.lend_rows(found)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Records go to one caller at a time."""
+        if self._is_polled:
+            raise _polled_already()
+        self._is_polled = True
+        try:
+            yield
+        finally:
+            self._is_polled = False
 
     def settle(self) -> None:
         """What another thread took of what it was lent is handed out, and there is room again."""
@@ -459,7 +476,21 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
+        if self._is_polled:
+            raise _polled_already()
         self._tend()
         if not self._ready:
-            await self._wait_for_batch()
+            with self._alone():
+                await self._wait_for_batch()
         return self._ready.pop()
+
+
+def _places(partitions: Partitions) -> list[TopicPartition]:
+    return [TopicPartition(topic, whole("partition", number)) for topic, number in partitions]
+
+
+def _polled_already() -> UsageError:
+    return UsageError(
+        "this consumer is polled already, by another task or thread: a consumer is one reader; "
+        "open one for each, in a group or with partitions of its own"
+    )

@@ -18,12 +18,12 @@ class Unseen:
     """Errors that somebody has yet to look at: some of them, and whether there are any."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Exception] = {}
+        self._kept: dict[int, BaseException] = {}
         self._others: set[int] = set()
-        self._last: Exception | None = None
+        self._last: BaseException | None = None
         self._count = 0
 
-    def add(self, error: Exception) -> Callable[[], None]:
+    def add(self, error: BaseException) -> Callable[[], None]:
         """One more; to be called when it was seen, which may be often."""
         self._count += 1
         number = self._count
@@ -40,7 +40,7 @@ class Unseen:
         return see
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> BaseException | None:
         """The first one that nobody saw; if those that are kept were all seen, the last one that
         there was no place for; None: all were seen."""
         return next(iter(self._kept.values()), self._last if self._others else None)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
+from operator import index
 from typing import Any, NamedTuple
 
 
@@ -339,3 +340,12 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, n=1)
     return f", did you mean {prefix}{by_lower[close[0]]}?" if close else ""
+
+
+def whole(name: str, value: object) -> int:
+    """A number as Python's own: those of numpy are welcome. Raises `UsageError` for a float, which
+    is a mistake: seconds for milliseconds?"""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(f"{name} is {value!r}, expected a whole number") from error

@@ -55,10 +55,10 @@ class _Portal:
         """Whether somebody runs what is asked for."""
         return self._thread.is_alive()
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this is trio's thread: it cannot wait for itself."""
-        return threading.current_thread() is self._thread
+    def check_may_wait(self) -> None:
+        """Raise `UsageError` in trio's thread: it cannot wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise UsageError("a callback that runs in the clients' own thread cannot wait for them")
 
     def soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Have trio's thread call a function, after those of earlier calls; raises `ClosedError`
@@ -102,11 +102,14 @@ class _Job:
         self.done = trio.Event()
         self.result: Any = None
         self.error: BaseException | None = None
+        self.is_begun = self.is_over = False
         self._portal = portal
         self._call = call
 
     def run(self) -> None:
         """In that thread."""
+        self.is_begun = True
+        _thread.jobs += 1
         try:
             self.result = self._call()
         except Exception as error:
@@ -115,12 +118,26 @@ class _Job:
             self.error = ClosedError(f"interrupted by {error!r}")
             raise
         finally:
+            _thread.jobs -= 1
+            self.is_over = True
             self._portal.soon(self.done.set)
 
-    def drop(self) -> None:
-        """The thread went away."""
-        self.error = ClosedError("the thread that was to call it was interrupted")
-        self._portal.soon(self.done.set)
+    async def wait(self, call: Call[Any]) -> bool:
+        """Until it was run by the thread that waits for a call; False if that went away before."""
+        while not self.is_over:
+            with trio.move_on_after(_LOOK_S):
+                await self.done.wait()
+            if not (self.is_begun or call.is_awaited):
+                return False
+        return True
+
+
+class _Jobs(threading.local):
+    jobs = 0
+
+
+_thread = _Jobs()
+"""How many jobs this thread is in the middle of."""
 
 
 class Call(Generic[T]):
@@ -148,30 +165,24 @@ class Call(Generic[T]):
     def wait(self) -> T:
         """What came of it. A thread that is interrupted waits until the call has ended, with an
         effect or without; a second interruption leaves at once."""
-        if self._portal.is_here:
-            raise UsageError("a callback that runs in the clients' own thread cannot wait for them")
+        self._portal.check_may_wait()
         try:
             self._serve()
         except BaseException:
             with suppress(ClosedError):
                 self._portal.soon(self.scope.cancel)
-                self._serve_to_the_end()
+                self._serve()
             raise
+        finally:
+            self.is_awaited = False
         if self._error is not None:
             raise self._error
         found: T = self._result
         return found
 
-    def _serve_to_the_end(self) -> None:
-        try:
-            self._serve()
-        finally:
-            while not self._inbox.empty():
-                if (job := self._inbox.get_nowait()) is not None:
-                    job.drop()
-
     def _serve(self) -> None:
-        while True:
+        # An interruption may have taken the last word from the inbox.
+        while not (self.is_over and self._inbox.empty()):
             try:
                 job = self._inbox.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -190,8 +201,8 @@ class Opened:
         """Returns when it was entered; raises what entering it did."""
         self._client, self._name, self._pid = client, name, os.getpid()
         self._portal = _get_portal()
+        self._portal.check_may_wait()
         self._entered: Call[None] = Call(self._portal)
-        self._left: Call[None] = Call(self._portal)
         self._leave, self._over = trio.Event(), trio.Event()
         self._leave_kind: type[BaseException] | None = None
         self._death: BaseException | None = None
@@ -199,6 +210,8 @@ class Opened:
         self._is_told = self._is_ending = False
         self._calls: list[Call[Any]] = []
         """Those that are under way."""
+        self._closing: list[Call[None]] = []
+        """Those that wait for the end."""
         self._news = trio.Event()
         self._portal.soon(self._portal.start, self._live)
         self._entered.wait()
@@ -217,7 +230,8 @@ class Opened:
         self._cancel_calls()
         if not self._entered.is_over:
             self._entered.end(error=self._why_over())
-        self._left.end()
+        for call in self._closing:
+            call.end()
 
     async def _until_left(self) -> None:
         # Exit in the task of enter: the client's nurseries belong to it.
@@ -247,11 +261,19 @@ class Opened:
         return error
 
     def _begin(self, call: Call[T], work: Callable[[], Awaitable[T]]) -> None:
-        self._await(call)
+        self._calls.append(call)
+        self._tell()
         self._portal.start(self._do, call, work)
 
-    def _await(self, call: Call[Any]) -> None:
+    def _begin_leaving(self, call: Call[None]) -> None:
         self._calls.append(call)
+        self._closing.append(call)
+        self._tell()
+        self._leave.set()
+        if self._over.is_set():
+            call.end()
+
+    def _tell(self) -> None:
         news, self._news = self._news, trio.Event()
         news.set()
 
@@ -262,9 +284,9 @@ class Opened:
                 if call.is_awaited and self._over.is_set():
                     raise self._why_over()
                 result = await work()
-            except BaseException as failure:
-                if call.scope.cancel_called:
-                    raise
+            except trio.Cancelled:
+                raise
+            except BaseException as failure:  # nothing may end the thread of all the others
                 error = failure
         if call.scope.cancelled_caught and self._is_ending:
             await self._over.wait()
@@ -275,11 +297,17 @@ class Opened:
     async def in_callers_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Have a thread that waits for this client call a function, as soon as there is one; what
         it returned or raised."""
-        while not (waiting := [call for call in self._calls if call.is_awaited]):
-            await self._news.wait()
-        job = _Job(self._portal, partial(function, *args))
-        waiting[-1].give(job)
-        await job.done.wait()
+        while True:
+            waiting = [call for call in self._calls if call.is_awaited and not call.is_over]
+            if not waiting and self._leave.is_set():
+                raise ClosedError("nobody waits for the client any more who could be told")
+            if not waiting:
+                await self._news.wait()
+                continue
+            job = _Job(self._portal, partial(function, *args))
+            waiting[-1].give(job)
+            if await job.wait(waiting[-1]):
+                break
         if job.error is not None:
             raise job.error
         found: T = job.result
@@ -302,6 +330,11 @@ class Opened:
         if self._over.is_set():
             raise self._why_over()
 
+    def check_may_wait(self) -> None:
+        """The same, and raise `UsageError` where nobody may wait for it."""
+        self.check()
+        self._portal.check_may_wait()
+
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """What an async function returns in trio's thread; raises what it does, or what ended the
         client."""
@@ -322,20 +355,23 @@ class Opened:
         """Have trio's thread call a function, and wait for nothing; it must not raise."""
         self._portal.soon(function)
 
-    def start(self, work: Callable[[], Awaitable[None]]) -> None:
-        """A task in trio's thread that ends with the client at the latest."""
-        self.check()
-        self._portal.soon(self._begin, Call(self._portal, is_awaited=False), work)
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """In trio's thread: a task that ends with the client at the latest."""
+        if not self._over.is_set():
+            self._begin(Call(self._portal, is_awaited=False), work)
 
     def close(self, kind: type[BaseException] | None) -> None:
         """Leave the async client's block; raises what that did, or what ended the client before if
         nobody was told yet. In a forked child: nothing, the client is the parent's."""
         if self._pid != os.getpid():
             return
-        self._leave_kind = kind
-        self._portal.soon(self._await, self._left)
-        self._portal.soon(self._leave.set)
-        self._left.wait()
+        if not self._leave.is_set():
+            self._leave_kind = kind
+        call: Call[None] = Call(self._portal, is_awaited=not _thread.jobs)
+        self._portal.soon(self._begin_leaving, call)
+        if _thread.jobs:
+            return  # the end waits for the listener that is at work here
+        call.wait()
         if self._death is not None and not self._is_told:
             raise self._why_over()
 

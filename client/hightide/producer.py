@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import repeat
-from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +23,13 @@ from hightide.bulk import Cutter, Deliveries, Part, by_partition, checked_items
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Headers
 from hightide.delivery import Delivery, wait_done
-from hightide.errors import HightideError, RecordTooLarge, RequestTimedOut, UsageError
+from hightide.errors import (
+    HightideError,
+    RecordTooLarge,
+    RequestTimedOut,
+    UsageError,
+    whole,
+)
 from hightide.partitioner import Partitioner, StickyPartitioner, partition_for_key
 from hightide.ports import Network, Random, SystemClock, WallClock
 from hightide.records import CODECS, TIMESTAMP_MAX
@@ -432,7 +437,7 @@ class Producer:
                 batch = waiting.pop()
                 if not batch.is_done:
                     await wait_done(batch)
-                waiting += [part for part in batch.parts if not part.is_done]
+                waiting += batch.parts  # which may have been split themselves
         finally:
             self._accumulator.flushing -= 1
         await trio.lowlevel.checkpoint()
@@ -456,7 +461,7 @@ def check_headers(headers: Headers) -> None:
 
 def checked_partition(topic: str, partition: int, count: int) -> int:
     """A partition as a plain number; raises `UsageError` if the topic has no such one."""
-    number = _whole("partition", partition)
+    number = whole("partition", partition)
     if not 0 <= number < count:
         raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
     return number
@@ -464,15 +469,7 @@ def checked_partition(topic: str, partition: int, count: int) -> int:
 
 def checked_timestamp(timestamp: int) -> int:
     """A time as a plain number; raises `UsageError` if it is none."""
-    number = _whole("timestamp", timestamp)
+    number = whole("timestamp", timestamp)
     if not 0 <= number <= TIMESTAMP_MAX:
         raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
     return number
-
-
-def _whole(name: str, value: object) -> int:
-    """Somebody else's whole numbers count too, as those of numpy; a float is a mistake: seconds?"""
-    try:
-        return index(value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UsageError(f"{name} is {value!r}, expected a whole number") from error

@@ -16,7 +16,7 @@ import trio
 
 from hightide import group_messages as g
 from hightide.columns import Record
-from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
+from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut, whole
 from hightide.fetcher import Fetcher
 from hightide.membership import Membership
 from hightide.subscription import OffsetAndMetadata, Subscription, TopicPartition
@@ -69,6 +69,7 @@ class Rebalancer:
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
+        self._joining, self._rebalanced = trio.CancelScope(), trio.Event()
         self.joins_since: float | None = None
         """When it began to join, if it has not yet."""
         self._kept: Positions = {}
@@ -100,6 +101,7 @@ class Rebalancer:
                     self.joins_since = now
                 gives_up_all = membership.is_lost or not membership.is_cooperative
                 leaving = self._release(self._owned() if gives_up_all else [])
+                self._joining, self._rebalanced = trio.CancelScope(), trio.Event()
                 self._nursery.start_soon(self._rebalance, leaving)
         elif now >= self._commit_at:
             self._commit_at = now + (self._auto_commit_s or 0)
@@ -124,7 +126,10 @@ class Rebalancer:
         membership = self._membership
         try:
             self._give(await self._say_goodbye(leaving))
-            given = await membership.join(self._owned())
+            with self._joining:
+                given = await membership.join(self._owned())
+            if self._joining.cancelled_caught:
+                return  # it is closed
             await self._take(given)
             self.joins_since = None
         except HightideError as error:
@@ -133,6 +138,7 @@ class Rebalancer:
             membership.must_join = True
         finally:
             self._is_joining = False
+            self._rebalanced.set()
             self._fetcher.notify()
 
     def _owned(self) -> list[TopicPartition]:
@@ -234,9 +240,9 @@ class Rebalancer:
         if offsets is None:
             return self.positions()
         return {
-            TopicPartition(*where): each
+            TopicPartition(where[0], whole("partition", where[1])): each
             if isinstance(each, OffsetAndMetadata)
-            else OffsetAndMetadata(each)
+            else OffsetAndMetadata(whole("offset", each))
             for where, each in offsets.items()
         }
 
@@ -336,6 +342,10 @@ class Rebalancer:
         self._ends_at = trio.current_time() + timeout_s
         for scope in self._committing:
             scope.deadline = self._ends_at
+        if self._is_joining:
+            # Its listeners are told to the end; nobody waits for the others any more.
+            self._joining.cancel()
+            await self._rebalanced.wait()
         positions = self.done() if failed else self.positions()
         async with self._turns.turn(self._turns.take()):
             pass  # everything that was asked for before is done

@@ -55,6 +55,7 @@ class Places:
             self._line.append(turn)
         is_given = False
         try:
+            look()
             while not (is_given := turn.wait(every_s)):
                 look()
         finally:

@@ -118,6 +118,8 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned = False
         self._target: Position | None = None
         self._latest: Json | None = None
+        self._planned: Json | None = None
+        """Where the last batch ends that this run has planned."""
         self._triggered_at = float("-inf")
         self._told: Mapping[tuple[str, int], Place] = {}
 
@@ -161,7 +163,8 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             end = prorate(begin, end, limit.max_rows, first)
-        return end.to_json()
+        self._planned = end.to_json()
+        return self._planned
 
     def _must_pin(self, start: Json) -> bool:
         starting = self._planner.options.starting
@@ -231,6 +234,9 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = Position.from_json(start), Position.from_json(end)
         self._planner.refresh(gone_ok=True)
         begin = begin.without(begin.made_again(until.topic_ids))
+        if end != self._planned:
+            # Of another run: what was planned then may have been cut off since.
+            self._losses.cuts(until, self._planner.heads())
         told = {where: Place(offset, -1) for where, offset in until.starts.items()}
         return [RangePartition(wanted) for wanted in self._planner.ranges(begin.at(told), until)]
 

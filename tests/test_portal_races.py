@@ -1,0 +1,167 @@
+"""Blocking clients in threads that close, interrupt and call them at the wrong moment.
+
+Goal and method are those of `test_portal.py`; each test here is the story of a hang, or of a loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from test_blocking import (
+    HANGS_S,
+    PATIENCE_S,
+    consumer_of,
+    numbered,
+    producer_of,
+    take,
+    within_patience,
+)
+from test_portal import (  # noqa: F401
+    Interrupted,
+    committed,
+    consumer_in_group,
+    filled,
+    node,
+)
+
+from hightide import portal
+from hightide.blocking import Consumer, Producer
+from hightide.errors import ClosedError, UsageError
+from hightide.turns import Places
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+
+def test_calls_of_other_threads_at_the_end_of_a_client_end_nothing_else(node):
+    def ask(consumer: Consumer) -> None:
+        with contextlib.suppress(ClosedError, UsageError):
+            while True:
+                consumer.position("t", 0)
+
+    def use() -> None:
+        with producer_of(node) as other:
+            for _ in range(5):
+                with consumer_of(node) as consumer:
+                    threads = [threading.Thread(target=ask, args=(consumer,)) for _ in range(3)]
+                    for thread in threads:
+                        thread.start()
+                for thread in threads:
+                    thread.join(PATIENCE_S)
+            other.send("t", b"alive", partition=0).result()
+
+    assert within_patience(use) is None
+    assert node.values() == [b"alive"]
+
+
+def test_a_last_word_that_an_interruption_took_is_not_waited_for():
+    call = portal.Call(portal._get_portal())
+    call.end(5)
+    call._inbox.get()
+    assert within_patience(call.wait) is None
+
+
+def test_an_interrupted_send_leaves_a_producer_that_works(node, monkeypatch):
+    with producer_of(node) as producer:
+        opened = producer._opened()
+
+        def interrupt(_: object) -> None:
+            raise Interrupted
+
+        monkeypatch.setattr(opened, "soon", interrupt)
+        with pytest.raises(Interrupted):
+            producer.send("t", b"queued", partition=0)
+        monkeypatch.undo()
+        assert within_patience(producer.flush) is None
+        producer.send("t", b"next", partition=0).result()
+    assert node.values() == [b"queued", b"next"]
+
+
+def test_who_may_not_wait_is_told_so_instead_of_waiting_for_room():
+    places = Places(1)
+    places.take(pytest.fail, every_s=1)
+    with pytest.raises(KeyError):
+        places.take({}.popitem, every_s=3600)
+    places.leave()
+    places.take(pytest.fail, every_s=1)
+
+
+def test_two_threads_may_close_a_client(node):
+    producer = producer_of(node).open()
+    opened = producer._opened()
+    threads = [threading.Thread(target=opened.close, args=(None,), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANGS_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert within_patience(lambda: opened.close(None)) is None
+
+
+def test_a_listener_may_close_its_consumer(filled):
+    def use() -> None:
+        with consumer_in_group(filled, on_revoked=lambda _: consumer.close()) as consumer:
+            take(consumer, 1)
+
+    assert within_patience(use) is None
+
+
+def test_a_partitioner_that_wants_the_program_to_end_ends_its_record(node):
+    def use() -> None:
+        with producer_of(node, partitioner=lambda *_: sys.exit(3)) as producer:
+            with pytest.raises(SystemExit):
+                producer.send("t", b"x").result()
+            producer.send("t", b"fine", partition=0).result()
+
+    assert within_patience(use) is None
+    assert node.values() == [b"fine"]
+
+
+def test_records_that_were_accepted_while_the_block_ended_are_told_of(node):
+    gone = threading.Event()
+
+    def send(producer: Producer) -> None:
+        with contextlib.suppress(ClosedError):
+            while True:
+                producer.send("t", b"x", partition=0)
+        gone.set()
+
+    def use() -> None:
+        with producer_of(node, buffer_memory=100_000) as producer:
+            threading.Thread(target=send, args=(producer,), daemon=True).start()
+            while len(producer._queue) < 1_000:
+                time.sleep(0.001)
+
+    assert isinstance(within_patience(use), ClosedError)
+    assert gone.wait(HANGS_S)
+
+
+@pytest.mark.parametrize("polled", [False, True], ids=["loop", "poll"])
+def test_a_seek_in_the_middle_does_not_commit_what_is_worked_on(filled, polled):
+    def read() -> None:
+        with consumer_in_group(filled) as consumer:
+            for record in consumer.poll(timeout_ms=60_000) if polled else consumer:
+                if record.offset == 5:
+                    consumer.seek("t", 0, 50)
+                    raise KeyError("mine")
+
+    assert isinstance(within_patience(read), KeyError)
+    assert committed(filled) == (0 if polled else 5)
+
+
+def test_whole_numbers_of_others_are_whole_numbers_to_a_consumer_too(filled):
+    options = {"fetch_min_bytes": np.int64(1), "partitions": [("t", np.int64(0))]}
+    with consumer_of(filled, group="g", **options) as consumer:
+        consumer.seek("t", np.int64(0), np.int64(990))
+        assert take(consumer, 1) == numbered(1_000)[990:991]
+        consumer.commit({("t", np.int64(0)): np.int64(7)})
+        assert committed(filled) == 7
+        for wrong in (3.0, "3"):
+            with pytest.raises(UsageError, match="expected a whole number"):
+                consumer.seek("t", 0, wrong)
+            with pytest.raises(UsageError, match="expected a whole number"):
+                consumer.commit({("t", 0): wrong})
