@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hightide.columns import Record
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
-from hightide.spark.marks import Mark
+from hightide.spark.marks import Mark, ends_of
 from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, earlier_rows, producers_of
 from hightide.spark.stored import LayoutChanged, Place
 
@@ -70,22 +70,23 @@ class Completion:
         for each in self._written:
             told.update(each.stored)
         producers = producers_of(self._attempt.sink, self._attempt.batch)
-        for where in self._places():
+        for where, grown in self._growth():
+            if grown <= told[where]:
+                continue
             states = states_of(self._client, where, producers, timeout_s=self._timeout_s)
             count = sum(state.last_sequence + 1 for state in states.values())
             if count > told[where]:
                 self._refuse(f"{count - told[where]} rows in {where[0]}-{where[1]}")
 
-    def _places(self) -> list[Place]:
-        gone = self._client.refresh(
-            [*self._known.topics], timeout_s=self._timeout_s, gone=frozenset(self._known.topics)
-        )
-        return [
-            (topic, each.partition)
-            for topic, mark in self._known.topics.items()
-            if topic not in gone and mark.is_of(self._client.topics[topic].topic_id)
-            for each in self._client.topics[topic].partitions
-        ]
+    def _growth(self) -> Iterator[tuple[Place, int]]:
+        """How far each partition has grown since the batch was begun, whoever wrote."""
+        topics = self._known.topics
+        now = ends_of(self._client, topics, timeout_s=self._timeout_s, gone_ok=True)
+        for topic, each in now.items():
+            if topics[topic].is_of(each.topic_id):
+                starts = topics[topic].starts
+                for number, end in enumerate(each.starts):
+                    yield (topic, number), end - (starts[number] if number < len(starts) else 0)
 
     def _refuse(self, what: str) -> None:
         attempt = self._attempt
