@@ -30,8 +30,8 @@ NOTICED_BY = {
     "a_log_is_trusted_after_a_crash": 58,
     "the_disk_lies_about_syncs_of_partitions": 2,
     "a_group_is_told_before_it_is_kept": 7,
-    "a_new_coordinator_begins_without_groups": 8,
-    "a_new_coordinator_reads_nothing": 8,
+    "a_new_coordinator_begins_without_groups": 3,
+    "a_new_coordinator_reads_nothing": 3,
     "a_group_forgets_what_it_committed": 14,
 }
 

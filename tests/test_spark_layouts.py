@@ -34,7 +34,7 @@ from hightide.errors import UsageError
 from hightide.group_messages import CommitPartition
 from hightide.spark import marks
 from hightide.spark.earlier import states_of
-from hightide.spark.marks import Mark, SinkClash, Writing
+from hightide.spark.marks import Mark, SinkClash, TopicMark, Writing
 from hightide.spark.produce import producers_of
 from hightide.spark.sink import HightideStreamWriter, refuse_overwrite
 from hightide.spark.stored import LayoutChanged
@@ -47,7 +47,8 @@ pytestmark = pytest.mark.live
 
 def begun(target, batch, task, chunk, run="run"):
     """A task that died when it had stored these rows."""
-    target.task(batch=batch, task=task, writing=Writing("checkpoint", run)).write(chunk)
+    writing = Writing("checkpoint", run, job=run)
+    target.task(batch=batch, task=task, writing=writing).write(chunk)
 
 
 def test_a_task_with_other_rows_stores_nothing_and_says_what_is_where(target):
@@ -164,7 +165,7 @@ def test_a_query_that_does_not_give_the_same_rows_twice_is_stopped_until_somebod
 
 def test_a_frozen_task_of_an_earlier_run_is_found_by_the_driver(target):
     """It is thawed when all tasks of this run are done, and before the driver is."""
-    frozen = target.task(task=3, writing=Writing("checkpoint", "dead"))
+    frozen = target.task(task=3, writing=Writing("checkpoint", "dead", job="dead"))
     frozen.write(rows(0, 10))
     commit = HightideStreamWriter.commit
 
@@ -238,6 +239,70 @@ def test_rows_that_were_deleted_meanwhile_are_not_guessed(target):
         target.task()
 
 
+def test_a_write_that_is_tried_again_within_a_run_may_have_other_tasks(target):
+    """A function catches the error of a write, and writes again with fewer tasks."""
+    target.run(0, rows(0, 10))
+    begun(target, 1, 4, rows(15, 20))
+    assert target.run(1, rows(10, 20), job="the second try") == 5
+    assert everything(target) == [*range(20)]
+
+
+def test_equal_rows_for_several_partitions_go_to_each(target):
+    def markers(*partitions):
+        return pa.record_batch({"value": [b"7"] * len(partitions), "partition": [*partitions]})
+
+    begun(target, 0, 0, markers(1))
+    target.run(0, markers(0, 1, 2))
+    assert target.stored() == {0: [7], 1: [7], 2: [7]}
+
+
+def test_a_row_without_a_time_leaves_the_named_times_to_others(target):
+    now = 1_700_000_000_000
+    stamps = pa.array([None, now], pa.timestamp("ms"))
+    chunk = pa.record_batch({"value": [b"1", b"1"], "partition": [0, 0], "timestamp": stamps})
+    begun(target, 0, 0, chunk.slice(1))
+    target.run(0, chunk)
+    assert sorted(record.timestamp == now for record in records(target)) == [False, True]
+
+
+def test_partitions_that_were_added_meanwhile_may_hold_rows_of_an_earlier_run(target):
+    target.run(0, rows(0, 10), run="before")
+    target.admin.create_partitions(target.name, 5)
+    named = pa.record_batch({"value": [b"%d" % n for n in range(10, 20)], "partition": [4] * 10})
+    begun(target, 1, 3, named.slice(0, 6), run="dead")
+    assert target.run(1, named, **AGAIN) == 6
+    assert everything(target) == [*range(20)]
+
+
+def test_a_refusal_that_has_much_to_say_is_kept(target):
+    target.admin.create_partitions(target.name, 40)
+    named = pa.record_batch(
+        {"value": [b"%d" % n for n in range(80)], "partition": [*range(40)] * 2}
+    )
+    begun(target, 0, 0, named, run="dead")
+    for _ in range(2):
+        with pytest.raises(LayoutChanged, match="and 36 more partitions"):
+            target.run(0, rows(100, 110), **AGAIN)
+    assert everything(target) == [*range(80), *range(100, 110)]
+
+
+def test_forgotten_rows_are_found_by_every_task_and_by_the_driver(monkeypatch):
+    """The first task keeps the mark anew, and not its age; the same lane has rows of both runs."""
+    quick = {"producer.id.expiration.ms": "1", "log.retention.check.interval.ms": "50"}
+    monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
+    with (
+        BlockingCluster(1, configs=quick) as cluster,
+        Admin(cluster.bootstrap) as admin,
+        closing(Target(cluster, admin, "orders", replication_factor=1)) as target,
+    ):
+        begun(target, 0, 0, rows(0, 300), run="dead")
+        ids = producers_of("sink-of-orders", 0)
+        client, where = target.client(), ("orders", 0)
+        until(lambda: not states_of(client, where, ids, timeout_s=60), what="it is forgotten")
+        assert target.run(0, rows(100, 500), rows(0, 100), **AGAIN) == 300
+        assert everything(target) == [*range(500)]
+
+
 # --- whose rows they are ------------------------------------------------------------------------
 
 
@@ -246,7 +311,30 @@ def test_a_second_write_of_a_batch_is_an_error_and_drops_nothing(target):
     with pytest.raises(SinkClash, match="was written already in this run of the query"):
         target.run(0, rows(10, 20))
     assert target.run(0, rows(0, 10), run="another run") == 10, "that is the batch run again"
+    with pytest.raises(SinkClash, match=r"was stored with 10 rows of .* again with 9 rows"):
+        target.run(0, rows(11, 20), run="another run")
     assert everything(target) == [*range(10)]
+
+
+def test_a_group_that_is_no_sinks_is_not_read_as_one(target):
+    group = f"sink-sink-of-{target.name}"
+    for metadata in ("hello", "[1]"):
+        part = CommitPartition(topic=target.name, partition=0, offset=7, metadata=metadata)
+        target.client().commit_offsets(group, [part])
+        with pytest.raises(SinkClash, match="holds what no sink has written"):
+            target.task()
+    part = CommitPartition(topic=target.name, partition=0, offset=7, metadata="")
+    target.client().commit_offsets(group, [part])
+    assert not target.task().is_done
+
+
+def test_a_mark_is_kept_in_pieces_that_brokers_take(target, monkeypatch):
+    monkeypatch.setattr(marks, "PARTS_AT_ONCE", 2)
+    wide = Mark(3, {target.name: TopicMark("id", (4, 5, 6), (7, 8, 9), "job")})
+    sink = f"wide-{target.name}"
+    wide.write(target.client(), sink, [target.name], timeout_s=60)
+    found = Mark.read(target.client(), sink, timeout_s=60)
+    assert (found.next_batch, found.topics) == (3, wide.topics)
 
 
 def test_another_write_of_a_function_is_told_apart_in_a_later_run_too(target):

@@ -85,20 +85,20 @@ class Target:
         }
         return TaskWriter(self.client(), attempt, **told)
 
-    def run(self, batch, *tasks, run="run", **options):
+    def run(self, batch, *tasks, run="run", job=None, **options):
         """Tasks with their rows, and what the driver does then."""
         told = {"topic": self.name, "onLayoutChange": "fail", "bootstrap.servers": "", **options}
         told["bootstrap.servers"] = self.cluster.bootstrap
         writer = HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
-        messages = []
+        messages, job = [], job or run
         for number, chunk in enumerate(tasks):
-            writing = Writing("checkpoint", run, "what")
+            writing = Writing("checkpoint", run, "what", job)
             may = writer.options.may_duplicate
             how = {"topic": writer.options.topic or None, "may_duplicate": may}
             task = self.task(batch=batch, task=number, writing=writing, **how)
             task.write(chunk)
             task.finish()
-            told = writing, task.is_first, task.stored, task.deferred, task.rows
+            told = writing, task.stored, task.deferred, task.rows, task.bytes
             sink = f"sink-of-{self.name}"
             messages.append(Written(sink, batch, number, *told, task.stored_before))
         writer.commit(messages, batch)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hightide.spark")
 
+PLACES_TOLD = 4
+
 
 class Completion:
     """All tasks of the batch are done; `known` is the sink's mark now."""
@@ -35,20 +37,18 @@ class Completion:
     ) -> None:
         self._client, self._known, self._written, self._options = client, known, written, options
         self._attempt = Attempt(written[0].sink, TASKS_MAX - 1, written[0].batch)
-        self._run = written[0].writing.run
+        self._job = written[0].writing.job
         self._timeout_s = options.timeout_s
 
     def complete(self) -> None:
         """Store what is missing; raises `LayoutChanged` if more is there than there should be."""
         client, known, timeout_s = self._client, self._known, self._timeout_s
-        earlier = earlier_rows(client, self._attempt, known, self._run, timeout_s=timeout_s)
+        earlier = earlier_rows(client, self._attempt, known, self._job, timeout_s=timeout_s)
         wanted: Wanted = Counter()
         for each in self._written:
             wanted += each.deferred
         missing, extra = earlier.reconcile(wanted)
         self._check_others(earlier)
-        if extra:
-            self._refuse(f"{len(extra)} rows of {_ranges(extra)}")
         if missing:
             writer = TaskWriter(
                 client,
@@ -60,6 +60,8 @@ class Completion:
             )
             for where, records in places_of_records(missing):
                 writer.store(where, records)
+        if extra:
+            self._refuse(f"{len(extra)} rows of {_ranges(extra)}")
 
     def _check_others(self, earlier: Earlier) -> None:
         """Nobody else may have stored rows of the batch meanwhile: a task of an earlier run that
@@ -109,8 +111,11 @@ class Completion:
 
 
 def _ranges(records: Sequence[Record]) -> str:
-    return ", ".join(
+    places = sorted(places_of_records(records))
+    told = [
         f"{topic}-{partition} offsets {min(r.offset for r in found)} to "
         f"{max(r.offset for r in found)}"
-        for (topic, partition), found in places_of_records(records)
-    )
+        for (topic, partition), found in places[:PLACES_TOLD]
+    ]
+    more = len(places) - len(told)
+    return ", ".join(told) + (f" and {more} more partitions" if more else "")

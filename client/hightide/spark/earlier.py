@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hightide import messages as m
 from hightide.columns import Record, to_records
 from hightide.spark.client import BlockingClient
-from hightide.spark.stored import Place, batches_of, digest, rows_as_python
+from hightide.spark.stored import LayoutChanged, Place, batches_of, digest, rows_as_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,6 +110,12 @@ class Earlier:
         missing: list[Record] = []
         # Who named a time gets that one; who did not, any that is left.
         for (content, time), count in sorted(wanted.items(), key=lambda each: each[0][1] is None):
+            if content not in free:
+                topic, partition = content.where
+                raise LayoutChanged(
+                    f"rows of earlier runs in {topic}-{partition} that tasks have seen are not "
+                    "there any more: they were deleted, or another run of the query is at work"
+                )
             for _ in range(count):
                 taken = _take(free[content], time)
                 if taken is None:

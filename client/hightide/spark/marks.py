@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from hightide import group_messages as g
@@ -20,6 +22,9 @@ from hightide.errors import HightideError
 from hightide.spark.client import BlockingClient
 
 VERSION = 2
+PARTS_AT_ONCE = 1000
+REFUSED_MAX = 2000
+"""Characters of a refusal that are kept: brokers take 4096 in all."""
 PRODUCERS_KEPT_S = 12 * 3600
 """Brokers forget a producer after `producer.id.expiration.ms`, a day; half of it is for clocks."""
 
@@ -61,6 +66,12 @@ class Writing:
     """One for each start of the query."""
     write: str = ""
     """What is written: the topic and the columns. A function may write several times."""
+    job: str = ""
+    """One for each time that Spark begins to write a batch."""
+    rows: int = -1
+    """How many rows it wrote, in the end."""
+    bytes: int = -1
+    """What they took."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +97,12 @@ class Mark:
         """The mark of a sink; an empty one if there is none yet."""
         kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
         mark = cls()
-        told = {(each.topic, each.partition): json.loads(each.metadata or "{}") for each in kept}
+        told = {(each.topic, each.partition): _words(sink, each.metadata) for each in kept}
         starts = {(each.topic, each.partition): each.offset for each in kept}
         for (topic, partition), words in told.items():
             if partition == 0 and "v" in words:
                 mark = mark._with(topic, words, starts, told)
-            elif partition == 0:
+            elif partition == 0 and topic in words:
                 mark = mark._with_old(words, starts[topic, 0])
         return mark
 
@@ -108,17 +119,23 @@ class Mark:
         starts: Mapping[tuple[str, int], int],
         told: Mapping[tuple[str, int], Mapping[str, Any]],
     ) -> Mark:
-        places = [(topic, number) for number in range(words["count"])]
+        places = [(topic, number) for number in range(words["parts"])]
         known = TopicMark(
             words["id"],
-            tuple(starts.get(where, 0) for where in places),
+            tuple(starts.get(where, 0) for where in places[: words["count"]]),
             tuple(told.get(where, {}).get("end", starts.get(where, 0)) for where in places),
             words["at_work"],
         )
         whole = replace(self, topics={**self.topics, topic: known})
         if words["next"] < self.next_batch:
             return whole
-        before = Writing(words["checkpoint"], words["run"], words["write"])
+        before = Writing(
+            words["checkpoint"],
+            words["run"],
+            words["write"],
+            rows=words["rows"],
+            bytes=words["bytes"],
+        )
         refused = words["refused"] or (self.refused if words["next"] == self.next_batch else "")
         next_batch, kept_at = words["next"], words["at"]
         return replace(
@@ -133,50 +150,70 @@ class Mark:
             g.CommitPartition(
                 topic=topic,
                 partition=number,
-                offset=start,
+                offset=start or 0,
                 metadata=self._metadata(self.topics[topic], number),
             )
             for topic in topics
-            for number, start in enumerate(self.topics[topic].starts)
+            for number, (start, _) in enumerate(
+                zip_longest(self.topics[topic].starts, self.topics[topic].ends)
+            )
         ]
-        if not parts:
-            return
+        # What speaks for its topic comes last: whoever reads it finds the others.
+        parts.sort(key=lambda part: part.partition == 0)
         group = group_of(sink)
-        client.retrying(lambda _: client.commit_offsets(group, parts), timeout_s=timeout_s)
+        for first in range(0, len(parts), PARTS_AT_ONCE):
+            some = parts[first : first + PARTS_AT_ONCE]
+            client.retrying(partial(_commit, client, group, some), timeout_s=timeout_s)
 
     def _metadata(self, topic: TopicMark, number: int) -> str:
-        end = {"end": topic.ends[number]} if topic.ends else {}
+        end = {"end": topic.ends[number]} if number < len(topic.ends) else {}
         if number:
             return json.dumps(end) if end else ""
         told = end | {
             "v": VERSION,
-            "at": int(time.time() * 1000),
+            "at": self.kept_at or int(time.time() * 1000),
+            "parts": max(topic.count, len(topic.ends)),
             "at_work": topic.at_work,
-            "refused": self.refused,
+            "refused": self.refused[:REFUSED_MAX],
             "next": self.next_batch,
             "id": topic.topic_id,
             "count": topic.count,
             "checkpoint": self.before.checkpoint,
             "run": self.before.run,
             "write": self.before.write,
+            "rows": self.before.rows,
+            "bytes": self.before.bytes,
         }
         return json.dumps(told, separators=(",", ":"))
+
+    def check_same(self, sink: str, batch: int, rows: int, size: int) -> None:
+        """Raise `SinkClash` if a batch that is there as a whole is given again as something else:
+        it would be taken for what is there, and dropped."""
+        before = self.before
+        is_known = batch == self.next_batch - 1 and before.rows >= 0
+        if is_known and (before.rows, before.bytes) != (rows, size):
+            raise SinkClash(
+                f"batch {batch} of sink {sink!r} was stored with {before.rows} rows of "
+                f"{before.bytes} bytes, and is given again with {rows} rows of {size}: another "
+                "write of the same function, or the query was changed. None of them was stored "
+                "now; give each write its own sinkId"
+            )
 
     def check(self, sink: str, batch: int, writing: Writing) -> None:
         """Raise `SinkClash` if rows of this batch would be taken for others."""
         before, last = self.before, self.next_batch - 1
-        ways = "give each its own sinkId, or delete the group " + group_of(sink)
+        ways = "give each its own sinkId"
+        so_far = f"up to batch {last}" if last >= 0 else "which began its first batch"
         if before.checkpoint and writing.checkpoint != before.checkpoint:
             raise SinkClash(
-                f"sink {sink!r} was written by the query with checkpoint {before.checkpoint}, up "
-                f"to batch {last}; this is another one, {writing.checkpoint}, at batch {batch}: "
-                f"{ways}"
+                f"sink {sink!r} was written by the query with checkpoint {before.checkpoint}, "
+                f"{so_far}; this is another one, {writing.checkpoint}, at batch {batch}: {ways}"
             )
         if batch < last:
             raise SinkClash(
                 f"sink {sink!r} has all batches up to {last}, and the query begins again at "
                 f"{batch}: its checkpoint is an older one than what was written. Restore a newer "
-                f"one, or, to write these batches again, {ways}"
+                "one, or, to write these batches again, give it another sinkId"
             )
         if batch == last and before.write and writing.write != before.write:
             raise SinkClash(
@@ -188,6 +225,25 @@ class Mark:
                 f"batch {batch} of sink {sink!r} was written already in this run of the query: one "
                 f"write of a function stores a batch; {ways}"
             )
+
+
+def _words(sink: str, metadata: str) -> dict[str, Any]:
+    try:
+        words = json.loads(metadata or "{}")
+    except ValueError:
+        words = None
+    if not isinstance(words, dict):
+        raise SinkClash(
+            f"group {group_of(sink)!r} holds what no sink has written, {metadata[:80]!r}: give the "
+            "sink another sinkId"
+        )
+    return words
+
+
+def _commit(
+    client: BlockingClient, group: str, parts: Sequence[g.CommitPartition], _: float
+) -> None:
+    client.commit_offsets(group, parts)
 
 
 def group_of(sink: str) -> str:

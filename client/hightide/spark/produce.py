@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide import messages as m
@@ -104,10 +105,10 @@ class TaskWriter:
         Raises `SinkClash`, and what `finish` raises."""
         self.rows = 0
         """How many it was given."""
+        self.bytes = 0
+        """What they take, as the producer counts."""
         self.stored_before = 0
         """How many of them were there already."""
-        self.is_first = False
-        """Whether this is the first batch of a run: an earlier one may have begun it."""
         self.is_done = False
         """Whether all of this batch is known to be there."""
         self.deferred: Wanted = Counter()
@@ -124,6 +125,8 @@ class TaskWriter:
         self._stored = Stored()
         self._held: list[tuple[Place, Rows]] = []
         """Not stored yet: whether the stored ones are this task's is to be seen first."""
+        self._late: list[tuple[Place, Rows]] = []
+        self._is_last = False
         self._batch_bytes: dict[str, int] = {}
         """Of topics that refused larger batches."""
         self._now_ms = int(time.time() * 1000)
@@ -148,25 +151,25 @@ class TaskWriter:
             return
         if self._mark.refused and not self._may_duplicate:
             raise LayoutChanged(self._mark.refused)
-        self._topics, run = dict(self._mark.topics), self._writing.run
-        self.is_first = bool(run) and run != self._mark.before.run
-        if self._topics and self.is_first:
+        self._topics, job = dict(self._mark.topics), self._writing.job
+        if self._topics:
             # Where logs end is looked at before the mark is: nothing of this run lies below.
             now = ends_of(client, self._topics, timeout_s=timeout_s, gone_ok=True)
             kept = Mark.read(client, attempt.sink, timeout_s=timeout_s)
             new = {
-                topic: replace(each, ends=now[topic].starts[: each.count], at_work=run)
+                topic: replace(each, ends=now[topic].starts, at_work=job)
                 for topic, each in kept.topics.items()
-                if topic in now and each.is_of(now[topic].topic_id) and each.at_work != run
+                if topic in now and each.is_of(now[topic].topic_id) and each.at_work != job
             }
             self._mark = replace(kept, topics={**kept.topics, **new})
             self._mark.write(client, attempt.sink, new, timeout_s=timeout_s)
             self._topics = dict(self._mark.topics)
-            self._earlier = earlier_rows(client, attempt, self._mark, run, timeout_s=timeout_s)
+            self._earlier = earlier_rows(client, attempt, self._mark, job, timeout_s=timeout_s)
 
     def write(self, chunk: pa.RecordBatch) -> None:
         """Send these rows, but for those that are there."""
         self.rows += len(chunk)
+        self.bytes += int(rows_of(chunk, self._now_ms).sizes()[-1])
         if self.is_done:
             self.stored_before += len(chunk)
             return
@@ -204,6 +207,9 @@ class TaskWriter:
 
     def finish(self) -> None:
         """All rows came. Raises `LayoutChanged` if some that are stored are not among them."""
+        self._is_last, late, self._late = True, self._late, []
+        for where, rows in late:
+            self._offer(where, rows)
         if not self._stored.count:
             return
         attempt, what = self._attempt, f"{self._stored.count} rows of {self._stored}"
@@ -261,8 +267,8 @@ class TaskWriter:
             known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
             new = [topic for topic in topics if topic not in known]
             before = replace(self._mark.before, checkpoint=self._writing.checkpoint)
-            run = self._writing.run
-            now = {t: replace(each, ends=each.starts, at_work=run) for t, each in now.items()}
+            job = self._writing.job
+            now = {t: replace(each, ends=each.starts, at_work=job) for t, each in now.items()}
             mark = Mark(self._attempt.batch, now, before)
             mark.write(client, sink, new, timeout_s=timeout_s)
             now |= known
@@ -312,7 +318,8 @@ class TaskWriter:
             state = self._ask(where, deadline)
         end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
         # A leader that has forgotten this producer takes any number for its first.
-        base = self._bases.setdefault(where, min(end, self._earlier.lanes[where, producer_id]))
+        lane_end = self._earlier.lanes[where, producer_id]
+        base = self._bases.setdefault(where, lane_end if end >= lane_end else 0)
         known = self._ends.setdefault(where, base)
         if end > known:
             mark = self._topics[where[0]]
@@ -344,20 +351,19 @@ class TaskWriter:
 
     def _offer(self, where: Place, rows: Rows) -> None:
         """Send rows that are not stored yet, as soon as all that are stored have been matched."""
-        was_waiting = self._stored.count
-        if was_waiting:
-            left = self._stored.left_of(where[0], rows)
-            self.stored_before += len(rows) - len(left)
-            rows = rows.take(left) if len(left) < len(rows) else rows
-            if len(rows):
-                self._held.append((where, rows))
-            if not self._stored.count:
-                self._send_held()
-        else:
+        if not self._stored.count:
             self._send_all(where, rows)
+            return
+        left, late = self._stored.left_of(where, rows, is_last=self._is_last)
+        self.stored_before += len(rows) - len(left) - len(late)
+        for some, waiting in ((left, self._held), (late, self._late)):
+            if len(some):
+                waiting.append((where, rows.take(some)))
+        if not self._stored.count:
+            self._send_held()
 
     def _send_held(self) -> None:
-        held, self._held = self._held, []
+        held, self._held, self._late = [*self._held, *self._late], [], []
         for where, rows in held:
             self._offer(where, rows)
 
@@ -418,14 +424,15 @@ def producers_of(sink: str, batch: int) -> dict[int, int]:
 
 
 def earlier_rows(
-    client: BlockingClient, attempt: Attempt, mark: Mark, run: str, *, timeout_s: float
+    client: BlockingClient, attempt: Attempt, mark: Mark, job: str, *, timeout_s: float
 ) -> Earlier:
-    """What runs before this one stored of a batch."""
+    """What others stored of a batch before this job began it."""
     between = {
         (topic, number): (start, end)
         for topic, each in mark.topics.items()
-        if each.at_work == run
-        for number, (start, end) in enumerate(zip(each.starts, each.ends, strict=True))
+        if each.at_work == job
+        # Partitions that were added since hold nothing of a batch before.
+        for number, (start, end) in enumerate(zip_longest(each.starts, each.ends, fillvalue=0))
     }
     if all(start >= end for start, end in between.values()):
         return Earlier()

@@ -8,8 +8,9 @@ named by a random id that its tasks share.
 from __future__ import annotations
 
 import secrets
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -73,13 +74,12 @@ class Written(WriterCommitMessage):
     """-1: this is no streaming query."""
     task: int
     writing: Writing
-    is_first: bool
-    """Whether this is the first batch of a run of the query: an earlier one may have begun it."""
     stored: dict[Place, int]
     """How many rows of each partition this run has stored as this task."""
     deferred: Wanted
     """Rows that earlier runs have stored such of."""
     rows: int
+    bytes: int
     stored_before: int
     """How many of them an earlier attempt had stored."""
 
@@ -110,8 +110,7 @@ class _Writer:
         else:
             check_task(task)
             attempt = Attempt(options.sink_id or query, task, int(batch))
-            run = context.getLocalProperty("spark.jobGroup.id") or ""
-            writing = Writing(query, run, self.what)
+            writing = Writing(query, run_of(context), self.what, self.job)
         writer = TaskWriter(
             client,
             attempt,
@@ -130,10 +129,10 @@ class _Writer:
             -1 if is_job else attempt.batch,
             task,
             writing,
-            writer.is_first,
             writer.stored,
             writer.deferred,
             writer.rows,
+            writer.bytes,
             writer.stored_before,
         )
 
@@ -145,17 +144,25 @@ class _Writer:
             return
         client, timeout_s = client_for(self.options.bootstrap), self.options.timeout_s
         sink, batch, writing = written[0].sink, written[0].batch, written[0].writing
-        is_first = any(each.is_first for each in written)
-        topics = sorted({topic for each in written for topic, _ in each.places})
-        if not (topics or is_first):
-            return
+        rows, size = sum(each.rows for each in written), sum(each.bytes for each in written)
         known = Mark.read(client, sink, timeout_s=timeout_s)
         if batch < known.next_batch:
+            known.check_same(sink, batch, rows, size)
             return
-        if is_first:
-            Completion(client, known, written, self.options).complete()
+        Completion(client, known, written, self.options).complete()
+        topics = sorted({topic for each in written for topic, _ in each.places})
         now = ends_of(client, topics, timeout_s=timeout_s)
-        Mark(batch + 1, now, writing).write(client, sink, topics, timeout_s=timeout_s)
+        done = replace(writing, rows=rows, bytes=size)
+        Mark(batch + 1, now, done).write(client, sink, topics, timeout_s=timeout_s)
+
+
+def run_of(context: TaskContext) -> str:
+    """Which start of the query it is; "" if the user has put another name there."""
+    name = context.getLocalProperty("spark.jobGroup.id") or ""
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return ""
 
 
 def check_task(task: int) -> None:

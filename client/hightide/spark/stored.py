@@ -77,8 +77,8 @@ class Stored:
 
     def __init__(self) -> None:
         self.count = 0
-        self._times: dict[tuple[str, bytes], list[int]] = {}
-        """(topic, digest) → the times of the rows that are the same but for those."""
+        self._times: dict[tuple[Place, bytes], list[int]] = {}
+        """(where, digest) → the times of the rows that are the same but for those."""
         self._offsets: dict[Place, tuple[int, int]] = {}
 
     def __str__(self) -> str:
@@ -90,10 +90,10 @@ class Stored:
 
     def add(self, record: Record) -> None:
         """One that is stored."""
-        name = record.topic, digest(record.key, record.value, record.headers)
+        where = record.topic, record.partition
+        name = where, digest(record.key, record.value, record.headers)
         time = ANY_TIME if record.timestamp_type else record.timestamp
         self._times.setdefault(name, []).append(time)
-        where = record.topic, record.partition
         first, last = self._offsets.get(where, (record.offset, record.offset))
         self._offsets[where] = min(first, record.offset), max(last, record.offset)
         self.count += 1
@@ -116,16 +116,20 @@ class Stored:
                 "were deleted or compacted since, and nobody can tell which"
             )
 
-    def left_of(self, topic: str, rows: Rows) -> np.ndarray:
-        """The indexes of the rows that are not stored yet; the others are matched."""
+    def left_of(self, where: Place, rows: Rows, *, is_last: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The indexes of the rows that are not stored, and of those of which that is to be seen
+        when all rows came (`is_last`): they name no time, and others that are the same may."""
         import numpy as np
 
-        left = []
+        left, late = [], []
         for index, (key, value, headers) in enumerate(rows_as_python(rows)):
-            times = self._times.get((topic, digest(key, value, headers)))
-            if not times or not self._match(times, rows, index):
+            times = self._times.get((where, digest(key, value, headers)))
+            names_none = rows.is_timed is not None and not rows.is_timed[index]
+            if times and names_none and not is_last:
+                late.append(index)
+            elif not times or not self._match(times, rows, index):
                 left.append(index)
-        return np.array(left, np.int64)
+        return np.array(left, np.int64), np.array(late, np.int64)
 
     def _match(self, times: list[int], rows: Rows, index: int) -> bool:
         """A row that named its time is matched by that; another one was given the time of day."""
