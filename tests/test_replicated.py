@@ -12,7 +12,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = 60
+SEEDS = 40
 
 
 @pytest.mark.slow
