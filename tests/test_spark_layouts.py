@@ -179,7 +179,8 @@ def test_a_frozen_task_of_an_earlier_run_is_found_by_the_driver(target):
             target.run(0, rows(0, 40), **AGAIN)
 
 
-def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch):
+@pytest.mark.parametrize("tasks", [[(0, 500)], [(100, 500), (0, 100)]], ids=["one", "two"])
+def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch, tasks):
     quick = {"producer.id.expiration.ms": "1", "log.retention.check.interval.ms": "50"}
     with (
         BlockingCluster(1, configs=quick) as cluster,
@@ -191,7 +192,7 @@ def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch):
         client, where = target.client(), ("orders", 0)
         until(lambda: not states_of(client, where, ids, timeout_s=60), what="it is forgotten")
         monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
-        assert target.run(0, rows(0, 500), **AGAIN) == 300
+        assert target.run(0, *(rows(*task) for task in tasks), **AGAIN) == 300
         assert everything(target) == [*range(500)]
 
 
@@ -286,21 +287,16 @@ def test_a_refusal_that_has_much_to_say_is_kept(target):
     assert everything(target) == [*range(80), *range(100, 110)]
 
 
-def test_forgotten_rows_are_found_by_every_task_and_by_the_driver(monkeypatch):
-    """The first task keeps the mark anew, and not its age; the same lane has rows of both runs."""
-    quick = {"producer.id.expiration.ms": "1", "log.retention.check.interval.ms": "50"}
-    monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
-    with (
-        BlockingCluster(1, configs=quick) as cluster,
-        Admin(cluster.bootstrap) as admin,
-        closing(Target(cluster, admin, "orders", replication_factor=1)) as target,
-    ):
-        begun(target, 0, 0, rows(0, 300), run="dead")
-        ids = producers_of("sink-of-orders", 0)
-        client, where = target.client(), ("orders", 0)
-        until(lambda: not states_of(client, where, ids, timeout_s=60), what="it is forgotten")
-        assert target.run(0, rows(100, 500), rows(0, 100), **AGAIN) == 300
-        assert everything(target) == [*range(500)]
+def test_a_mark_that_is_kept_anew_stays_as_old_as_it_was(target):
+    """Or only the first task would know that brokers may have forgotten who wrote."""
+    begun(target, 0, 0, rows(0, 10), run="dead")
+    sink = f"sink-of-{target.name}"
+    before = Mark.read(target.client(), sink, timeout_s=60)
+    target.task(writing=Writing("checkpoint", "another run", job="another run"))
+    after = Mark.read(target.client(), sink, timeout_s=60)
+    jobs = [mark.topics[target.name].at_work for mark in (before, after)]
+    assert jobs == ["dead", "another run"]
+    assert after.kept_at == before.kept_at
 
 
 # --- whose rows they are ------------------------------------------------------------------------

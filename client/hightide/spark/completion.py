@@ -1,5 +1,5 @@
-"""The driver's part of the first batch of a run: completing what an earlier run began, exactly, or
-saying why that cannot be done."""
+"""The driver's part of a batch: completing what an earlier run or try began, exactly, or saying why
+that cannot be done."""
 
 from __future__ import annotations
 
@@ -71,10 +71,9 @@ class Completion:
         told: Counter[Place] = Counter(earlier.counts)
         for each in self._written:
             told.update(each.stored)
-        producers = producers_of(self._attempt.sink, self._attempt.batch)
-        for where, grown in self._growth():
-            if grown <= told[where]:
-                continue
+        grown = [where for where, count in self._growth() if count > told[where]]
+        producers = producers_of(self._attempt.sink, self._attempt.batch) if grown else {}
+        for where in grown:
             states = states_of(self._client, where, producers, timeout_s=self._timeout_s)
             count = sum(state.last_sequence + 1 for state in states.values())
             if count > told[where]:

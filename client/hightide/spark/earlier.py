@@ -1,4 +1,5 @@
-"""What earlier runs of a query stored of a batch that the first batch of this run is again.
+"""What earlier runs of a query, or earlier tries of a function, stored of a batch that is written
+again.
 
 A driver died, or was stopped, in the middle of a batch; the next run may share out its rows over
 other tasks. So what is stored belongs to no task any more. Every task looks at all of it: rows of
@@ -6,8 +7,8 @@ which nothing like it is stored, it stores; of the others it tells the driver ho
 all tasks are done the driver knows how often each of those is wanted, and stores what is missing;
 what it needs for that lies in the log.
 
-What earlier runs stored lies below a boundary that is kept with the mark before this run stores
-anything. Pure but for `read`.
+What they stored lies below a boundary that is kept with the mark before this job stores anything.
+Pure but for `read`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class TopicMark:
     ends: tuple[int, ...] = ()
     """Where those of earlier runs end, as `at_work` found it before it stored any."""
     at_work: str = ""
-    """The run whose first batch the next one is, once one of its tasks began."""
+    """The job that writes the next batch, once one of its tasks began; see `Writing.job`."""
 
     @property
     def count(self) -> int:

@@ -142,7 +142,7 @@ class TaskWriter:
         return {where: count for where, count in counts.items() if count}
 
     def _begin(self) -> None:
-        """What is known of the batch, and what earlier runs stored of it."""
+        """What is known of the batch, and what others stored of it before this job began."""
         client, attempt, timeout_s = self._client, self._attempt, self._timeout_s
         self._mark = Mark.read(client, attempt.sink, timeout_s=timeout_s)
         self._mark.check(attempt.sink, attempt.batch, self._writing)
@@ -151,10 +151,10 @@ class TaskWriter:
             return
         if self._mark.refused and not self._may_duplicate:
             raise LayoutChanged(self._mark.refused)
-        self._topics, job = dict(self._mark.topics), self._writing.job
-        if self._topics:
+        job = self._writing.job
+        if any(each.at_work != job for each in self._mark.topics.values()):
             # Where logs end is looked at before the mark is: nothing of this run lies below.
-            now = ends_of(client, self._topics, timeout_s=timeout_s, gone_ok=True)
+            now = ends_of(client, self._mark.topics, timeout_s=timeout_s, gone_ok=True)
             kept = Mark.read(client, attempt.sink, timeout_s=timeout_s)
             new = {
                 topic: replace(each, ends=now[topic].starts, at_work=job)
@@ -163,21 +163,23 @@ class TaskWriter:
             }
             self._mark = replace(kept, topics={**kept.topics, **new})
             self._mark.write(client, attempt.sink, new, timeout_s=timeout_s)
-            self._topics = dict(self._mark.topics)
-            self._earlier = earlier_rows(client, attempt, self._mark, job, timeout_s=timeout_s)
+        self._topics = dict(self._mark.topics)
+        self._earlier = earlier_rows(client, attempt, self._mark, job, timeout_s=timeout_s)
 
     def write(self, chunk: pa.RecordBatch) -> None:
         """Send these rows, but for those that are there."""
         self.rows += len(chunk)
-        self.bytes += int(rows_of(chunk, self._now_ms).sizes()[-1])
+        several = topics_of(chunk) if self._topic is None else {self._topic: None}
         if self.is_done:
             self.stored_before += len(chunk)
-            return
-        several = topics_of(chunk) if self._topic is None else {self._topic: None}
-        self._learn([topic for topic in several if topic not in self._topics])
+        else:
+            self._learn([topic for topic in several if topic not in self._topics])
         for topic, indexes in sorted(several.items()):
             own = chunk if indexes is None else rows_at(chunk, indexes)
             rows = rows_of(own, self._now_ms)
+            self.bytes += int(rows.sizes()[-1])
+            if self.is_done:
+                continue
             for place, which in by_place(self._places(topic, own, rows)):
                 part = rows if which is None else rows.take(which)
                 self._offer((topic, place), self._without_deferred((topic, place), part))
