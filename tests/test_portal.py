@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+import trio
 from test_blocking import (
     PATIENCE_S,
     NodeInThread,
@@ -263,11 +264,51 @@ def test_a_thread_of_trios_that_ended_is_replaced(node):
             thread.soon(thread._nursery.cancel_scope.cancel)
             with pytest.raises(ClosedError):
                 flush(producer)
+            while not thread.is_ending:
+                time.sleep(0.01)
             with producer_of(node) as other:
                 other.send("t", b"fine", partition=0).result()
 
     assert isinstance(within_patience(use), ClosedError | None)
     assert node.values() == [b"fine"]
+
+
+def test_a_client_whose_thread_of_trios_ended_says_so_and_not_how(node):
+    is_closed = threading.Event()
+
+    async def go_on() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(is_closed.wait, PATIENCE_S)
+
+    def use() -> None:
+        with producer_of(node) as producer:
+            opened = producer._opened()
+            opened.soon(partial(opened._portal.start, go_on))
+            opened.soon(opened._portal._nursery.cancel_scope.cancel)
+            while opened.is_at_work or not opened._portal.is_ending:
+                time.sleep(0.01)
+            with producer_of(node) as other:
+                other.send("t", b"of another thread", partition=0).result()
+
+    error = within_patience(use)
+    is_closed.set()
+    assert isinstance(error, ClosedError)
+    assert node.values() == [b"of another thread"]
+
+
+def test_a_call_of_several_tasks_is_told_of_its_clients_end_and_not_how(node):
+    async def wait_twice() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+
+    def use() -> None:
+        with producer_of(node) as producer:
+            opened = producer._opened()
+            threading.Timer(0.1, partial(opened.soon, opened._entered.scope.cancel)).start()
+            opened.run(wait_twice)
+
+    assert isinstance(within_patience(use), ClosedError)
 
 
 def test_a_callback_in_the_clients_own_thread_is_told_that_it_cannot_wait(filled):

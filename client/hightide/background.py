@@ -45,6 +45,14 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
         raise failure
 
 
+def is_cancelled(error: BaseException | None) -> bool:
+    """Whether an error is trio's word for the end of a scope, alone or in a nursery's group: then
+    it has to get there, and nobody else is told of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_cancelled, error.exceptions))
+    return isinstance(error, trio.Cancelled)
+
+
 class Nudge:
     """Several tasks look at shared state, act, and sleep until it changes or it is time.
 

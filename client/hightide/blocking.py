@@ -23,6 +23,7 @@ import hightide.producer
 from hightide import group_messages as g
 from hightide import messages as m
 from hightide import quorum_messages as q
+from hightide.background import is_cancelled
 from hightide.bulk import Deliveries as AsyncDeliveries
 from hightide.bulk import RecordRange
 from hightide.cluster import closed
@@ -88,9 +89,9 @@ class Delivery:
         """Give the record to the async producer."""
         try:
             self._inner = await send()
-        except trio.Cancelled:
-            raise
         except BaseException as error:  # whatever it is: it belongs to the caller
+            if is_cancelled(error):
+                raise
             self._error, self._see = error, unseen.add(error)
         if self._moved is not None:
             self._moved.set()

@@ -16,7 +16,7 @@ import trio
 
 from hightide import messages as m
 from hightide.assignors import Assignor
-from hightide.background import open_background
+from hightide.background import is_cancelled, open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Record
 from hightide.errors import HightideError, UsageError, whole
@@ -148,8 +148,8 @@ class Consumer:
             if self._rebalancer is not None:
                 failed, timeout_s = kind is not None, self._request_timeout_s
                 await self._rebalancer.close(failed=failed, timeout_s=timeout_s)
-        except trio.Cancelled:
-            if self._rebalancer is not None:
+        except BaseException as failure:
+            if self._rebalancer is not None and is_cancelled(failure):
                 # The others need not wait for the end of its session.
                 with trio.move_on_after(GOODBYE_S, shield=True):
                     await self._rebalancer.leave()

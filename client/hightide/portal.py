@@ -23,11 +23,13 @@ from typing import Any, Generic, Self, TypeVar
 
 import trio
 
+from hightide.background import is_cancelled
 from hightide.errors import ClosedError, UsageError
 
 T = TypeVar("T")
 _LOOK_S = 1.0
 """How often a thread that waits looks whether trio's thread still lives."""
+_ENDED = "the thread of the blocking clients has ended"
 
 
 class _Portal:
@@ -37,6 +39,7 @@ class _Portal:
         self._started = threading.Event()
         self.token: trio.lowlevel.TrioToken
         self._nursery: trio.Nursery
+        self._is_cancelled = False
         self._thread = threading.Thread(
             target=trio.run, args=(self._main,), name="hightide", daemon=True
         )
@@ -48,12 +51,20 @@ class _Portal:
             self.token = trio.lowlevel.current_trio_token()
             self._nursery = nursery
             self._started.set()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._is_cancelled = True
 
     @property
     def is_alive(self) -> bool:
         """Whether somebody runs what is asked for."""
         return self._thread.is_alive()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing new can live there."""
+        return self._is_cancelled or not self.is_alive
 
     def check_may_wait(self) -> None:
         """Raise `UsageError` in trio's thread: it cannot wait for itself."""
@@ -66,7 +77,7 @@ class _Portal:
         try:
             self.token.run_sync_soon(partial(function, *args))
         except trio.RunFinishedError as error:
-            raise ClosedError("the thread of the blocking clients has ended") from error
+            raise ClosedError(_ENDED) from error
 
     def start(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         """In trio's thread: a task that must end without an exception."""
@@ -90,7 +101,7 @@ if hasattr(os, "register_at_fork"):
 def _get_portal() -> _Portal:
     global _portal
     with _portal_lock:
-        if _portal is None or not _portal.is_alive:
+        if _portal is None or _portal.is_ending:
             _portal = _Portal()
         return _portal
 
@@ -187,7 +198,7 @@ class Call(Generic[T]):
                 job = self._inbox.get(timeout=_LOOK_S)
             except queue.Empty:
                 if not self._portal.is_alive:
-                    raise ClosedError("the thread of the blocking clients has ended") from None
+                    raise ClosedError(_ENDED) from None
                 continue
             if job is None:
                 return
@@ -225,7 +236,7 @@ class Opened:
                 self._entered.end()
                 await self._until_left()
         except BaseException as error:  # nothing may end the thread of all the others
-            self._death = _single(error)
+            self._death = _single(_told(error))
         self._over.set()
         self._cancel_calls()
         if not self._entered.is_over:
@@ -279,16 +290,14 @@ class Opened:
 
     async def _do(self, call: Call[T], work: Callable[[], Awaitable[T]]) -> None:
         result, error = None, None
-        with call.scope:
-            try:
+        try:
+            with call.scope:
                 if call.is_awaited and self._over.is_set():
                     raise self._why_over()
                 result = await work()
-            except trio.Cancelled:
-                raise
-            except BaseException as failure:  # nothing may end the thread of all the others
-                error = failure
-        if call.scope.cancelled_caught and self._is_ending:
+        except BaseException as failure:  # nothing may end the thread of all the others
+            error = _told(failure)
+        if error is None and call.scope.cancelled_caught and self._is_ending:
             await self._over.wait()
             error = self._why_over() if call.is_awaited else None
         self._calls.remove(call)
@@ -388,6 +397,12 @@ def _single(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _told(error: BaseException) -> BaseException:
+    """What threads of the user's are told of an error. A cancellation that comes this far is the
+    portal's end, as every other scope was left before."""
+    return ClosedError(_ENDED) if is_cancelled(error) else error
 
 
 class Blocking:
