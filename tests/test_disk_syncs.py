@@ -40,9 +40,11 @@ class Best:
         return 1 if stop in (2, 4) else stop - 1
 
 
-def opened(*, latency_s: float = 0.0, data: bytes = b"old ") -> tuple[SimDisk, SimFile]:
+def opened(
+    *, latency_s: float = 0.0, data: bytes = b"old ", page_bytes: int = 1
+) -> tuple[SimDisk, SimFile]:
     """A file with durable bytes."""
-    disk = SimDisk(sync_latency_s=latency_s)
+    disk = SimDisk(sync_latency_s=latency_s, page_bytes=page_bytes)
     disk.make_dirs("d")
     file = disk.open("d/a", create=True)
     file.append(data)
@@ -133,6 +135,15 @@ def test_what_is_cut_away_and_written_again_is_durable_after_the_next_sync(below
     file.append((b"old lost ")[len(kept) :])
     disk.sync_now([file])
     assert durable(disk) == b"old lost "
+
+
+def test_who_writes_into_a_page_that_was_called_clean_has_all_of_it_written():
+    disk, file = opened(page_bytes=4)
+    file.append(b"lost, kept")
+    fail_to_sync(disk, file)
+    file.append(b"!")
+    disk.sync_now([file])
+    assert durable(disk) == b"old " + bytes(8) + b"pt!"
 
 
 def test_a_cut_into_what_was_called_clean_leaves_the_rest_of_it_in_the_page_cache_alone():
@@ -312,18 +323,22 @@ def test_a_cut_that_was_not_synced_happened_or_did_not():
 class Model:
     """A file as a list of bytes, each of which is dirty or clean, and what is on the platter."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_bytes: int) -> None:
         self.cache: list[tuple[int, str]] = []
         self.platter: list[int] = []
+        self.page_bytes = page_bytes
 
     def append(self, data: bytes) -> None:
+        start = len(self.cache)
         self.cache += [(byte, "dirty") for byte in data]
+        self.rewrite(start)
 
     def cut(self, size: int) -> None:
         del self.cache[size:]
         del self.platter[size:]
 
     def rewrite(self, position: int) -> None:
+        position -= position % self.page_bytes
         self.cache[position:] = [(byte, "dirty") for byte, _ in self.cache[position:]]
 
     def sync(self) -> None:
@@ -338,10 +353,11 @@ class Model:
         self.cache = [(byte, "clean") for byte, _ in self.cache]
 
 
+@pytest.mark.parametrize("page_bytes", [1, 8])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_durable_after_any_calls_is_what_a_plain_model_says(seed):
-    chance, model = random.Random(seed), Model()
-    disk, file = opened(data=b"")
+def test_what_is_durable_after_any_calls_is_what_a_plain_model_says(seed, page_bytes):
+    chance, model = random.Random(seed), Model(page_bytes)
+    disk, file = opened(data=b"", page_bytes=page_bytes)
     for _ in range(200):
         match chance.choice(["append", "append", "cut", "rewrite", "sync", "fail"]):
             case "append":

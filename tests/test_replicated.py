@@ -28,6 +28,14 @@ def test_every_promise_is_kept():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [501027, 502455, 502656, 503722, 510051, 520284])
+def test_what_was_called_a_loss_and_was_none(seed):
+    """Holes within a page; what a replaced leader commits; who has all, and a failed sync; two that
+    end a process; a process that was registered and never opened its logs."""
+    assert run_seed(seed).violation is None
+
+
+@pytest.mark.slow
 def test_a_seed_has_one_history():
     assert len({run_seed(7).fingerprint for _ in range(3)}) == 1
     assert len({run_seed(seed).fingerprint for seed in (7, 8, 10)}) == 3

@@ -30,9 +30,7 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     """The id of its data directory: another one means another disk."""
     broker_epoch: int = -1
     """-1: the offset of this record. Set in a snapshot, whose records have no offsets, and so are
-    the next four."""
-    previous_epoch: int = -1
-    """That of the process that was registered before; -1: none, or the one that is known."""
+    the next."""
     fenced: bool = True
     stopping: bool = False
     served: bool = False

@@ -54,8 +54,6 @@ class BrokerState:
     """Whether this process was ever unfenced."""
     keeps_runs: bool = False
     """Whether its directory says which processes served from it."""
-    previous_epoch: int = -1
-    """That of the process that was registered before; -1 if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,6 @@ class ClusterImage:
         self.offset = offset + 1
 
     def _register(self, change: RegisterBroker, offset: int) -> None:
-        before = self.brokers.get(change.broker)
         self.brokers[change.broker] = BrokerState(
             change.broker,
             offset if change.broker_epoch < 0 else change.broker_epoch,
@@ -172,7 +169,6 @@ class ClusterImage:
             directory=change.directory,
             served=change.served,
             keeps_runs=change.keeps_runs,
-            previous_epoch=before.epoch if before else change.previous_epoch,
         )
 
     def _set_broker(
@@ -235,11 +231,6 @@ class ClusterImage:
         """The epoch of a broker's registration, -1 if it has none."""
         state = self.brokers.get(broker)
         return -1 if state is None else state.epoch
-
-    def previous_epoch(self, broker: int) -> int:
-        """The epoch of the registration before a broker's present one; -1 if there was none."""
-        state = self.brokers.get(broker)
-        return -1 if state is None else state.previous_epoch
 
     def topic_config(self, topic: str) -> dict[str, str]:
         """What is set on a topic."""
@@ -337,7 +328,6 @@ def _registration(state: BrokerState) -> RegisterBroker:
         stopping=state.stopping,
         served=state.served,
         keeps_runs=state.keeps_runs,
-        previous_epoch=state.previous_epoch,
     )
 
 

@@ -213,15 +213,19 @@ class Replicas:
 
     def _must_reach(self, topic: TopicState, number: int) -> int:
         """Where the log of a replica ends at least that other replicas may rely on: at what was
-        committed, if that was on disk; `NOWHERE` if it need not even be there."""
+        committed and on disk; `NOWHERE` if it need not even be there."""
         state, key = topic.partitions[number], (topic.name, number)
         if not self._is_relied_on(state) or not self.checkpoints.had_records(key):
             return NOWHERE
         if len(state.replicas) == 1:
             return 0  # whatever is left of it is all there is
-        synced = self._topic_config(self._image, topic.name).synced
-        synced = synced and topic.was_synced_from(self._image.previous_epoch(self._broker))
-        return self.checkpoints.high_watermarks.get(key, 0) if synced else 0
+        if not self._topic_config(self._image, topic.name).synced:
+            return 0
+        committed = self.checkpoints.high_watermarks.get(key, 0)
+        if topic.synced_since < 0:
+            return committed
+        # Some of it may have counted before it had to be on disk.
+        return min(committed, self.checkpoints.recovery_points.get(key, 0))
 
     # -- following the metadata ------------------------------------------------------------------
 

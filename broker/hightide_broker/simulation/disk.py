@@ -51,8 +51,15 @@ class SimDisk:
     """Implements `ports.Disk`. Paths begin at the root or, without a `/`, at the place where the
     process runs; both are directories that are always there."""
 
-    def __init__(self, *, capacity: int = 1 << 40, sync_latency_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int = 1 << 40,
+        sync_latency_s: float = 0.0,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
         self.capacity = capacity
+        self.page_bytes = page_bytes
         self.sync_latency_s = sync_latency_s
         self.thread_pause: Callable[[], float] | None = None
         """How many seconds until a thread's work is done, and again until that is heard of."""

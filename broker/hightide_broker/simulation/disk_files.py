@@ -12,6 +12,7 @@ class Home(Protocol):
     """The disk that files are on."""
 
     evictions: int
+    page_bytes: int
 
     def inode(self, path: str, operation: str) -> Inode: ...
 
@@ -59,7 +60,9 @@ class SimFile:
         self._disk.fail_if_told(self._path, "write")
         self._disk.take_room(self._path, len(data))
         inode = self.held("write")
+        start = len(inode.data)
         inode.append(data)
+        inode.rewrite(self._page_of(start))
         self._disk.resized(inode, len(data))
 
     def truncate(self, size: int) -> None:
@@ -72,7 +75,11 @@ class SimFile:
 
     def rewrite(self, position: int) -> None:
         self._disk.fail_if_told(self._path, "write")
-        self.held("write").rewrite(position)
+        self.held("write").rewrite(self._page_of(position))
+
+    def _page_of(self, position: int) -> int:
+        """Where the page begins that a byte is in: who writes one byte has all of it written."""
+        return position - position % self._disk.page_bytes
 
     def duplicate_descriptor(self) -> None:
         return None

@@ -129,20 +129,25 @@ class Ledger:
         committed.ends = {epoch: min(end, committed.end) for epoch, end in committed.ends.items()}
         return committed.end
 
+    def committed_end(self, key: Key) -> int:
+        """Before which offset everything is committed."""
+        return self._committed[key].end if key in self._committed else 0
+
     def died(self, node: int) -> None:
         """A node's process is gone, and its replicas with it."""
         for place in [place for place in self._seen if place[0] == node]:
             del self._seen[place]
 
     def ghost_changed(self, machine: str, replica: Replica) -> None:
-        """A replica of a process that was replaced: it may not lead an epoch of its successor's,
-        nor commit what that one has to have. What it commits of its own is looked for at the end.
+        """A replica of a process that was replaced: it may not lead an epoch of its successor's.
+        What it commits is committed, as with every leader that hears late of the next one.
         """
         if replica.leader is not None and not replica.offline:
-            committed = self._committed.setdefault(
-                (replica.topic_id, replica.partition), _Committed()
-            )
-            self._check_alone(machine, replica, committed, f"{replica!r} on {machine}")
+            key, who = (replica.topic_id, replica.partition), f"{replica!r} on {machine}"
+            committed = self._committed.setdefault(key, _Committed())
+            self._check_alone(machine, replica, committed, who)
+            if replica.high_watermark > committed.end:
+                self._commit(key, replica, committed, who)
 
     def _check_alone(self, machine: str, replica: Replica, committed: _Committed, who: str) -> None:
         first = committed.leaders.setdefault(replica.leader_epoch, machine)

@@ -244,7 +244,7 @@ async def _become_well(world: World, topics: list[Subject], records: Records, ad
     while True:
         for machine in world.machines:
             await _see_to(machine)
-        if world.knobs.forlorn and world.leader() is not None:
+        if world.knobs.may_give_up and world.leader() is not None:
             await give_up_what_is_lost(world, records, address)
         unwell = _unwell(world, topics)
         if not unwell:

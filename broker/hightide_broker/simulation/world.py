@@ -26,6 +26,8 @@ from hightide_broker.simulation.network import SimNetwork, Weather
 PORT = 9000
 STOP_PATIENCE_S = 20.0
 CLUSTER_ID = "simulated-cluster-0000"
+PAGE_BYTES = 512
+"""Small, as the files are: a failed sync leaves holes within them."""
 WALL_MS = 1_700_000_000_000
 
 
@@ -123,6 +125,12 @@ class Knobs:
         some = self.rots or self.loses_disks or self.rolls_back or self.freezes_out
         return (some and not self.forlorn) or self.alters_flush
 
+    @property
+    def may_give_up(self) -> bool:
+        """Whether nobody may be left who certainly has all that was committed: one disk is lost,
+        and whoever had the same could not sync it."""
+        return self.forlorn or (self.freezes_out and self.syncs_fail)
+
     def with_fate(self, seed: int) -> Knobs:
         """What may happen to disks and clocks of a world of controllers; drawn apart."""
         fate = random.Random(f"fate-{seed}").random()
@@ -150,7 +158,7 @@ class Machine:
         self.is_voter = is_voter
         self.is_broker = "broker" in config.roles
         self.directory = config.text("log.dirs")
-        self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s)
+        self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s, page_bytes=PAGE_BYTES)
         if longest_s := world.knobs.thread_pause_s:
             dice = random.Random(f"{world.seed}-{self.name}-threads")
             self.disk.thread_pause = lambda: dice.random() * longest_s
@@ -233,6 +241,8 @@ class Machine:
         self._world.network.drop(self.name, silently=power)
         scope.cancel()
         await self._ended.wait()
+        if self._scope is not scope:
+            return  # somebody else ended it as well, and the next life may have begun
         self._scope = None
         if not self.was_replaced:
             self._world.judge.died(self)
