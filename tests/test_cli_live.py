@@ -252,7 +252,21 @@ def test_produce_reads_files_in_their_order(cluster, topic, tmp_path):
 
 def test_a_line_without_its_separator_is_a_usage_error_that_shows_it(cluster, topic):
     ended = cluster.run("produce", topic, "-K", ";", stdin=b"k;v\nkeyless\n", code=2)
-    assert "keyless" in ended.err
+    told = "line 2: no key separator ';' in b'keyless'; what came before it is stored: 1 records"
+    assert told in ended.err
+    assert [row["value"] for row in cluster.read(topic)] == ["v"]
+
+
+def test_a_line_of_another_topic_is_told_of_once_and_a_bad_one_by_its_place(
+    cluster, topic, tmp_path
+):
+    (tmp_path / "good").write_bytes(b'{"value":"1","topic":"a"}\n{"value":"2","topic":"a"}\n')
+    (tmp_path / "bad").write_bytes(b'{"value":"3"}\n{"valu":"4"}\n{"value":"5"}\n')
+    ended = cluster.run("produce", topic, "-J", tmp_path / "good", tmp_path / "bad", code=2)
+    assert ended.err.count(f"is a record of a; it is written to {topic}") == 1
+    assert f"{tmp_path / 'bad'} line 2: unknown key 'valu', did you mean value?" in ended.err
+    assert "stored: 3 records" in ended.err
+    assert [row["value"] for row in cluster.read(topic)] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -52,6 +52,7 @@ def test_the_json_line_of_any_record_reads_back_as_that_record(record):
     ]
     assert (fields["topic"], fields["offset"]) == (record.topic, record.offset)
     assert decode_line(line) == {
+        "topic": record.topic,
         "key": record.key,
         "value": record.value,
         "headers": record.headers,
@@ -78,6 +79,7 @@ def test_text_is_a_string_other_bytes_are_base64_and_nothing_is_null(data, shown
 
 def test_a_line_may_leave_out_everything_but_its_value():
     assert decode_line(b'{"value": "v"}') == {
+        "topic": None,
         "key": None,
         "value": b"v",
         "headers": (),
@@ -93,17 +95,21 @@ def test_a_line_may_leave_out_everything_but_its_value():
         b"\xff",
         b"[]",
         b'{"value": 5}',
+        b'{"valu": "v"}',
+        b'{"value": "v", "time": 5}',
+        b'{"key": "no value"}',
+        b'{"value": "v", "topic": 5}',
         b'{"value": {"b64": "?"}}',
         b'{"value": {"b64": 5}}',
         b'{"value": "\\ud800"}',
-        b'{"headers": 5}',
-        b'{"headers": {"a": "b"}}',
-        b'{"headers": [["name"]]}',
-        b'{"headers": [[5, "v"]]}',
-        b'{"headers": [["\\ud800", "v"]]}',
-        b'{"timestamp": "now"}',
-        b'{"timestamp": true}',
-        b'{"partition": 0.5}',
+        b'{"value": "v", "headers": 5}',
+        b'{"value": "v", "headers": {"a": "b"}}',
+        b'{"value": "v", "headers": [["name"]]}',
+        b'{"value": "v", "headers": [[5, "v"]]}',
+        b'{"value": "v", "headers": [["\\ud800", "v"]]}',
+        b'{"value": "v", "timestamp": "now"}',
+        b'{"value": "v", "timestamp": true}',
+        b'{"value": "v", "partition": 0.5}',
         b"[" * 100_000,
     ],
     ids=lambda line: line[:30].decode("ascii", "replace"),
@@ -119,7 +125,7 @@ def test_any_other_line_gives_a_record_or_a_usage_error(line):
         fields = decode_line(line)
     except UsageError:
         return
-    assert set(fields) == {"key", "value", "headers", "timestamp", "partition"}
+    assert set(fields) == {"topic", "key", "value", "headers", "timestamp", "partition"}
 
 
 RECORD = Record("t", 2, 7, 1234, b"key", b"val\xff", (("a", b"1"), ("b", None)), 0, 5)

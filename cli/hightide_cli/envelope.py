@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from hightide.columns import Headers, Record
-from hightide.errors import UsageError
+from hightide.errors import UsageError, did_you_mean
 
 
 def encode_bytes(data: bytes | None) -> Any:
@@ -59,14 +59,27 @@ def encode_record(record: Record) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
+FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
 def decode_line(line: bytes) -> dict[str, Any]:
-    """key, value, headers, timestamp (or None) and partition (or None) of a line."""
+    """topic, key, value, headers, timestamp and partition of a line; None where it does not say.
+    What it says of an offset is where it came from."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise UsageError(f"line is {fields!r}, expected an object")
+    for name in fields:
+        if name not in FIELDS:
+            hint = did_you_mean(name, FIELDS)
+            raise UsageError(f"unknown key {name!r}{hint or ', expected ' + ', '.join(FIELDS)}")
+    if "value" not in fields:
+        raise UsageError("no value; a null is written as such")
+    topic = fields.get("topic")
+    if not isinstance(topic, str | None):
+        raise UsageError(f"topic is {topic!r}, expected text")
     headers: list[tuple[str, bytes | None]] = []
     pairs = fields.get("headers") or []
     if not isinstance(pairs, list):
@@ -78,6 +91,7 @@ def decode_line(line: bytes) -> dict[str, Any]:
         headers.append((pair[0], decode_bytes(pair[1], f"header {pair[0]}")))
     kept: Headers = tuple(headers)
     return {
+        "topic": topic,
         "key": decode_bytes(fields.get("key"), "key"),
         "value": decode_bytes(fields.get("value"), "value"),
         "headers": kept,

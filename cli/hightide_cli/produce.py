@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from hightide.errors import UsageError
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,
@@ -41,7 +42,10 @@ from hightide_cli.options import (
     show_default=True,
 )
 @click.option(
-    "-J", "--json-lines", is_flag=True, help="Lines are records as `consume -J` writes them."
+    "-J",
+    "--json-lines",
+    is_flag=True,
+    help="Lines are records as `consume -J` writes them; they go to TOPIC, whatever theirs was.",
 )
 @click.option(
     "--keep-partition", is_flag=True, help="With -J: to the partition that the line names."
@@ -80,25 +84,37 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         batch_size=128 << 10,
         on_retry=told,
     ) as producer:
-        count = 0
-        for line in _lines(files):
-            await producer.send(topic, **_record(line, flags))
+        count, others, bad = 0, set[str](), ""
+        for where, line in _lines(files):
+            try:
+                record = _record(line, flags)
+            except UsageError as error:
+                bad = f"{where}: {error}"
+                break
+            named = record.pop("topic", None)
+            if named not in (None, topic, *others):
+                others.add(named)
+                say(f"{where} is a record of {named}; it is written to {topic}")
+            await producer.send(topic, **record)
             count += 1
+    if bad:
+        done = "sent" if flags["acks"] == "0" else "stored"
+        raise UsageError(f"{bad}; what came before it is {done}: {count} records")
     return count
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[bytes]:
-    """Lines without their ends, of the files or of stdin."""
+def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    """Lines without their ends, of the files or of stdin, and the place of each."""
     if not files:
-        yield from _lines_of(sys.stdin.buffer)
+        yield from _lines_of(sys.stdin.buffer, "")
     for path in files:
         with path.open("rb") as file:
-            yield from _lines_of(file)
+            yield from _lines_of(file, f"{path} ")
 
 
-def _lines_of(file: BinaryIO) -> Iterator[bytes]:
-    for line in file:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+def _lines_of(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(file, 1):
+        yield f"{name}line {number}", line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _record(line: bytes, flags: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +132,7 @@ def _record(line: bytes, flags: dict[str, Any]) -> dict[str, Any]:
     if separator is not None:
         head, found, tail = line.partition(separator.encode())
         if not found:
-            raise click.UsageError(f"no key separator {separator!r} in line {line[:80]!r}")
+            raise UsageError(f"no key separator {separator!r} in {line[:80]!r}")
         key, value = head, tail
     if flags["null_empty"] and not value:
         value = None

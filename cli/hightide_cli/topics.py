@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from hightide.messages import ConfigEntry, ReplicaInfo, TopicMetadata
 
 
+INTERNAL = "__"
+"""How the names of topics begin that the cluster itself keeps."""
+LOST_WITH = {
+    "__consumer_offsets": "all groups lose their offsets with it, and Spark's sinks their places"
+}
+
+
 def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
     """`k=v` flags as a dict."""
     parsed = {}
@@ -286,13 +293,30 @@ def alter(
 @topics.command(epilog="Example: hightide topics delete orders --yes")
 @click.argument("topic")
 @click.option("--if-exists", is_flag=True, help="Fine if there is none.")
+@click.option(
+    "--internal",
+    metavar="NAME",
+    help="Once more the name of an internal topic, which others rely on.",
+)
 @yes_option
 @bootstrap_option
 @timeout_option
-def delete(topic: str, if_exists: bool, yes: bool, bootstrap: str, timeout_s: float) -> None:
+def delete(
+    topic: str,
+    if_exists: bool,
+    internal: str | None,
+    yes: bool,
+    bootstrap: str,
+    timeout_s: float,
+) -> None:
     """Delete a topic and its records."""
     from hightide import ApiError, ErrorCode
 
+    if topic.startswith(INTERNAL) and internal != topic:
+        raise click.UsageError(
+            f"{topic} is internal: {LOST_WITH.get(topic, 'others rely on it')}; if that is what "
+            f"you want, add --internal {topic}"
+        )
     if not yes:
         say(f"this deletes topic {topic} and all its records: add --yes")
         raise click.exceptions.Exit(USAGE)

@@ -49,7 +49,7 @@ class Consumer:
     """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
 
     Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`.
-    Give `topics` to read all their partitions, or `partitions` as pairs (topic, partition).
+    Give `topics` (one by its name) to read all their partitions, or `partitions` as pairs.
     `client_rack` names where this consumer stands: a replica in sync there serves it (KIP-392).
 
     Raises `UsageError` for options that cannot work together.
@@ -65,7 +65,7 @@ class Consumer:
         self,
         bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
         *,
-        topics: Sequence[str] = (),
+        topics: Sequence[str] | str = (),
         partitions: Partitions = (),
         group: str = "",
         auto_offset_reset: str = "latest",
@@ -97,7 +97,7 @@ class Consumer:
     ) -> None:
         self._reset = checked_reset(auto_offset_reset)
         self._bootstrap, self._client_id = bootstrap, client_id
-        self._topics = list(topics)
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
         self._partitions = _places(partitions)
         if self._topics and self._partitions:
             raise UsageError("give topics or partitions, not both")

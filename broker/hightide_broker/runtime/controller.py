@@ -26,6 +26,7 @@ from hightide_broker.config import BrokerConfig
 from hightide_broker.core.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.controller import Controller, Decision
 from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.told import sentence
 from hightide_broker.runtime.lifelines import Lifelines
 from hightide_broker.runtime.publisher import ImagePublisher
 from hightide_broker.runtime.quorum import QuorumDriver, Term, not_controller
@@ -218,6 +219,8 @@ class ControllerShell:
             return -1
         first = self._quorum.append(changes, active.term.epoch)
         for number, change in enumerate(changes):
+            if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
+                log.info("%s", told)
             active.image.replay(change, first + number)
         return first
 

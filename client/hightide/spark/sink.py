@@ -41,11 +41,15 @@ COLUMNS = {
     "timestamp": ("timestamp",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
+NOT_WRITTEN = ("offset", "timestampType", "leader_epoch")
+"""What the source says of a record besides; who writes it again gives it others."""
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raise `UsageError` for columns that cannot be written."""
     for column in schema.fields:
+        if column.name in NOT_WRITTEN:
+            continue
         kinds = COLUMNS.get(column.name)
         if kinds is None:
             raise UsageError(f"column {column.name!r}, expected some of {', '.join(COLUMNS)}")
@@ -94,7 +98,8 @@ class _Writer:
         self.options = options
         self.job = secrets.token_hex(8)
         where = f"to {options.topic!r}" if options.topic else "to the topics of a column"
-        self.what = f"{', '.join(schema.fieldNames())} {where}"
+        self.columns = [name for name in schema.fieldNames() if name in COLUMNS]
+        self.what = f"{', '.join(self.columns)} {where}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor: the rows of one task."""
@@ -120,8 +125,8 @@ class _Writer:
             topics={} if is_job else None,
             may_duplicate=options.may_duplicate,
         )
-        rows = sorted_rows(iterator) if options.sort_rows else iterator
-        for chunk in gathered(rows):
+        rows = (chunk.select(self.columns) for chunk in iterator)
+        for chunk in gathered(sorted_rows(rows) if options.sort_rows else rows):
             writer.write(chunk)
         writer.finish()
         return Written(

@@ -1,0 +1,59 @@
+"""What the controller's log says of changes to topics, their settings and their partitions."""
+
+import pytest
+
+from hightide_broker.core.changes import (
+    ChangePartition,
+    CreatePartition,
+    CreateTopic,
+    FenceBroker,
+    RemoveTopic,
+    SetConfig,
+)
+from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.told import sentence
+
+TOPIC = {"topic_id": "x"}
+FIRST = {**TOPIC, "partition": 0}
+
+
+def image():
+    made = ClusterImage()
+    made.replay(CreateTopic(topic="orders", **TOPIC), 0)
+    made.replay(CreatePartition(**FIRST, replicas=(1, 2, 3), isr=(1, 2), leader=1), 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (CreateTopic(topic="fresh", topic_id="y"), "topic fresh is created, its id is y"),
+        (RemoveTopic(**TOPIC), "topic orders is deleted"),
+        (
+            SetConfig(kind="topic", name="orders", key="flush", value="synced"),
+            "flush of topic orders is set to 'synced'",
+        ),
+        (
+            SetConfig(kind="cluster", name="", key="flush", value=None),
+            "flush of cluster is back to its default",
+        ),
+        (
+            CreatePartition(**TOPIC, partition=1, replicas=(2, 3), isr=(2,), leader=2),
+            "partition orders-1 is created, its replicas are 2,3",
+        ),
+        (
+            ChangePartition(**FIRST, leader=2, isr=(2,), elr=(1,)),
+            "partition orders-0: leader 1 -> 2 in epoch 1, ISR 1,2 -> 2, ELR nobody -> 1",
+        ),
+        (
+            ChangePartition(**FIRST, leader=-1, isr=(), last_known_elr=(1,)),
+            "partition orders-0: leader 1 -> nobody in epoch 1, ISR 1,2 -> nobody, "
+            "last known ELR nobody -> 1",
+        ),
+        (ChangePartition(**FIRST, last_leader=1), ""),
+        (FenceBroker(broker=1, broker_epoch=1), ""),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_a_change_is_told_as_it_is_before_it_is_made(change, told):
+    assert sentence(change, image()) == told
