@@ -93,6 +93,22 @@ def test_a_partition_that_is_new_begins_where_it_began(served):
     assert query.plan() == numbered(20, 22)
 
 
+def test_what_a_new_partition_has_lost_before_it_was_read_is_data_loss(served, caplog):
+    topic = served.topic(1)
+    query, lenient = (Query(served, topic, failOnDataLoss=fails) for fails in ("true", "false"))
+    query.plan()
+    lenient.plan()
+    served.grow(topic, 2)
+    served.fill(topic, numbered(0, 5), 1)
+    served.delete_records(topic, 3, 1)
+    told = f"{topic}-1: it is new to the query, but the log begins at offset 3: 3 offsets were"
+    with pytest.raises(DataLoss, match=told):
+        query.plan()
+    assert lenient.plan() == numbered(3, 5)
+    assert told in caplog.text
+    assert Query(served, topic).plan() == numbered(3, 5), "nothing was promised to a new query"
+
+
 def test_a_position_without_starts_is_read_as_before(served):
     topic = served.topic(1)
     served.fill(topic, numbered(0, 3))

@@ -189,8 +189,13 @@ def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, str]:
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The keys that environment variables set; other HIGHTIDE_ variables are not this node's."""
-    names = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in KEYS}
+    names = {environment_name(key): key for key in KEYS}
     return {names[name]: value for name, value in environment.items() if name in names}
+
+
+def environment_name(key: str) -> str:
+    """The environment variable that sets a key."""
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
 
 
 def read_assignments(assignments: tuple[str, ...]) -> dict[str, str]:

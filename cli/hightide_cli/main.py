@@ -40,7 +40,13 @@ COMMANDS = {
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
     "demo": ("demo", "demo", "real flights through three brokers into Spark, checked"),
+    "errors": ("errors", "errors", "what an error code means, and what to do"),
+    "completion": ("completion", "completion", "the script that completes commands in a shell"),
 }
+
+
+WELL_KNOWN = ("HIGHTIDE_BOOTSTRAP", "HIGHTIDE_DATA")
+"""Environment variables that are not worth a look at all the others."""
 
 
 class LazyGroup(click.Group):
@@ -93,6 +99,11 @@ def cli() -> None:
     Exit codes: 0 ok, 1 refused by the cluster, 2 usage, 3 unreachable or timed out, 4 not found,
     5 conflict, 6 unhealthy, 7 corruption found, 8 denied.
     """
+    if any(name.startswith("HIGHTIDE_") and name not in WELL_KNOWN for name in os.environ):
+        from hightide_cli.environment import strangers
+
+        for sentence in strangers(cli, os.environ):
+            click.echo(f"hightide: {sentence}", err=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from hightide import messages as m
-from hightide.background import is_cancelled, open_background
+from hightide.background import open_background
 from hightide.connection import Connection
 from hightide.errors import (
     SILENT,
@@ -291,10 +291,9 @@ class Cluster:
             try:
                 connection = await self.connection_to(state.leader)
                 response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
-            except BaseException as error:
+            except (*UNREACHABLE, trio.Cancelled, BaseExceptionGroup):
                 # Also when the time is up: whoever asks next must not wait for it again.
-                if isinstance(error, UNREACHABLE) or is_cancelled(error):
-                    self.lost_leader(topic, partition)
+                self.lost_leader(topic, partition)
                 raise
             result = only(response.partitions)
             if (refusal := first_refusal([result])) is not None:

@@ -7,6 +7,8 @@ by who reads it (`fetch.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hightide.spark.offsets import Place, Position, lost
 from hightide.spark.planner import Planner
 
@@ -51,6 +53,14 @@ class Losses:
                 count = first[where] - place.offset
                 why = f"the log begins at offset {first[where]}: {count} offsets were deleted"
                 self._lost_at(where, place, why)
+
+    def check_new(self, first: Mapping[tuple[str, int], int]) -> None:
+        """Partitions that the query has not read before, and where they begin by now: what lies
+        before that was never read. Raises `DataLoss`."""
+        for (topic, partition), offset in first.items():
+            if offset > 0:
+                why = f"the log begins at offset {offset}: {offset} offsets were deleted"
+                self._lost(f"{topic}-{partition}: it is new to the query, but {why}")
 
     def cuts(self, begin: Position, heads: Position) -> dict[tuple[str, int], Place]:
         """Where logs end that were cut below what was read of them, as an unclean election does;

@@ -157,6 +157,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cuts = self._losses.cuts(begin, heads)
         end = no_further_back(begin, heads).at(cuts)
         first = self._planner.starts(where for where in end.places if where not in begin.places)
+        self._losses.check_new(first)
         end = end._replace(starts=first | self._initial_starts(start, begin))
         waiting = backlog(begin, end, first)
         if not cuts and (not advanced(begin, end) or self._waits_for_more(waiting)):
