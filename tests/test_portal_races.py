@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+import trio
 from test_blocking import (
     HANGS_S,
     PATIENCE_S,
@@ -31,7 +32,7 @@ from test_portal import (  # noqa: F401
 
 from hightide import portal
 from hightide.blocking import Consumer, Producer
-from hightide.errors import ClosedError, UsageError
+from hightide.errors import ClosedError, RequestTimedOut, UsageError
 from hightide.turns import Places
 
 # ruff: noqa: F811 - fixtures are imported by name
@@ -165,3 +166,71 @@ def test_whole_numbers_of_others_are_whole_numbers_to_a_consumer_too(filled):
                 consumer.seek("t", 0, wrong)
             with pytest.raises(UsageError, match="expected a whole number"):
                 consumer.commit({("t", 0): wrong})
+
+
+def test_an_outcome_may_be_asked_for_again_while_its_record_waits(node):
+    with producer_of(node) as producer:
+        opened, go_on = producer._opened(), threading.Event()
+        opened.soon(go_on.wait)  # nothing is sent meanwhile
+        delivery = producer.send("t", b"x", partition=0)
+        threading.Timer(0.3, go_on.set).start()
+        for _ in range(3):
+            with contextlib.suppress(RequestTimedOut):
+                delivery.result(timeout_s=0.001)
+        assert delivery.result().offset == 0
+
+
+class LeftAtOnce(portal.Call):
+    """A call whose thread is interrupted, and again while it takes it back."""
+
+    def _serve(self):
+        raise Interrupted
+
+
+@contextlib.contextmanager
+def interrupted_twice(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(portal, "Call", LeftAtOnce)
+        with pytest.raises(Interrupted):
+            yield
+
+
+def test_a_client_whose_opening_was_left_is_opened_again(node, monkeypatch):
+    def use() -> None:
+        with producer_of(node) as other:
+            producer = producer_of(node)
+            with interrupted_twice(monkeypatch):
+                producer.open()
+            with producer:
+                producer.send("t", b"opened", partition=0).result()
+            other.send("t", b"alive", partition=0).result()
+
+    assert within_patience(use) is None
+    assert node.values() == [b"opened", b"alive"]
+
+
+def test_a_call_that_was_left_ends_before_the_next_one_begins(node, monkeypatch):
+    order = []
+
+    async def take_long() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.2)
+        order.append("left")
+
+    with producer_of(node) as producer:
+        with interrupted_twice(monkeypatch):
+            producer._run(take_long)
+        producer._run_sync(order.append, "next")
+    assert order == ["left", "next"]
+
+
+def test_a_client_whose_end_was_left_ends(node, monkeypatch):
+    producer = producer_of(node).open()
+    opened = producer._opened()
+    with interrupted_twice(monkeypatch):
+        producer.close()
+    while opened.is_at_work:
+        time.sleep(0.01)
+    with producer:
+        producer.send("t", b"once more", partition=0).result()
+    assert node.values() == [b"once more"]

@@ -88,7 +88,7 @@ def test_lent_rows_count_when_they_are_taken(found):
     ready.settle()
     assert (assignment.position, len(assignment.fetched)) == (0, 2)
     assert rows(ready.lend_rows(assignment)) == [b"a", b"b"] * 2
-    assert lent.is_over
+    assert lent.take_all() is None
     ready.settle()
     assert (assignment.position, assignment.position_epoch, len(assignment.fetched)) == (4, 3, 0)
 

@@ -24,6 +24,7 @@ from hightide import group_messages as g
 from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.background import is_cancelled
+from hightide.blocking_base import Blocking
 from hightide.bulk import Deliveries as AsyncDeliveries
 from hightide.bulk import RecordRange
 from hightide.cluster import closed
@@ -33,7 +34,6 @@ from hightide.delivery import RecordMetadata, Unseen
 from hightide.errors import HightideError, RequestTimedOut
 from hightide.group_admin import GroupLag, GroupMove
 from hightide.health import Health
-from hightide.portal import Blocking
 from hightide.rebalance import Listener, Offsets
 from hightide.subscription import OffsetAndMetadata, TopicPartition
 from hightide.turns import Places
@@ -72,7 +72,7 @@ class Delivery:
     async def _wait(self, timeout_s: float) -> RecordMetadata:
         with trio.move_on_after(timeout_s):
             if self._inner is None and self._error is None:
-                self._moved = self._moved or trio.Event()
+                self._moved = trio.Event() if self._moved is None else self._moved
                 await self._moved.wait()
             self._raise_error()
             assert self._inner is not None

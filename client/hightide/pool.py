@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from hightide.connection import Connection, connect
+from hightide.errors import ClosedError
 from hightide.ports import Network
 
 
@@ -24,7 +25,8 @@ class ConnectionPool:
         return known is not None and known.is_open
 
     async def connection(self, host: str, port: int) -> Connection:
-        """An open connection to an address; raises `BrokerUnreachable`."""
+        """An open connection to an address; raises `BrokerUnreachable`, and `ClosedError` if the
+        pool was closed meanwhile."""
         key = (host, port)
         known = self._connections.get(key)
         if known is not None and known.is_open:
@@ -37,7 +39,11 @@ class ConnectionPool:
                 await known.aclose()
             fresh = await connect(self._network, host, port, client=self._client_id)
             self._connections[key] = fresh
-            self._nursery.start_soon(fresh.read_answers)
+            try:
+                self._nursery.start_soon(fresh.read_answers)
+            except RuntimeError as error:  # the nursery is closed by now
+                await fresh.aclose()
+                raise ClosedError("the client was closed meanwhile") from error
             return fresh
 
     async def aclose(self) -> None:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -157,7 +155,8 @@ class Call(Generic[T]):
     def __init__(self, portal: _Portal, *, is_awaited: bool = True) -> None:
         self.scope = trio.CancelScope()
         self.is_awaited = is_awaited
-        self.is_over = False
+        self.is_over = self.is_left = False
+        self.ended = trio.Event()
         self._portal = portal
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._result: Any = None
@@ -167,6 +166,7 @@ class Call(Generic[T]):
         """In trio's thread: this is the outcome."""
         if not self.is_over:
             self._result, self._error, self.is_over = result, error, True
+            self.ended.set()
             self._inbox.put(None)
 
     def give(self, job: _Job) -> None:
@@ -191,6 +191,14 @@ class Call(Generic[T]):
         found: T = self._result
         return found
 
+    def leave(self) -> None:
+        """In a thread that does not wait any more: what has not ended by now is cancelled."""
+        self.is_awaited = False
+        if not self.is_over:
+            self.is_left = True
+            with suppress(ClosedError):
+                self._portal.soon(self.scope.cancel)
+
     def _serve(self) -> None:
         # An interruption may have taken the last word from the inbox.
         while not (self.is_over and self._inbox.empty()):
@@ -208,8 +216,8 @@ class Call(Generic[T]):
 class Opened:
     """An async client that lives in trio's thread between enter and exit."""
 
-    def __init__(self, client: Any, name: str) -> None:
-        """Returns when it was entered; raises what entering it did."""
+    def __init__(self, client: Any, name: str, *, after: Opened | None) -> None:
+        """`after`: the life of the same client before this one, which may not have ended yet."""
         self._client, self._name, self._pid = client, name, os.getpid()
         self._portal = _get_portal()
         self._portal.check_may_wait()
@@ -224,13 +232,26 @@ class Opened:
         self._closing: list[Call[None]] = []
         """Those that wait for the end."""
         self._news = trio.Event()
-        self._portal.soon(self._portal.start, self._live)
-        self._entered.wait()
+        is_same = after is not None and (after._pid, after._portal) == (self._pid, self._portal)
+        self._after = after if is_same else None
+
+    def enter(self) -> None:
+        """Returns when it was entered; raises what entering it did."""
+        try:
+            self._portal.soon(self._portal.start, self._live)
+            self._entered.wait()
+        except BaseException:
+            self._entered.leave()
+            self.abandon()
+            raise
 
     # -- in trio's thread ------------------------------------------------------------------------
 
     async def _live(self) -> None:
         try:
+            if self._after is not None:
+                await self._after._over.wait()
+                self._after = None
             with self._entered.scope:
                 await self._client.__aenter__()
                 self._entered.end()
@@ -294,6 +315,7 @@ class Opened:
             with call.scope:
                 if call.is_awaited and self._over.is_set():
                     raise self._why_over()
+                await self._until_all_left_have_ended(call)
                 result = await work()
         except BaseException as failure:  # nothing may end the thread of all the others
             error = _told(failure)
@@ -302,6 +324,12 @@ class Opened:
             error = self._why_over() if call.is_awaited else None
         self._calls.remove(call)
         call.end(result, error)
+
+    async def _until_all_left_have_ended(self, call: Call[Any]) -> None:
+        # A thread that was interrupted twice went away from a call, and comes with another one.
+        for other in [*self._calls]:
+            if other.is_left and other is not call:
+                await other.ended.wait()
 
     async def in_callers_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Have a thread that waits for this client call a function, as soon as there is one; what
@@ -349,8 +377,11 @@ class Opened:
         client."""
         self.check()
         call: Call[T] = Call(self._portal)
-        self._portal.soon(self._begin, call, work)
-        return call.wait()
+        try:
+            self._portal.soon(self._begin, call, work)
+            return call.wait()
+        finally:
+            call.leave()
 
     def run_sync(self, function: Callable[[], T]) -> T:
         """The same for a function that waits for nothing."""
@@ -403,56 +434,3 @@ def _told(error: BaseException) -> BaseException:
     """What threads of the user's are told of an error. A cancellation that comes this far is the
     portal's end, as every other scope was left before."""
     return ClosedError(_ENDED) if is_cancelled(error) else error
-
-
-class Blocking:
-    """What blocking clients share: `with`, and calls into trio's thread."""
-
-    _name = "client"
-    _open: Opened | None = None
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __enter__(self) -> Self:
-        self._open = Opened(self._client, self._name)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        opened = self._open
-        if opened is not None:
-            try:
-                opened.close(kind)
-            finally:
-                self._open = None
-
-    def __del__(self) -> None:
-        if self._open is not None and self._open.is_at_work:
-            warnings.warn(f"a {self._name} was never closed", ResourceWarning, source=self)
-            self._open.abandon()
-
-    def open(self) -> Self:
-        """Open it without a block, as in a notebook; `close` it in the end."""
-        return self.__enter__()
-
-    def close(self) -> None:
-        """What the end of a block does."""
-        self.__exit__(None, None, None)
-
-    def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return self._opened().run(partial(function, *args))
-
-    def _run_sync(self, function: Callable[..., T], *args: Any) -> T:
-        return self._opened().run_sync(partial(function, *args))
-
-    def _opened(self) -> Opened:
-        if self._open is None:
-            raise ClosedError(
-                f"the {self._name} is closed, or not open yet: use it in a `with` block"
-            )
-        return self._open

@@ -6,6 +6,7 @@ handed out when that thread takes it, so that nothing is lost on the way to some
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -29,8 +30,8 @@ this. Arrow's columns cannot hold more than 2 GiB, and a small batch may inflate
 class _Lent(Protocol):
     """Something on its way to another thread."""
 
-    is_over: bool
-    """What was not taken by now, never will be."""
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
@@ -40,23 +41,34 @@ class Lent:
     """Records on their way to another thread, which takes one after the other, or all."""
 
     def __init__(self, records: Sequence[Record], note: Callable[[int, Record], None]) -> None:
-        self.is_over = False
         self._records = records
         self._note = note
+        self._is_over = False
+        self._taking = threading.Lock()
         self._taken = self._noted = 0
         self._in_work: Record | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        while not self.is_over and self._taken < len(self._records):
-            record = self._in_work = self._records[self._taken]
-            self._taken += 1
+        while True:
+            with self._taking:
+                if self._is_over or self._taken >= len(self._records):
+                    return
+                record = self._in_work = self._records[self._taken]
+                self._taken += 1
             yield record
 
     def take_all(self) -> list[Record]:
-        """Every record."""
-        if self._records:
+        """Every record; none if it is too late for that."""
+        with self._taking:
+            if self._is_over or not self._records:
+                return []
             self._in_work, self._taken = self._records[0], len(self._records)
-        return list(self._records)
+            return list(self._records)
+
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
+        with self._taking:
+            self._is_over = True
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
@@ -70,15 +82,22 @@ class LentRows:
     """The same for rows of Arrow, which are taken together."""
 
     def __init__(self, rows: pa.RecordBatch, note: Callable[[], None]) -> None:
-        self.is_over = False
+        self._is_over = False
+        self._taking = threading.Lock()
         self._rows = rows
         self._note: Callable[[], None] | None = note
         self._is_taken = False
 
-    def take_all(self) -> pa.RecordBatch:
-        """The rows."""
-        self._is_taken = True
-        return self._rows
+    def take_all(self) -> pa.RecordBatch | None:
+        """The rows; None if it is too late for that."""
+        with self._taking:
+            self._is_taken = not self._is_over
+            return self._rows if self._is_taken else None
+
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
+        with self._taking:
+            self._is_over = True
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
@@ -205,7 +224,7 @@ class Ready:
         """The same, and the rest is not lent any more."""
         lent, self._lent = self._lent, None
         if lent is not None:
-            lent.is_over = True
+            lent.end()
             lent.catch_up()
 
     def give_back(self) -> None:
@@ -220,7 +239,8 @@ class Ready:
     def drop(self) -> None:
         """Forget what was not handed out."""
         if self._lent is not None:
-            self._lent.is_over, self._lent = True, None
+            self._lent.end()
+            self._lent = None
         self._records.clear()
         self.where = None
 
