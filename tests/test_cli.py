@@ -184,6 +184,7 @@ def test_a_word_that_is_near_nothing_gets_no_hint(command):
         (["topics", "delete", "__mine", "--internal", "__mine"], "--yes"),
         (["topics", "list", "-o", "xml"], "'xml'"),
         (["topics", "list", "--timeout", "0"], "0"),
+        (["topics", "list", "--timeout", "nan"], "'nan' is no number of seconds"),
         (["topics", "list", "-b", "127.0.0.1:port"], "127.0.0.1:port"),
     ],
     ids=spoken,

@@ -6,6 +6,8 @@ Method: a few seeds, as processes of their own.
 import json
 import logging
 import re
+import subprocess
+import sys
 
 import pytest
 from commands import hightide
@@ -99,3 +101,44 @@ def test_a_seed_in_which_a_node_crashes_is_named_and_does_not_end_the_others(mon
     assert first.violation.startswith("a node ended by a bug\n")
     assert "ValueError: in seed 7" in first.violation
     assert logging.getLogger("hightide").isEnabledFor(logging.WARNING), "who calls it has logs, too"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--seeds", f"1..{10**30}"], "10000000 or fewer in one run"),
+        (["--seeds", "1..5", "--jobs", "99999999999"], "99999999999"),
+    ],
+    ids=str,
+)
+def test_more_than_a_machine_can_run_is_a_usage_error(words, named):
+    assert named in hightide("sim", "run", *words, code=2).err
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "--seeds", "1..100000", "--jobs", "2"], ["replay", SEED]], ids=str
+)
+def test_an_interrupted_simulation_ends_at_once_and_quietly(words):
+    command = [sys.executable, "-c", INTERRUPTED, "sim", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from hightide_broker.simulation import run
+from hightide_cli.main import main
+
+run_seed, ours = run.run_seed, os.getpid()
+
+
+def interrupted(seed, **how):
+    os.kill(ours, signal.SIGINT)
+    return run_seed(seed, **how)
+
+
+run.run_seed = interrupted
+sys.argv[0] = "hightide"
+main()
+"""

@@ -120,14 +120,23 @@ def main() -> None:
         sys.exit(exit_.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is not None:
+            sys.exit(130)
+        _fail(group)
     except Exception as error:
-        from hightide_cli.failures import explain
+        _fail(error)
 
-        message, code = explain(error)
-        if message is None:
-            raise
-        click.echo(f"hightide: {message}", err=True)
-        sys.exit(code)
+
+def _fail(error: BaseException) -> None:
+    """Exit with what an error means for the user; a bug of ours keeps its traceback."""
+    from hightide_cli.failures import explain
+
+    message, code = explain(error)
+    if message is None:
+        raise error
+    click.echo(f"hightide: {message}", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -26,10 +27,24 @@ bootstrap_option = click.option(
     metavar="HOST:PORT[,…]",
     help="Brokers to ask first.",
 )
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; `nan` is none."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if isnan(found):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return found
+
+
 timeout_option = click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

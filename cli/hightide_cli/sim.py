@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
+import sys
 import time
 import traceback
 from collections import Counter
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from hightide_broker.simulation.run import Outcome
 
 CHUNK = 5
+SEEDS_MAX = 10_000_000
+JOBS_MAX = 512
+PROGRESS_S = 5.0
 world_option = click.option(
     "--world",
     type=click.Choice(["quorum", "replicated"]),
@@ -42,7 +47,9 @@ def sim() -> None:
 
 @sim.command(name="run", epilog="Example: hightide sim run --world replicated --seeds 1..500")
 @click.option("--seeds", default="1..100", show_default=True, metavar="A..B", help="Which seeds.")
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
+@click.option(
+    "--jobs", type=click.IntRange(1, JOBS_MAX), default=2, show_default=True, help="Processes."
+)
 @world_option
 @output_option
 def run_(seeds: str, jobs: int, world: str, output: str) -> None:
@@ -51,7 +58,7 @@ def run_(seeds: str, jobs: int, world: str, output: str) -> None:
     started = time.monotonic()
     broken = []
     virtual_s, totals = 0.0, Counter[str]()
-    for outcome in _outcomes(numbers, world, jobs):
+    for outcome in _told(_outcomes(numbers, world, jobs), len(numbers)):
         virtual_s += outcome.virtual_s
         totals.update(outcome.counts)
         if outcome.violation:
@@ -80,6 +87,8 @@ def _parse(text: str) -> range:
     numbers = range(int(first), int(last or first) + 1)
     if not numbers:
         raise click.UsageError(f"--seeds {text!r} is empty")
+    if numbers[-1] - numbers[0] >= SEEDS_MAX:
+        raise click.UsageError(f"--seeds {text!r}, expected {SEEDS_MAX} or fewer in one run")
     return numbers
 
 
@@ -88,8 +97,26 @@ def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
     if jobs == 1 or len(seeds) == 1:
         yield from map(run_one, seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    pool = ProcessPoolExecutor(jobs)
+    try:
         yield from pool.map(run_one, seeds, chunksize=CHUNK)
+    except BaseException:
+        for child in multiprocessing.active_children():
+            child.terminate()  # it would run what it was given to the end
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
+    """The same, and now and then a line for whoever watches."""
+    since = said = time.monotonic()
+    for number, outcome in enumerate(outcomes, 1):
+        yield outcome
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - said > PROGRESS_S:
+            said = now
+            say(f"{number} of {count} seeds, {number / (now - since):.1f} a second")
 
 
 def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:

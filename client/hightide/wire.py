@@ -21,7 +21,7 @@ import msgspec
 
 from hightide.apis import API_BY_REQUEST, Api
 from hightide.bins import bin_header, read_bin
-from hightide.errors import ErrorCode, RemoteProtocolError
+from hightide.errors import ErrorCode, RemoteProtocolError, UsageError
 from hightide.messages import ErrorBody, Message, RequestEnvelope, ResponseEnvelope
 from hightide.records import Buffer
 
@@ -144,14 +144,20 @@ def decode_body(raw: msgspec.Raw, kind: type[M]) -> M:
 def encode_request(
     request: Message, *, request_id: int, client: str, attachments: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """The frame of a request, as buffers to send one after the other."""
+    """The frame of a request, as buffers to send one after the other. Raises `UsageError` for a
+    number that has no place in it."""
     api: Api = API_BY_REQUEST[type(request)]
+    try:
+        body = _encoder.encode(request)
+    except OverflowError as error:
+        name = type(request).__name__
+        raise UsageError(f"a number of this {name} does not fit into 64 bits") from error
     envelope = RequestEnvelope(
         api=api.name,
         version=api.max_version,
         id=request_id,
         client=client,
-        body=msgspec.Raw(_encoder.encode(request)),
+        body=msgspec.Raw(body),
     )
     return frame_buffers(_encoder.encode(envelope), attachments)
 
