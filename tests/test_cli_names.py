@@ -1,4 +1,4 @@
-"""Names that newcomers type: error codes, environment variables, a shell's completion, `python -m`.
+"""What newcomers type: error codes, environment variables, numbers, a shell's completion.
 
 No broker is started. Commands run in this process as `test_cli.py` runs them.
 """
@@ -11,7 +11,9 @@ import sys
 import pytest
 from test_cli import command  # noqa: F401
 
-from hightide.errors import ERRORS
+from hightide.errors import ERRORS, UsageError
+from hightide.quorum_messages import RemoveVoterRequest
+from hightide.wire import encode_request
 
 
 @pytest.mark.parametrize("word", ["NOT_ENOUGH_REPLICAS", "not-enough-replicas", "19"])
@@ -59,3 +61,9 @@ def test_the_module_is_the_command():
     told = [sys.executable, "-m", "hightide", "errors", "19", "-o", "json"]
     done = subprocess.run(told, capture_output=True, text=True, check=True)
     assert '"code": "NOT_ENOUGH_REPLICAS"' in done.stdout
+
+
+def test_a_number_that_has_no_place_in_a_request_is_a_usage_error():
+    request = RemoveVoterRequest(id=1 << 70)
+    with pytest.raises(UsageError, match="RemoveVoterRequest does not fit into 64 bits"):
+        encode_request(request, request_id=1, client="c")

@@ -25,9 +25,8 @@ from msgspec.structs import fields
 
 from hightide.apis import APIS, Api
 from hightide.bins import BIN_HEADER_BYTES_MAX, bin_header, read_bin
-from hightide.errors import ERRORS, ApiError, ErrorCode, RemoteProtocolError, UsageError, error_code
+from hightide.errors import ERRORS, ApiError, ErrorCode, RemoteProtocolError, error_code
 from hightide.messages import ErrorBody, Message, MetadataRequest, RequestEnvelope
-from hightide.quorum_messages import RemoveVoterRequest
 from hightide.wire import (
     ATTACHMENTS_MAX,
     FRAME_BYTES_MAX,
@@ -479,12 +478,6 @@ def test_a_damaged_frame_is_refused_or_harmless(data: st.DataObject) -> None:
         body[place] = data.draw(st.integers(0, 255))
     take_everything(bytes(body), [kind])
     take_everything(bytes(body[: data.draw(st.integers(0, len(body)))]), [kind])
-
-
-def test_a_number_that_has_no_place_in_a_request_is_a_usage_error() -> None:
-    request = RemoveVoterRequest(id=1 << 70)
-    with pytest.raises(UsageError, match="RemoveVoterRequest does not fit into 64 bits"):
-        encode_request(request, request_id=1, client="c")
 
 
 # The error table.

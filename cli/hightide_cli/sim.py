@@ -97,14 +97,14 @@ def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
     if jobs == 1 or len(seeds) == 1:
         yield from map(run_one, seeds)
         return
-    pool = ProcessPoolExecutor(jobs)
+    pool, is_done = ProcessPoolExecutor(jobs), False
     try:
         yield from pool.map(run_one, seeds, chunksize=CHUNK)
-    except BaseException:
-        for child in multiprocessing.active_children():
-            child.terminate()  # it would run what it was given to the end
-        raise
+        is_done = True
     finally:
+        if not is_done:
+            for child in multiprocessing.active_children():
+                child.terminate()  # it would run what it was given to the end
         pool.shutdown(cancel_futures=True)
 
 

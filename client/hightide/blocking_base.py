@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hightide.errors import ClosedError
+from hightide.errors import ClosedError, UsageError
 from hightide.portal import Opened
 
 T = TypeVar("T")
@@ -26,12 +26,11 @@ class Blocking:
         self._client = client
 
     def __enter__(self) -> Self:
-        self._open = self._life = Opened(self._client, self._name, after=self._life)
-        try:
-            self._open.enter()
-        except BaseException:
-            self._open = None
-            raise
+        if self._open is not None and self._open.is_at_work:
+            raise UsageError(f"the {self._name} is open already")
+        self._life = Opened(self._client, self._name, after=self._life)
+        self._life.enter()
+        self._open = self._life
         return self
 
     def __exit__(
@@ -44,16 +43,15 @@ class Blocking:
         if opened is not None:
             try:
                 opened.close(kind)
-            except BaseException:
-                opened.abandon()
-                raise
             finally:
                 self._open = None
+                opened.abandon()
 
     def __del__(self) -> None:
         if self._open is not None and self._open.is_at_work:
             warnings.warn(f"a {self._name} was never closed", ResourceWarning, source=self)
-            self._open.abandon()
+        if self._life is not None:
+            self._life.abandon()
 
     def open(self) -> Self:
         """Open it without a block, as in a notebook; `close` it in the end."""

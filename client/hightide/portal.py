@@ -226,7 +226,7 @@ class Opened:
         self._leave_kind: type[BaseException] | None = None
         self._death: BaseException | None = None
         """What ended it; its own exit may have raised that, too."""
-        self._is_told = self._is_ending = False
+        self._is_told = self._is_ending = self._is_leaving = False
         self._calls: list[Call[Any]] = []
         """Those that are under way."""
         self._closing: list[Call[None]] = []
@@ -234,6 +234,8 @@ class Opened:
         self._news = trio.Event()
         is_same = after is not None and (after._pid, after._portal) == (self._pid, self._portal)
         self._after = after if is_same else None
+        if self._after is not None:
+            self._after.abandon()
 
     def enter(self) -> None:
         """Returns when it was entered; raises what entering it did."""
@@ -409,6 +411,7 @@ class Opened:
             self._leave_kind = kind
         call: Call[None] = Call(self._portal, is_awaited=not _thread.jobs)
         self._portal.soon(self._begin_leaving, call)
+        self._is_leaving = True
         if _thread.jobs:
             return  # the end waits for the listener that is at work here
         call.wait()
@@ -416,8 +419,9 @@ class Opened:
             raise self._why_over()
 
     def abandon(self) -> None:
-        """As `close` after an error, waiting for nothing: nobody is left who could."""
-        if self.is_at_work:
+        """As `close` after an error, waiting for nothing: nobody is left who could. Nothing if it
+        was closed."""
+        if self.is_at_work and not self._is_leaving:
             self._leave_kind = Exception
             with suppress(ClosedError):
                 self._portal.soon(self._leave.set)
