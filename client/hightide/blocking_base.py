@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -47,7 +48,9 @@ class Blocking:
                 self._open = None
                 opened.abandon()
 
-    def __del__(self) -> None:
+    def __del__(self, _is_too_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if _is_too_late():
+            return  # a thread that does not run any more may hold trio's locks
         if self._open is not None and self._open.is_at_work:
             warnings.warn(f"a {self._name} was never closed", ResourceWarning, source=self)
         if self._life is not None:

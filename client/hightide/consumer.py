@@ -19,7 +19,7 @@ from hightide.assignors import Assignor
 from hightide.background import is_cancelled, open_background
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Record
-from hightide.errors import HightideError, UsageError, whole
+from hightide.errors import HightideError, UsageError, seconds, whole
 from hightide.fetcher import Fetcher
 from hightide.group_channel import GroupChannel
 from hightide.health import Health, health_of
@@ -32,6 +32,7 @@ from hightide.subscription import (
     OffsetAndMetadata,
     Subscription,
     TopicPartition,
+    checked_places,
     checked_reset,
 )
 
@@ -98,7 +99,7 @@ class Consumer:
         self._reset = checked_reset(auto_offset_reset)
         self._bootstrap, self._client_id = bootstrap, client_id
         self._topics = [topics] if isinstance(topics, str) else list(topics)
-        self._partitions = _places(partitions)
+        self._partitions = checked_places(partitions)
         if self._topics and self._partitions:
             raise UsageError("give topics or partitions, not both")
         self._max_poll_records = whole("max_poll_records", max_poll_records)
@@ -246,7 +247,7 @@ class Consumer:
     async def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions from here on."""
         _, fetcher = self._open()
-        wanted = _places(partitions)
+        wanted = checked_places(partitions)
         self._ready.catch_up()
         if self._rebalancer is not None and self._topics:
             raise UsageError("a member of a group reads what the group gives it: give no topics")
@@ -362,8 +363,8 @@ class Consumer:
         """What the group has committed of these partitions, or of those that are read; None where
         it has committed nothing."""
         rebalancer = self._of_group("committed")
-        wanted = self.assignment() if partitions is None else partitions
-        return await rebalancer.committed([TopicPartition(*where) for where in wanted])
+        wanted = self.assignment() if partitions is None else checked_places(partitions)
+        return await rebalancer.committed(wanted)
 
     @property
     def generation(self) -> int:
@@ -391,11 +392,12 @@ class Consumer:
 
     async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
         """As `poll`, for a caller in another thread: what that one takes counts as handed out."""
-        limit = self._max_poll_records if max_records is None else max_records
+        given = self._max_poll_records if max_records is None else max_records
+        limit, wait_s = whole("max_records", given, least=0), seconds("timeout_ms", timeout_ms)
         with self._alone():
             self._tend()
             if not self._ready:
-                with trio.move_on_after(timeout_ms / 1000):
+                with trio.move_on_after(wait_s):
                     await self._wait_for_batch()
             # Before anything is taken: a cancelled poll has taken nothing.
             await trio.lowlevel.checkpoint()
@@ -420,7 +422,7 @@ class Consumer:
             self._tend()
             self._ready.give_back()
             found = None
-            with trio.move_on_after(timeout_ms / 1000):
+            with trio.move_on_after(seconds("timeout_ms", timeout_ms)):
                 found = await self._next_with_data()
             # Before anything is taken: a cancelled poll has taken nothing.
             await trio.lowlevel.checkpoint()
@@ -483,10 +485,6 @@ class Consumer:
             with self._alone():
                 await self._wait_for_batch()
         return self._ready.pop()
-
-
-def _places(partitions: Partitions) -> list[TopicPartition]:
-    return [TopicPartition(topic, whole("partition", number)) for topic, number in partitions]
 
 
 def _polled_already() -> UsageError:

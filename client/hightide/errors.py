@@ -342,10 +342,24 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f", did you mean {prefix}{by_lower[close[0]]}?" if close else ""
 
 
-def whole(name: str, value: object) -> int:
-    """A number as Python's own: those of numpy are welcome. Raises `UsageError` for a float, which
-    is a mistake: seconds for milliseconds?"""
+def whole(name: str, value: object, *, least: int = -(1 << 63)) -> int:
+    """A number of 64 bits as Python's own: those of numpy are welcome. Raises `UsageError` for a
+    float, which is a mistake: seconds for milliseconds?"""
     try:
-        return index(value)  # type: ignore[arg-type]
+        number = index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise UsageError(f"{name} is {value!r}, expected a whole number") from error
+    if not least <= number < 1 << 63:
+        raise UsageError(f"{name} {value!r}, expected {least} to {(1 << 63) - 1}")
+    return number
+
+
+def seconds(name: str, milliseconds: float) -> float:
+    """A time to wait; raises `UsageError` if it is none."""
+    try:
+        found = float(milliseconds) / 1000
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} is {milliseconds!r}, expected a number") from error
+    if not found >= 0:
+        raise UsageError(f"{name} is {milliseconds!r}, expected 0 or more")
+    return found

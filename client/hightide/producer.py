@@ -219,6 +219,8 @@ class Producer:
         else:
             partition = checked_partition(topic, partition, count)
         timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
+        if self._sender is not sender:
+            raise closed("producer")  # its block has ended meanwhile
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
@@ -397,6 +399,8 @@ class Producer:
 
     async def _learn_topic(self, sender: Sender, topic: str) -> int:
         """How many partitions a topic has."""
+        if not isinstance(topic, str):
+            raise UsageError(f"topic is {topic!r}, expected its name")
         assert self._cluster is not None
         found = await self._cluster.topic(topic, timeout_s=self._max_block_s, auto_create=True)
         self._sticky.setdefault(topic, StickyPartitioner(self._cluster.random))

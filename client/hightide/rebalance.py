@@ -16,7 +16,14 @@ import trio
 
 from hightide import group_messages as g
 from hightide.columns import Record
-from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut, whole
+from hightide.errors import (
+    ApiError,
+    ErrorCode,
+    HightideError,
+    RequestTimedOut,
+    UsageError,
+    whole,
+)
 from hightide.fetcher import Fetcher
 from hightide.membership import Membership
 from hightide.subscription import OffsetAndMetadata, Subscription, TopicPartition
@@ -236,15 +243,22 @@ class Rebalancer:
         }
 
     def wanted(self, offsets: Offsets | None) -> Positions:
-        """What a caller wants to be committed; None: the positions."""
+        """What a caller wants to be committed; None: the positions. Raises `UsageError`."""
         if offsets is None:
             return self.positions()
-        return {
-            TopicPartition(where[0], whole("partition", where[1])): each
-            if isinstance(each, OffsetAndMetadata)
-            else OffsetAndMetadata(whole("offset", each))
-            for where, each in offsets.items()
-        }
+        try:
+            given = [(topic, partition, each) for (topic, partition), each in offsets.items()]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"offsets are {offsets!r}, expected (topic, partition) to offset"
+            ) from error
+        found = {}
+        for topic, partition, each in given:
+            told = each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
+            offset = whole("offset", told.offset)
+            where = TopicPartition(topic, whole("partition", partition))
+            found[where] = told._replace(offset=offset)
+        return found
 
     def done(self) -> Positions:
         """The positions, but not behind what is being worked on right now."""

@@ -8,11 +8,11 @@ if the fetch offset is still the one it was asked for: after a seek it is droppe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hightide.errors import UsageError
+from hightide.errors import UsageError, whole
 from hightide.records import BatchHeader
 
 RESETS = ("earliest", "latest", "none")
@@ -33,6 +33,15 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def checked_places(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Partitions by name; raises `UsageError` for what are none."""
+    try:
+        pairs = [(topic, number) for topic, number in partitions]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"partitions are {partitions!r}, expected (topic, partition)") from error
+    return [TopicPartition(topic, whole("partition", number)) for topic, number in pairs]
 
 
 class OffsetAndMetadata(NamedTuple):

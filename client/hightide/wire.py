@@ -152,6 +152,8 @@ def encode_request(
     except OverflowError as error:
         name = type(request).__name__
         raise UsageError(f"a number of this {name} does not fit into 64 bits") from error
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r} of {type(request).__name__} is no text") from error
     envelope = RequestEnvelope(
         api=api.name,
         version=api.max_version,
