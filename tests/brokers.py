@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
+from patience import PATIENCE_S
 from trio.testing import wait_all_tasks_blocked
 
 from hightide import messages as m
@@ -122,7 +123,7 @@ class Client:
         self.connection = connection
 
     async def call(self, request: m.Message, *attachments: bytes | bytearray) -> Any:
-        body, _ = await self.connection.call(request, attachments, timeout_s=10)
+        body, _ = await self.connection.call(request, attachments, timeout_s=PATIENCE_S)
         return body
 
     async def create(
@@ -147,7 +148,7 @@ class Client:
         answer = await self.begin(
             data, topic=topic, partition=partition, acks=acks, timeout_ms=timeout_ms
         )
-        body, _ = await answer.wait(10)
+        body, _ = await answer.wait(PATIENCE_S)
         return body.partitions[0]
 
     async def begin(
@@ -179,7 +180,7 @@ class Client:
         request = m.FetchRequest(
             max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, partitions=[part]
         )
-        body, attachments = await self.connection.call(request, timeout_s=10)
+        body, attachments = await self.connection.call(request, timeout_s=PATIENCE_S)
         (result,) = body.partitions
         data = attachments[result.records] if result.records >= 0 else b""
         records: list[Record] = []

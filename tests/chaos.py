@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import trio
 from chaos_disks import BALLAST, fill
-from commands import PATIENCE_S, hightide
+from commands import hightide
+from patience import PATIENCE_S, Patience, wait_until_true
 
 from hightide import Admin, Consumer
 from hightide.columns import to_records
@@ -64,15 +65,8 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 async def until(true, *, what, progress=lambda: None):
-    """Wait for something that is true; what it was, when it is. A deadline bounds a hang: it moves
-    on as long as there is `progress`."""
-    deadline, last = trio.current_time() + PATIENCE_S, progress()
-    while not (found := true()):
-        if (now := progress()) != last:
-            deadline, last = trio.current_time() + PATIENCE_S, now
-        assert trio.current_time() < deadline, f"never: {what}"
-        await trio.sleep(POLL_S)
-    return found
+    """Wait for something that is true; what it was, when it is."""
+    return await wait_until_true(true, what, progress=progress, every_s=POLL_S)
 
 
 # -- the network -----------------------------------------------------------------------------------
@@ -440,7 +434,8 @@ class Reader:
 async def until_in_sync(admin, *, everything=False):
     """Wait until every replica of every partition is in sync, those of internal topics as well if
     they are asked for; the partitions' leader epochs."""
-    deadline = trio.current_time() + PATIENCE_S
+    found = []
+    patience = Patience("all are in sync", lambda: str(found))
     while True:
         with suppress(HightideError):
             topics = await admin.list_topics()
@@ -452,7 +447,7 @@ async def until_in_sync(admin, *, everything=False):
             ]
             if found and all(len(part.isr) == len(NODES) and part.leader > 0 for part in found):
                 return [part.leader_epoch for part in found]
-            assert trio.current_time() < deadline, f"never in sync: {found}"
+        patience.check()
         await trio.sleep(POLL_S)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from brokers import Client, FakeClock, client_of, new_node, settings
+from patience import PATIENCE_MS
 
 from hightide import Admin, Consumer, Producer
 from hightide.columns import Record
@@ -59,7 +60,7 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
     """The next `count` records."""
     found: list[Record] = []
     while len(found) < count:
-        found += await consumer.poll(timeout_ms=10_000, max_records=count - len(found))
+        found += await consumer.poll(timeout_ms=PATIENCE_MS, max_records=count - len(found))
     return found
 
 

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from patience import PATIENCE_S
+
 COMMAND = [sys.executable, "-m", "hightide_cli.main"]
-PATIENCE_S = 60
 
 
 def environment(address=None):
@@ -60,7 +61,11 @@ class Cluster:
 
     def __init__(self, data: Path, *words: str) -> None:
         self.data = data
-        self.up = hightide("up", "--detach", "--data", data, *words)
+        try:
+            self.up = hightide("up", "--detach", "--data", data, *words)
+        except BaseException:
+            self.end()
+            raise
         self.address = self.up.out.decode().strip()
 
     def run(self, *words, stdin=b"", code=0):

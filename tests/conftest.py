@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No test judges by time: a busy machine is no fault.
-settings.register_profile("house", deadline=None)
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
 # The JVMs of the Spark tests live for a minute: what they would compile well never pays.

@@ -51,7 +51,7 @@ class Disks(Nodes):
     def resume(self, *words, code=0):
         """`up` on what there is."""
         command = ["up", "--detach", "--data", self.data, *QUICK_STOP, *self._set, *words]
-        return hightide(*command, code=code, patience_s=2 * PATIENCE_S)
+        return hightide(*command, code=code, patience_s=PATIENCE_S)
 
     def address_of(self, node):
         """Where a node listens, whether or not it serves yet."""

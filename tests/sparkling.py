@@ -11,37 +11,50 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from patience import PATIENCE_S, Patience, size_of
 from pyspark.errors import StreamingQueryException
 
 from hightide.blocking import Admin, Producer
 from hightide.ports import system_random
-from hightide.spark import session
+from hightide.spark import session, started
 from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node
 from hightide_broker.runtime.disk import RealDisk
 
-DEADLINE_S = 60.0
 IDLE_S = 2.0
 FROM_START = {"startingOffsets": "earliest"}
 
 
-def until(condition, what, query=None):
-    """Poll until the condition holds and return what it gave; fails with the query's own error."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
+def until(condition, what, query=None, progress=lambda: None):
+    """Poll until the condition holds and return what it gave; fails with the query's own error. A
+    query that goes from batch to batch is waited for as long as it does."""
+    patience = Patience(what, lambda: (progress(), query and progress_of(query)))
+    while not (found := condition()):
         if query is not None and (error := query.exception()) is not None:
             raise error
+        patience.check()
         time.sleep(0.02)
-    raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
+    return found
+
+
+def progress_of(query):
+    """What changes as long as a query does something."""
+    last = query.lastProgress
+    return query.status["message"], last and last["batchId"]
+
+
+def until_ended(query):
+    """Wait for the end of a query; fails with its own error."""
+    until(lambda: not query.isActive, "the query ends", query)
+    if (error := query.exception()) is not None:
+        raise error
 
 
 class Served:
@@ -80,7 +93,7 @@ class Served:
         """Acknowledged records of one partition; where they are."""
         with Producer(self.address, **options) as producer:
             deliveries = [producer.send(name, value, partition=partition) for value in values]
-            return [delivery.result(DEADLINE_S).offset for delivery in deliveries]
+            return [delivery.result(PATIENCE_S).offset for delivery in deliveries]
 
 
 class Broker(Served):
@@ -104,15 +117,33 @@ class Broker(Served):
             self.process = subprocess.Popen(
                 [*command, "--ready-file", str(ready)], stdout=log, stderr=log
             )
-        until(lambda: ready.exists() or self.process.poll() is not None, "the broker serves")
+        log = self.directory / "log"
+        until(
+            lambda: ready.exists() or self.process.poll() is not None,
+            "the broker serves",
+            progress=lambda: size_of(log),
+        )
         assert ready.exists(), (self.directory / "log").read_text()
         self.port = json.loads(ready.read_text())["port"]
         self.address = f"127.0.0.1:{self.port}"
 
     def stop(self):
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(DEADLINE_S)
+            try:
+                self.process.wait(PATIENCE_S)
+            finally:
+                self.process.kill()
+
+
+@contextmanager
+def running(broker):
+    """A broker that serves; its process is ended however the block ends, or if it never serves."""
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
 
 
 class Sink:
@@ -128,7 +159,7 @@ class Sink:
         rows = frame.select("topic", "partition", "offset", "value").collect()
         self.batches[batch] = [(r[0], r[1], r[2], bytes(r[3])) for r in rows]
         self.waiting.set()
-        assert self.gate.wait(DEADLINE_S), "the test never opened the gate"
+        assert self.gate.wait(PATIENCE_S), "the test never opened the gate"
 
     @property
     def rows(self):
@@ -174,7 +205,7 @@ class Stream:
         frame = reader.option("bootstrap.servers", self._broker.address).load()
         writer = frame.writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        query = started(writer.trigger(availableNow=True) if available_now else writer)
         self._queries.append(query)
         return query
 
@@ -190,7 +221,7 @@ class Stream:
         """The sink of a query that ended where the topics end now."""
         sink = sink or Sink()
         query = self.start(sink, available_now=True, **options)
-        assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+        until_ended(query)
         return sink
 
     def logged(self, kind):
@@ -234,17 +265,17 @@ def logged(checkpoint, kind):
 @pytest.fixture(scope="session")
 def spark():
     made = session("hightide-tests", "local[2]")
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
+    try:
+        made.sparkContext.setLogLevel("OFF")
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    made = Broker(tmp_path_factory.mktemp("broker"))
-    made.start()
-    yield made
-    made.stop()
+    with running(Broker(tmp_path_factory.mktemp("broker"))) as made:
+        yield made
 
 
 @pytest.fixture
@@ -252,10 +283,8 @@ def own_broker(tmp_path):
     """A broker that the test may stop and start."""
     directory = tmp_path / "broker"
     directory.mkdir()
-    made = Broker(directory)
-    made.start()
-    yield made
-    made.stop()
+    with running(Broker(directory)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pyspark
+from patience import PATIENCE_S, size_of
 from sparkling import until
 
 from hightide.java import find_java
@@ -26,6 +27,8 @@ def environment():
         "SPARK_HOME": str(SPARK_HOME),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Workers that are only slow are not given up.
+        "SPARK_MASTER_OPTS": f"-Dspark.worker.timeout={PATIENCE_S:.0f}",
     }
 
 
@@ -73,7 +76,7 @@ class Standalone:
             found = re.search(pattern, log.read_text(errors="replace"))
             return found or process.poll() is not None
 
-        found = until(look, f"{log.name}: {pattern}")
+        found = until(look, f"{log.name}: {pattern}", progress=lambda: size_of(log))
         assert isinstance(found, re.Match), log.read_text(errors="replace")
         return found[1]
 
@@ -81,4 +84,4 @@ class Standalone:
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
-            process.wait(60)
+            process.wait(PATIENCE_S)

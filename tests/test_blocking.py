@@ -15,6 +15,7 @@ from itertools import islice
 import pytest
 import trio
 from brokers import FakeClock, client_of, new_node, settings
+from patience import PATIENCE_MS, PATIENCE_S
 
 from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut, portal
 from hightide import messages as m
@@ -23,8 +24,7 @@ from hightide.errors import ClosedError, HightideError, RecordTooLarge, UsageErr
 from hightide.subscription import TopicPartition
 from hightide_broker.simulation.disk import SimDisk
 
-PATIENCE_S = 10.0
-HANGS_S = 60.0
+HANGS_S = PATIENCE_S
 """Only what hangs takes so long, however slow the machine is."""
 
 
@@ -118,7 +118,7 @@ def test_a_delivery_tells_where_its_record_is(node):
         sent = [producer.send("t", value, partition=1) for value in numbered(3)]
         assert all(isinstance(delivery, Delivery) for delivery in sent)
         found = [delivery.result() for delivery in sent]
-        assert [delivery.result(timeout_s=1) for delivery in sent] == found
+        assert [delivery.result(timeout_s=PATIENCE_S) for delivery in sent] == found
     assert all(isinstance(place, RecordMetadata) for place in found)
     places = [(place.topic, place.partition, place.offset) for place in found]
     assert places == [("t", 1, 0), ("t", 1, 1), ("t", 1, 2)]
@@ -171,7 +171,7 @@ def test_what_a_record_is_arrives(node):
     with producer_of(node, compression="zstd") as producer:
         producer.send("t", None, key=b"k", headers=[("h", b"v")], timestamp=77, partition=0)
     with consumer_of(node) as consumer:
-        (record,) = consumer.poll(timeout_ms=5_000)
+        (record,) = consumer.poll(timeout_ms=PATIENCE_MS)
     assert (record.key, record.value, record.timestamp) == (b"k", None, 77)
     assert list(record.headers) == [("h", b"v")]
 
@@ -295,7 +295,7 @@ def test_iteration_gives_every_record(filled):
 
 def test_poll_gives_what_is_there_and_no_more_than_asked(filled):
     with consumer_of(filled, partitions=[("t", 0)]) as consumer:
-        first = consumer.poll(timeout_ms=5_000, max_records=7)
+        first = consumer.poll(timeout_ms=PATIENCE_MS, max_records=7)
         assert [record.offset for record in first] == list(range(7))
         assert (consumer.position("t", 0), consumer.lag("t", 0)) == (7, 93)
         assert consumer.assignment() == [TopicPartition("t", 0)]

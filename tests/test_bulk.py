@@ -13,6 +13,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 import hightide
 from hightide.batch import RECORD_OVERHEAD, Batch
@@ -113,7 +114,7 @@ async def read_all(c, partition, least):
     async with hightide.Consumer(
         c.bootstrap, partitions=[("t", partition)], auto_offset_reset="earliest"
     ) as consumer:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while len(found) < least:
                 found += await consumer.poll(timeout_ms=200)
     return found
@@ -153,7 +154,7 @@ async def test_arrow_has_what_record_by_record_has():
             while not first:
                 first = await consumer.poll(timeout_ms=200, max_records=7)
             tables = []
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while sum(map(len, tables)) < 500 - len(first):
                     table = await consumer.poll_arrow(timeout_ms=200)
                     tables += [table] if table is not None else []

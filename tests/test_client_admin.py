@@ -172,7 +172,7 @@ async def test_offsets_of_a_time_and_of_both_ends(one):
 
 @pytest.mark.parametrize("where", [("nowhere", 0), ("t", 7)])
 async def test_a_partition_that_is_not_there_stays_so_until_the_timeout(one, where):
-    async with one.admin(timeout_ms=200) as admin:
+    async with one.admin(timeout_ms=1000) as admin:
         for call in (
             partial(admin.offsets, [where], m.LATEST),
             partial(admin.delete_records, {where: 1}),

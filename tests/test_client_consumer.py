@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from brokers import NOW_MS, FakeClock, client_of, new_node, settings
 from clients import take, values_of, world
+from patience import PATIENCE_MS, PATIENCE_S
 
 from hightide import ApiError, Consumer, ErrorCode, Producer
 from hightide import messages as m
@@ -43,7 +44,7 @@ async def three():
 
 async def located(consumer, topic="t", partition=0):
     """Wait until the reset policy has given a position."""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while consumer.position(topic, partition) is None:
             await trio.sleep(0.001)
 
@@ -71,7 +72,7 @@ async def test_without_a_reset_policy_a_start_must_be_given(one):
     async with one.consumer(auto_offset_reset="none") as consumer:
         for _ in range(2):
             with pytest.raises(ApiError) as caught:
-                await consumer.poll(timeout_ms=5_000)
+                await consumer.poll(timeout_ms=PATIENCE_MS)
         consumer.seek("t", 0, 8)
         assert values_of(await take(consumer, 2)) == numbered(8, 10)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -118,7 +119,7 @@ async def test_iteration_gives_every_record_in_the_order_of_its_partition(three)
 async def test_partitions_take_turns(three):
     async with three.consumer() as consumer:
         await take(consumer, 1)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while None in [consumer.lag("t", partition) for partition in range(3)]:
                 await trio.sleep(0.001)
         rest = await take(consumer, 49)
@@ -129,7 +130,7 @@ async def test_poll_gives_no_more_than_it_may_and_of_one_partition(three):
     async with three.consumer(max_poll_records=7) as consumer:
         seen = []
         while len(seen) < 90:
-            records = await consumer.poll(timeout_ms=5_000)
+            records = await consumer.poll(timeout_ms=PATIENCE_MS)
             assert 0 < len(records) <= 7
             assert len({record.partition for record in records}) == 1
             seen += records
@@ -157,7 +158,7 @@ async def test_poll_waits_for_what_is_produced_meanwhile(one):
             await one.client.produce(b"new")
 
         nursery.start_soon(produce)
-        assert values_of(await consumer.poll(timeout_ms=5_000)) == [b"new"]
+        assert values_of(await consumer.poll(timeout_ms=PATIENCE_MS)) == [b"new"]
 
 
 async def test_a_poll_that_is_cancelled_takes_nothing(one):
@@ -166,9 +167,9 @@ async def test_a_poll_that_is_cancelled_takes_nothing(one):
         for _ in range(3):
             with trio.CancelScope() as scope:
                 scope.cancel()
-                records += await consumer.poll(timeout_ms=5_000, max_records=2)
+                records += await consumer.poll(timeout_ms=PATIENCE_MS, max_records=2)
             assert consumer.position("t", 0) == len(records)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             records += await take(consumer, 10 - len(records))
     assert values_of(records) == numbered(10)
 
@@ -208,7 +209,7 @@ async def test_seeks_may_follow_each_other_at_any_time(one):
         for offset in (9, 0, 5, 2, 2, 7, 0):
             consumer.seek("t", 0, 1)
             consumer.seek("t", 0, offset)
-            records = await consumer.poll(timeout_ms=5_000)
+            records = await consumer.poll(timeout_ms=PATIENCE_MS)
             assert records[0].offset == offset
 
 
@@ -241,7 +242,7 @@ async def test_an_offset_that_is_gone_is_reset_by_the_policy(one, reset, start):
         await located(consumer)
         await one.client.delete_records(6)
         consumer.seek("t", 0, 2)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while consumer.position("t", 0) != start:
                 assert await consumer.poll(timeout_ms=1, max_records=0) == []
         await one.client.produce(b"end")
@@ -261,14 +262,14 @@ async def test_without_a_reset_policy_an_offset_that_is_gone_is_an_error_until_a
         consumer.seek("t", 0, 2)
         for _ in range(2):
             with pytest.raises(ApiError) as caught:
-                await consumer.poll(timeout_ms=5_000)
+                await consumer.poll(timeout_ms=PATIENCE_MS)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert caught.value.broker == one.address
         consumer.seek("t", 0, 9)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
-                    records = await consumer.poll(timeout_ms=5_000)
+                    records = await consumer.poll(timeout_ms=PATIENCE_MS)
                     break
                 except ApiError:
                     continue  # One that was on its way already.
@@ -376,7 +377,7 @@ async def test_a_deleted_topic_is_an_error_and_not_silence(one):
     async with one.consumer() as consumer, one.admin() as admin:
         await take(consumer, 10)
         await admin.delete_topic("t")
-        with trio.fail_after(10), pytest.raises(ApiError) as caught:
+        with trio.fail_after(PATIENCE_S), pytest.raises(ApiError) as caught:
             await consumer.poll(timeout_ms=60_000)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -412,7 +413,7 @@ async def test_reading_and_writing_go_on_after_the_broker_was_restarted(killed):
             node, life = await nursery.start(live, disk, config, trio.Event())
             for row in rows[120:]:
                 await producer.send("t", row)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 found += await take(consumer, 140)
         assert values_of(found) == rows
         assert [record.offset for record in found] == list(range(180))

@@ -12,6 +12,7 @@ import pytest
 import trio
 from brokers import NOW_MS, FakeClock
 from clients import FOR_EVER_MS, world
+from patience import PATIENCE_S
 
 from hightide import ApiError, ErrorCode, Producer
 from hightide.errors import ClosedError, RecordTooLarge, UsageError
@@ -264,7 +265,7 @@ async def test_the_offset_is_known_if_somebody_acknowledged(one, acks, offset):
     await one.client.produce(b"a", b"b")
     async with one.producer(acks=acks) as producer:
         assert (await (await producer.send("t", b"c"))).offset == offset
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while await one.values() != [b"a", b"b", b"c"]:
             await trio.sleep(0.01)
 
@@ -383,7 +384,7 @@ async def test_a_topic_that_is_deleted_and_made_again_is_written_to_again(one):
         await trio.sleep(0.15)
         more = await producer.send("t", b"more")
         await admin.create_topic("t", partitions=1)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await delivery
             await more
     assert await one.values() == [b"new", b"more"]
@@ -393,7 +394,7 @@ async def test_partitions_that_were_added_are_used_once_metadata_is_old(one):
     async with one.producer(metadata_max_age_ms=20) as producer, one.admin() as admin:
         await producer.send("t", b"x")
         await admin.create_partitions("t", 3)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     delivery = await producer.send("t", b"y", partition=2)

@@ -19,6 +19,7 @@ from brokers import (
     doomed,
     settings,
 )
+from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide.errors import HightideError
@@ -49,7 +50,7 @@ class History:
                 data = batch(*(value + filler for value in values))
                 answers.append((values, await client.begin(data, partition=partition)))
             for values, answer in answers:
-                body, _ = await answer.wait(10)
+                body, _ = await answer.wait(PATIENCE_S)
                 (result,) = body.partitions
                 assert result.error is None, result
                 for offset, value in enumerate(values, result.base_offset):
@@ -166,7 +167,7 @@ async def test_a_batch_that_rolled_a_segment_and_was_lost_in_a_crash_is_no_dupli
         assert await client.values() == [b"a" * 900]
         retry = await client.begin(batch(b"b" * 900, producer=(3, 0, 1)))
         await client.produce(b"another")
-        body, _ = await retry.wait(10)
+        body, _ = await retry.wait(PATIENCE_S)
         assert body.partitions[0].error is None
         assert b"b" * 900 in await client.values()
 

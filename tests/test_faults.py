@@ -24,6 +24,7 @@ from brokers import (
 from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide.errors import ApiError, HightideError
@@ -132,7 +133,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_and_who_waits_is_told
         await quiet()
         disk.fail("sync", "t-0")
         disk.gate.set()
-        body, _ = await waiting.wait(5)
+        body, _ = await waiting.wait(PATIENCE_S)
         assert body.partitions[0].error == STORAGE
         disk.heal()
         for acks in (1, -1):
@@ -161,7 +162,7 @@ async def test_a_fetch_that_waits_is_told_when_its_replica_goes_offline():
         await quiet()
         disk.fail("sync", "t-0")
         assert (await client.produce(b"x")).error == STORAGE
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not found:
                 await trio.lowlevel.checkpoint()
         assert found == [STORAGE]

@@ -15,6 +15,7 @@ import trio
 from brokers import DATA, batch, client_of, new_node, quiet, settings
 from cleankit import records_in
 from leaderkit import Here, part, question, settled
+from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide.columns import Record
@@ -145,7 +146,7 @@ async def test_a_fetch_that_timed_out_answers_as_one_that_comes_now(
         await meanwhile(node, client)
         assert found == []
         mock_clock.jump(WAIT_S + 0.1)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not found:
                 await quiet()
                 mock_clock.jump(0.01)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from commands import Cluster, hightide
+from patience import PATIENCE_S, wait_until_true
 
 from hightide import Consumer, Producer
 from hightide.messages import LATEST
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.live
 KILLS = 3
 PARTITIONS = 2
 ACKS_BETWEEN = 300
-DEADLINE_S = 60
 
 
 class Killed(Cluster):
@@ -69,10 +69,8 @@ def start(tmp_path):
 
 
 async def until(true):
-    """Wait for a condition; a deadline decides that it never comes."""
-    with trio.fail_after(DEADLINE_S):
-        while not true():
-            await trio.sleep(0.002)
+    """Wait for a condition."""
+    await wait_until_true(true, "as many are acknowledged", every_s=0.002)
 
 
 class Writer:
@@ -105,7 +103,7 @@ async def read_all(address):
     found = []
     async with Consumer(address, topics=["t"], auto_offset_reset="earliest") as consumer:
         left = sum((await consumer.offsets(LATEST)).values())
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(PATIENCE_S):
             while len(found) < left:
                 found += await consumer.poll(timeout_ms=100)
     return found

@@ -21,6 +21,7 @@ from brokers import (
     quiet,
     settings,
 )
+from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide_broker.ports import LockHeld
@@ -271,7 +272,7 @@ async def test_a_fetch_that_waits_learns_that_its_topic_was_deleted():
         nursery.start_soon(wait)
         await quiet()
         await client.call(m.DeleteTopicsRequest(topics=["t"]))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not results:
                 await trio.lowlevel.checkpoint()
         assert results == ["UNKNOWN_TOPIC_OR_PARTITION"]
@@ -403,7 +404,7 @@ async def test_consumers_never_see_what_is_not_synced_yet():
         assert (await client.offset(NOW_MS + 1)).offset == -1
         assert (await client.delete_records(2)).error == "OFFSET_OUT_OF_RANGE"
         disk.gate.set()
-        body, _ = await waiting.wait(5)
+        body, _ = await waiting.wait(PATIENCE_S)
         assert body.partitions[0].base_offset == 2
         assert await client.values() == [b"old", b"new", b"all"]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import trio
 import trio.testing
 from brokers import FakeClock
+from patience import PATIENCE_S
 
 from hightide_broker.config import make_config
 from hightide_broker.core.changes import AnyChange, ChangePartition, CreateTopic, SetConfig
@@ -73,7 +74,7 @@ class Node:
 
     async def settle(self) -> None:
         """Until everything committed is applied."""
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await self.publisher.applied.wait_for(self.committed.value)
         await trio.testing.wait_all_tasks_blocked()
 

@@ -16,6 +16,7 @@ from functools import partial
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.disk import RealDisk
@@ -41,7 +42,7 @@ def in_threads(*calls):
     """Run all at once; raises what any of them raises."""
     with ThreadPoolExecutor(len(calls)) as pool:
         for future in [pool.submit(call) for call in calls]:
-            future.result(timeout=30)
+            future.result(timeout=PATIENCE_S)
 
 
 def meet_at(monkeypatch, name, count):

@@ -9,6 +9,7 @@ import pytest
 import trio
 from brokers import DATA, GatedDisk, batch, broker, client_of, new_node, quiet
 from brokers import settings as config_of
+from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide.errors import BrokerUnreachable, HightideError
@@ -55,7 +56,7 @@ async def test_requests_that_were_sent_without_waiting_take_effect_in_order():
         ]
         await quiet()
         disk.gate.set()
-        results = [(await answer.wait(5))[0].partitions[0] for answer in answers]
+        results = [(await answer.wait(PATIENCE_S))[0].partitions[0] for answer in answers]
         assert [(r.error, r.base_offset) for r in results] == [(None, n) for n in range(50)]
         assert await client.values() == [b"%d" % number for number in range(50)]
 
@@ -67,11 +68,11 @@ async def test_an_answer_does_not_wait_for_the_one_before_it():
         disk.shut()
         slow = await client.begin(batch(b"slow"))
         fast = await client.begin(batch(b"fast"), acks=1)
-        body, _ = await fast.wait(5)
+        body, _ = await fast.wait(PATIENCE_S)
         assert body.partitions[0].base_offset == 1
         assert await client.values() == []
         disk.gate.set()
-        body, _ = await slow.wait(5)
+        body, _ = await slow.wait(PATIENCE_S)
         assert body.partitions[0].base_offset == 0
 
 
@@ -86,7 +87,7 @@ async def test_no_more_requests_of_a_connection_are_at_work_than_allowed():
         assert (await other.log_dirs())[("t", 0)].log_end_offset == 2
         disk.gate.set()
         for number, answer in enumerate(answers):
-            body, _ = await answer.wait(5)
+            body, _ = await answer.wait(PATIENCE_S)
             assert body.partitions[0].base_offset == number
 
 

@@ -19,6 +19,7 @@ from brokers import batch, client_of, new_node, quiet
 from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from hightide import controller_messages as c
 from hightide import messages as m
@@ -83,7 +84,7 @@ async def attack(node, data):
         try:
             await stream.send_all(data)
             await stream.send_eof()
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 async for chunk in stream:
                     received += chunk
         except trio.BrokenResourceError:
@@ -442,7 +443,7 @@ async def test_connections_above_the_limit_are_closed_until_one_goes():
         first = await open_raw(node)
         await quiet()
         async with await open_raw(node) as refused:
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert await refused.receive_some() == b""
         await first.aclose()
         await quiet()

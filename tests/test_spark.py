@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from patience import PATIENCE_S
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
@@ -29,7 +30,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from sparkling import (  # noqa: F401
-    DEADLINE_S,
     batch_query,
     broker,
     numbered,
@@ -109,7 +109,7 @@ def test_every_record_is_read_as_it_was_produced(spark, broker, codec):
                 )
             )
         for (key, value, timestamp, headers), delivery in zip(records, sent, strict=True):
-            place = delivery.result(DEADLINE_S)
+            place = delivery.result(PATIENCE_S)
             expected[(place.partition, place.offset)] = (topic, key, value, timestamp, 0, headers)
     assert len(expected) == len(records)
     assert read_whole(batch_query(spark, broker, topic, includeHeaders="true")) == expected
@@ -174,7 +174,7 @@ def test_a_read_under_a_running_producer_ends_at_a_high_watermark(spark, broker)
         with Producer(broker.address, linger_ms=0) as producer:
             while not enough.is_set():
                 sent = [producer.send(topic, value, partition=0) for value in numbered(0, 200)]
-                acknowledged[0] = sent[-1].result(DEADLINE_S).offset + 1
+                acknowledged[0] = sent[-1].result(PATIENCE_S).offset + 1
 
     thread = threading.Thread(target=produce)
     thread.start()
@@ -191,7 +191,7 @@ def test_a_read_under_a_running_producer_ends_at_a_high_watermark(spark, broker)
             counts.append(len(offsets))
     finally:
         enough.set()
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
     assert counts[-1] <= acknowledged[0]
     assert batch_query(spark, broker, topic).count() == acknowledged[0]
 
@@ -219,7 +219,7 @@ def test_a_plain_session_finds_the_format_without_registering_it(broker):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
     )
     assert done.stdout.splitlines() == ["rows 7", "imported []"], done.stderr
 

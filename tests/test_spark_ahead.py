@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
@@ -33,7 +34,7 @@ from hightide.spark.fetch import read_range
 from hightide.spark.ranges import OffsetRange
 from hightide_cli.own_cluster import OwnCluster
 
-PATIENCE_S, A_MOMENT_S = 20.0, 0.05
+A_MOMENT_S = 0.05
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
 COUNT, WIRE_BYTES, VALUE_BYTES, MANY = 600, 200, 6, 1 << 30
 LEADER, FOLLOWER = 1, 2

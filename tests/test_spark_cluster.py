@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
+from patience import PATIENCE_S
 from sparkling import broker  # noqa: F401
 from standalone import Standalone, environment
 from test_spark_sink_queries import values_of
@@ -29,7 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 SHOPS = ("Aue", "Bergen", "Chur")
 COUNT = 600
 MINUTE_MS = 60_000
-TIMEOUT_S = 180
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def run_pipeline(broker, orders, results, place, master):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S * 4,
     )
 
 

@@ -9,10 +9,20 @@ import os
 from contextlib import closing
 
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
-from sparkling import Broker, Stream, batch_query, broker, spark, stream, until  # noqa: F401
+from sparkling import (  # noqa: F401
+    Broker,
+    Stream,
+    batch_query,
+    broker,
+    running,
+    spark,
+    stream,
+    until,
+)
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Producer
@@ -30,7 +40,7 @@ def send(broker, topic, *records, **options):
     """(key, value, partition) of each; acknowledged."""
     with Producer(broker.address, **options) as producer:
         sent = [producer.send(topic, v, key=k, partition=p) for k, v, p in records]
-        return [delivery.result(60) for delivery in sent]
+        return [delivery.result(PATIENCE_S) for delivery in sent]
 
 
 def test_a_thousand_partitions_are_one_topic(spark, broker, stream):
@@ -76,10 +86,8 @@ def compacting(tmp_path):
     directory = tmp_path / "broker"
     directory.mkdir()
     checks = ("log.retention.check.interval.ms=100ms", "log.cleaner.min.cleanable.ratio=0.01")
-    made = Broker(directory, *checks)
-    made.start()
-    yield made
-    made.stop()
+    with running(Broker(directory, *checks)) as made:
+        yield made
 
 
 def test_what_compaction_removed_is_neither_read_nor_waited_for(spark, compacting, tmp_path):

@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
+from patience import PATIENCE_MS
 from sparkling import until
 from test_spark_sink_queries import records_of
 
@@ -34,11 +35,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 ROUNDS = int(os.environ.get("HIGHTIDE_KILLS", "1"))
 SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 PARTITIONS = 2
-RUN_S = 240
 
 COPY = """
 import sys, time
-from hightide.spark import session
+from hightide.spark import session, started
 
 address, place, mode = sys.argv[1:]
 spark = session("kills", "local[2]")
@@ -53,21 +53,19 @@ def source():
 
 def write(writer, name):
     writer = writer.queryName(name).option("checkpointLocation", f"{place}/checkpoint-{name}")
-    return writer.trigger(availableNow=True).start() if mode == "once" else writer.start()
+    return started(writer.trigger(availableNow=True) if mode == "once" else writer)
 
 
 copied = source().select("key", "value").writeStream.format("hightide").option("topic", "target")
 queries = [write(source().writeStream.format("parquet").option("path", f"{place}/rows"), "rows")]
-while queries[0].isActive and queries[0].status["message"] == "Initializing sources":
-    time.sleep(0.05)  # starting sources share a map of Spark that no lock guards
 queries.append(write(copied.option("bootstrap.servers", address), "copy"))
 told = set()
 while any(query.isActive for query in queries):
     for query in queries:
         if query.exception() is not None:
             raise query.exception()
-        if query.name not in told and query.lastProgress is not None:
-            told.add(query.name)
+        if (last := query.lastProgress) is not None and (query.name, last["batchId"]) not in told:
+            told.add((query.name, last["batchId"]))
             print(query.name, flush=True)
     time.sleep(0.1)
 for query in queries:
@@ -97,21 +95,36 @@ class Driver:
             self._said.append(line.strip())
 
     def wait_until_at_work(self):
-        until(lambda: len(self._said) == 2 or self.process.poll() is not None, "both queries work")
+        until(
+            lambda: len(set(self._said)) == 2 or self.process.poll() is not None,
+            "both queries work",
+            progress=lambda: len(self._said),
+        )
         assert self.process.poll() is None, f"the driver ended by itself:\n{self.log()}"
 
     def log(self):
         """The end of what it wrote to stderr."""
         return Path(self._log.name).read_text(errors="replace")[-3000:]
 
-    def close(self, kill):
-        if kill and self.process.poll() is None:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait(RUN_S)
+        self.process.wait()
         self._reader.join()
         self.process.stdout.close()
         self._log.close()
-        return code
+
+    def wait_until_done(self):
+        """Its exit code."""
+        until(
+            lambda: self.process.poll() is not None,
+            "the driver ends",
+            progress=lambda: len(self._said),
+        )
+        return self.process.returncode
 
 
 class Sender:
@@ -125,7 +138,9 @@ class Sender:
         self._sent = self._threads.submit(self._send)
 
     def _send(self):
-        with Producer(self._address, delivery_timeout_ms=RUN_S * 1000) as producer:
+        with Producer(
+            self._address, delivery_timeout_ms=PATIENCE_MS, max_block_ms=PATIENCE_MS
+        ) as producer:
             while not self._stop.wait(0.05):
                 fresh = [b"%09d" % (len(self.values) + n) for n in range(10)]
                 producer.send_many("source", fresh).result()
@@ -152,17 +167,15 @@ def test_whatever_is_killed_everything_is_read_and_written_once(tmp_path):
         sender = Sender(cluster.address)
         try:
             for _ in range(ROUNDS):
-                driver = Driver(cluster.address, tmp_path, "on")
-                try:
+                with Driver(cluster.address, tmp_path, "on") as driver:
                     driver.wait_until_at_work()
                     kill_a_broker(cluster, chance)
                     pause.wait(chance.random())  # wherever it is by then
                     assert driver.process.poll() is None, f"seed {SEED}:\n{driver.log()}"
-                finally:
-                    driver.close(kill=True)
         finally:
             sender.close()
-        assert Driver(cluster.address, tmp_path, "once").close(kill=False) == 0, f"seed {SEED}"
+        with Driver(cluster.address, tmp_path, "once") as driver:
+            assert driver.wait_until_done() == 0, f"seed {SEED}:\n{driver.log()}"
         check(cluster.address, tmp_path, sender.values)
 
 

@@ -14,6 +14,7 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
@@ -190,7 +191,9 @@ def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch, task
         begun(target, 0, 0, rows(0, 300), run="dead")
         ids = producers_of("sink-of-orders", 0)
         client, where = target.client(), ("orders", 0)
-        until(lambda: not states_of(client, where, ids, timeout_s=60), what="it is forgotten")
+        until(
+            lambda: not states_of(client, where, ids, timeout_s=PATIENCE_S), what="it is forgotten"
+        )
         monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
         assert target.run(0, *(rows(*task) for task in tasks), **AGAIN) == 300
         assert everything(target) == [*range(500)]
@@ -291,9 +294,9 @@ def test_a_mark_that_is_kept_anew_stays_as_old_as_it_was(target):
     """Or only the first task would know that brokers may have forgotten who wrote."""
     begun(target, 0, 0, rows(0, 10), run="dead")
     sink = f"sink-of-{target.name}"
-    before = Mark.read(target.client(), sink, timeout_s=60)
+    before = Mark.read(target.client(), sink, timeout_s=PATIENCE_S)
     target.task(writing=Writing("checkpoint", "another run", job="another run"))
-    after = Mark.read(target.client(), sink, timeout_s=60)
+    after = Mark.read(target.client(), sink, timeout_s=PATIENCE_S)
     jobs = [mark.topics[target.name].at_work for mark in (before, after)]
     assert jobs == ["dead", "another run"]
     assert after.kept_at == before.kept_at
@@ -328,8 +331,8 @@ def test_a_mark_is_kept_in_pieces_that_brokers_take(target, monkeypatch):
     monkeypatch.setattr(marks, "PARTS_AT_ONCE", 2)
     wide = Mark(3, {target.name: TopicMark("id", (4, 5, 6), (7, 8, 9), "job")})
     sink = f"wide-{target.name}"
-    wide.write(target.client(), sink, [target.name], timeout_s=60)
-    found = Mark.read(target.client(), sink, timeout_s=60)
+    wide.write(target.client(), sink, [target.name], timeout_s=PATIENCE_S)
+    found = Mark.read(target.client(), sink, timeout_s=PATIENCE_S)
     assert (found.next_batch, found.topics) == (3, wide.topics)
 
 
@@ -362,7 +365,7 @@ def test_a_sink_may_write_to_hundreds_of_topics(cluster, admin, target):
         admin.create_topic(name, partitions=1, replication_factor=1)
     chunk = pa.record_batch({"topic": names, "value": [b"%d" % n for n in range(160)]})
     target.run(0, chunk, topic="")
-    mark = Mark.read(target.client(), f"sink-of-{target.name}", timeout_s=60)
+    mark = Mark.read(target.client(), f"sink-of-{target.name}", timeout_s=PATIENCE_S)
     assert (mark.next_batch, len(mark.topics)) == (1, 160)
 
 
@@ -372,7 +375,7 @@ def test_first_tasks_of_different_topics_do_not_undo_each_others_marks(target, a
     one, two = target.task(task=0), target.task(task=1, topic=other)
     one.write(rows(0, 10))
     two.write(rows(0, 10))
-    mark = Mark.read(target.client(), f"sink-of-{target.name}", timeout_s=60)
+    mark = Mark.read(target.client(), f"sink-of-{target.name}", timeout_s=PATIENCE_S)
     assert {name: each.count for name, each in mark.topics.items()} == {target.name: 3, other: 2}
 
 

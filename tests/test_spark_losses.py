@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
@@ -28,7 +29,7 @@ from sparkling import (  # noqa: F401
     until,
     warnings_in,
 )
-from test_spark_ahead import ASK, NO_TOPICS, PATIENCE_S, Peer, broker_at, led_by
+from test_spark_ahead import ASK, NO_TOPICS, Peer, broker_at, led_by
 
 from hightide import ErrorCode, wire
 from hightide import messages as m

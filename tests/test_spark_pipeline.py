@@ -23,7 +23,8 @@ from click.testing import CliRunner
 pytest.importorskip("pyspark")
 
 from commands import COMMAND, environment, hightide
-from sparkling import DEADLINE_S, broker, logged, numbered, spark, until  # noqa: F401
+from patience import PATIENCE_S
+from sparkling import broker, logged, numbered, spark, until  # noqa: F401
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Producer
@@ -67,7 +68,7 @@ def store(broker, topic, events, partitions=1):
         for number, event in enumerate(events):
             options = {"partition": number % partitions, "timestamp": event["at"] + STORED_LATER_MS}
             sent.append(producer.send(topic, json.dumps(event).encode(), **options))
-        places = [each.result(DEADLINE_S) for each in sent]
+        places = [each.result(PATIENCE_S) for each in sent]
     return [(p.partition, p.offset, e["delay"], None) for p, e in zip(places, events, strict=True)]
 
 
@@ -126,14 +127,13 @@ class Pipeline:
     def run(self):
         """Run it once, to its end."""
         running = self.start()
-        for _ in running.queries:
-            running.wait(int(DEADLINE_S))
-        assert not running.is_active
+        until(lambda: not running.is_active, "its end", progress=running.progress)
+        running.check()
 
     def standings(self):
         """Of each query whether its last batch is finished, and whether there is more to read."""
         config = read_config(self.settings)
-        found = standings(Path(config.checkpoint), config, timeout_s=DEADLINE_S)
+        found = standings(Path(config.checkpoint), config, timeout_s=PATIENCE_S)
         return {each.query: (each.is_finished, each.lag > 0) for each in found}
 
     def read(self, name, *columns):

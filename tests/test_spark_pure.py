@@ -12,6 +12,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
@@ -302,14 +303,18 @@ def test_the_module_that_every_spark_look_up_imports_is_light():
         "import sys, pyspark_hightide as p; "
         f"print(p.DefaultSource.name(), [n for n in {heavy} if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (done.stdout.strip(), done.stderr) == ("hightide []", "")
 
 
 def test_session_is_still_a_function_when_its_module_was_imported():
     # Every call of it imports that module: the second call must find the function again.
     code = "import hightide.spark.builder; print(type(hightide.spark.session).__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (done.stdout.strip(), done.stderr) == ("function", "")
 
 
@@ -350,7 +355,7 @@ def test_the_wrapper_drops_one_flag_and_passes_everything_else(tmp_path):
 def test_the_wrapper_runs_a_java_whose_path_means_something_to_a_shell(tmp_path):
     runtime = make_runtime(tmp_path / 'a $place of "mine"' / "java-runtime")
     wrapper = java._wrapper_home(runtime) / "bin" / "java"
-    done = subprocess.run([str(wrapper), "x"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(wrapper), "x"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("x\n", "")
 
 

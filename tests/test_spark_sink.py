@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_MS, PATIENCE_S
 
 pytest.importorskip("pyspark")
 
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     IntegerType,
+    LongType,
     StringType,
     StructField,
     StructType,
@@ -79,7 +81,7 @@ class Target:
         attempt = Attempt(f"sink-of-{self.name}", task, batch)
         told = {
             "topic": self.name,
-            "timeout_s": 60,
+            "timeout_s": PATIENCE_S,
             "writing": Writing("checkpoint", "run"),
             **options,
         }
@@ -121,9 +123,9 @@ class Target:
 
     def keep(self, next_batch):
         """A mark, of the topic as it is now."""
-        now = ends_of(self.client(), [self.name], timeout_s=60)
+        now = ends_of(self.client(), [self.name], timeout_s=PATIENCE_S)
         mark = Mark(next_batch, now, Writing("checkpoint", "an earlier run"))
-        mark.write(self.client(), f"sink-of-{self.name}", [self.name], timeout_s=60)
+        mark.write(self.client(), f"sink-of-{self.name}", [self.name], timeout_s=PATIENCE_S)
 
     def stored(self):
         """The values of each partition, in order."""
@@ -135,7 +137,7 @@ class Target:
             self.cluster.bootstrap, topics=[self.name], auto_offset_reset="earliest"
         ) as consumer:
             while sum(map(len, found.values())) < sum(ends.values()):
-                for record in consumer.poll(timeout_ms=5_000):
+                for record in consumer.poll(timeout_ms=PATIENCE_MS):
                     found[record.partition].append(int(record.value))
         return found
 
@@ -151,7 +153,7 @@ def records(target):
     bootstrap, found = target.cluster.bootstrap, []
     with Consumer(bootstrap, topics=[target.name], auto_offset_reset="earliest") as consumer:
         while len(found) < sum(each.offset for each in ends.values()):
-            found += consumer.poll(timeout_ms=5_000)
+            found += consumer.poll(timeout_ms=PATIENCE_MS)
     return found
 
 
@@ -367,6 +369,7 @@ def test_a_schema_that_cannot_be_written_is_refused(schema, options, words):
         {"value": BYTES},
         {"key": TEXT, "value": TEXT, "topic": TEXT, "partition": NUMBER},
         {"value": TEXT, "headers": HEADERS, "timestamp": TimestampType()},
+        {"value": TEXT, "offset": LongType(), "timestampType": NUMBER, "leader_epoch": NUMBER},
     ],
 )
 def test_spark_s_own_columns_can_be_written(schema):

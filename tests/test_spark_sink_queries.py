@@ -7,25 +7,30 @@ tasks that are to fail, run in a process of their own.
 
 # ruff: noqa: F811 - fixtures are imported by name
 
+import os
 import random
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
+from patience import PATIENCE_MS, PATIENCE_S
 
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException, StreamingQueryException
-from sparkling import DEADLINE_S, broker, logged, numbered, spark, until  # noqa: F401
+from sparkling import broker, logged, numbered, spark, until, until_ended  # noqa: F401
 
 from hightide.blocking import Admin, Consumer
 from hightide.messages import LATEST
+from hightide.spark import started
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
 COPY = """
 import sys
-from hightide.spark import session
+from hightide.spark import session, started
 
 address, source, target, checkpoint, master, rows, mark = sys.argv[1:]
 
@@ -51,28 +56,34 @@ frame = (
 if mark:
     from pyspark.sql.functions import udf
     frame = frame.select("key", udf(fails_once, "binary")("value").alias("value"))
-query = (
+query = started(
     frame.writeStream.format("hightide")
     .option("bootstrap.servers", address)
     .option("topic", target)
     .option("checkpointLocation", checkpoint)
     .trigger(availableNow=True)
-    .start()
 )
 query.awaitTermination()
 spark.stop()
 """
 
 
+@contextmanager
 def copy(broker, source, target, checkpoint, *, rows=500, master="local[2]", mark=""):
-    """A process that copies a topic until it is copied."""
+    """A process that copies a topic until it is copied; it ends with the block, and its JVM."""
     words = [broker.address, source, target, checkpoint, master, rows, mark]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", COPY, *map(str, words)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def records_of(broker, topic):
@@ -84,7 +95,7 @@ def records_of(broker, topic):
     records = []
     with Consumer(broker.address, topics=[topic], auto_offset_reset="earliest") as consumer:
         while len(records) < ends:
-            records += consumer.poll(timeout_ms=5_000)
+            records += consumer.poll(timeout_ms=PATIENCE_MS)
     return records
 
 
@@ -97,13 +108,9 @@ def stream(spark, broker, source, target, checkpoint, **sink):
     frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
     writer = frame.select("key", "value").writeStream.format("hightide")
     writer = writer.option("bootstrap.servers", broker.address).option("topic", target)
-    query = (
-        writer.options(**sink)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(int(DEADLINE_S)), f"still running: {query.status}"
+    writer = writer.options(**sink).option("checkpointLocation", str(checkpoint))
+    query = started(writer.trigger(availableNow=True))
+    until_ended(query)
 
 
 def test_a_batch_is_stored_as_it_is(spark, broker):
@@ -192,7 +199,7 @@ def test_two_writes_of_a_function_need_ids_of_their_own(spark, broker, tmp_path)
         frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
         writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
         place = str(tmp_path / f"checkpoint-{len(ids[1])}")
-        query = writer.option("checkpointLocation", place).start()
+        query = started(writer.option("checkpointLocation", place))
         until(lambda: not query.isActive, "the query ends")
         return str(query.exception() or "")
 
@@ -227,7 +234,7 @@ def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):
         reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
         frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
         writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query = started(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
         until(lambda query=query: not query.isActive, "the query ends")
     assert failures
     assert values_of(broker, target) == numbered(0, 300)
@@ -237,7 +244,11 @@ def test_a_task_that_fails_after_it_wrote_is_repeated_without_a_double(broker, t
     source, target, mark = broker.topic(), broker.topic(2), tmp_path / "failed"
     broker.fill(source, numbered(0, 120_000), batch_size=1 << 20, linger_ms=50)
     words = {"rows": 1_000_000, "master": "local[2,3]", "mark": mark}
-    process = copy(broker, source, target, tmp_path / "checkpoint", **words)
-    until(mark.exists, "the task fails, behind the first piece that it wrote")
-    assert process.wait(DEADLINE_S * 2) == 0
+    with copy(broker, source, target, tmp_path / "checkpoint", **words) as process:
+        until(
+            lambda: mark.exists() or process.poll() is not None,
+            "the task fails, behind the first piece that it wrote",
+        )
+        assert mark.exists()
+        assert process.wait(PATIENCE_S) == 0
     assert sorted(values_of(broker, target)) == numbered(0, 120_000)

@@ -15,7 +15,6 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from sparkling import (  # noqa: F401
-    DEADLINE_S,
     Sink,
     Stream,
     broker,
@@ -26,6 +25,7 @@ from sparkling import (  # noqa: F401
     spark,
     stream,
     until,
+    until_ended,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -70,7 +70,7 @@ def test_available_now_ends_where_the_log_ended_when_it_began(broker, stream):
     query, sink = stream.hold(subscribe=topic, available_now=True, maxOffsetsPerTrigger="5")
     broker.fill(topic, numbered(10, 30))
     sink.gate.set()
-    assert query.awaitTermination(int(DEADLINE_S))
+    until_ended(query)
     assert sink.values == numbered(0, 10)
 
 

@@ -43,7 +43,7 @@ def lonely(tmp_path):
 def test_a_node_that_waits_for_a_quorum_stops_when_it_is_told_to(lonely, number):
     process, directory = lonely
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_S / 2)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert b"Traceback" not in said
     # Nothing was lost, but nothing was opened either: what is there is not vouched for.

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 import hightide
 from hightide.errors import HightideError, UsageError
@@ -33,7 +34,7 @@ async def read(c, count, **options):
     options.setdefault("auto_offset_reset", "earliest")
     found = []
     async with hightide.Consumer(c.bootstrap, topics=["t"], **options) as consumer:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async for record in consumer:
                 found.append(record.value)
                 if len(found) == count:
@@ -43,7 +44,7 @@ async def read(c, count, **options):
 async def in_sync(c, *brokers, to=None):
     bootstrap = c.bootstrap if to is None else f"127.0.0.1:{c.ports[to]}"
     async with hightide.Admin(bootstrap) as admin:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while {*(await admin.describe_topic("t")).partitions[0].isr} != {*brokers}:
                 await trio.sleep(0.02)
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.runtime.watermark import Wake, Watermark
@@ -141,7 +142,7 @@ async def test_a_wake_at_several_watermarks_is_set_by_the_first() -> None:
     assert not wake.is_set
     committed.advance(3)
     assert wake.is_set
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         await wake.wait()
     assert waiting(committed) == 0
     assert waiting(end) == 1, "forgotten later"

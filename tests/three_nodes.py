@@ -10,7 +10,8 @@ import subprocess
 import time
 from contextlib import suppress
 
-from commands import PATIENCE_S, Cluster, hightide
+from commands import Cluster, hightide
+from patience import PATIENCE_S, Patience, wait_until
 
 from hightide_cli.processes import read_plan, start_node
 
@@ -19,13 +20,9 @@ QUICK_STOP = ("--set", "shutdown.timeout.ms=1s")
 POLL_S = 0.05
 
 
-def until(true, *, what):
+def until(true, *, what, progress=lambda: None):
     """Wait for something that is true; what it was, when it is."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := true()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(POLL_S)
-    return found
+    return wait_until(true, what, progress=progress, every_s=POLL_S)
 
 
 class Nodes(Cluster):
@@ -108,12 +105,12 @@ class Nodes(Cluster):
 
     def end(self):
         """Nothing of it is left alive."""
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience("processes die")
         while (self.data / "cluster.json").exists() and (pids := self.pids()):
             for pid in pids.values():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            assert time.monotonic() < deadline, f"processes {pids} cannot be killed"
+            patience.check()
             time.sleep(POLL_S)
         for process in self.started:
             process.kill()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOPIC = "bench"
 HEARTBEAT_MS = 3_000
 GROUPS_A_CONNECTION = 50
-SETTLING_S = 60.0
+SETTLING_S = 300.0
 
 data_option = click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."

@@ -12,6 +12,7 @@ leader the others would be months ahead.
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hightide.errors import RequestTimedOut
 from hightide_cli.demo_check import Outcome, check, plot
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import SCHEMA, events, load_flights
@@ -38,7 +40,6 @@ TOPIC, RESULTS = "flights", "flights-hourly"
 BROKERS = 3
 WATERMARK_H = 24
 """No flight of the file is later than that, in the order of actual departure."""
-TIMEOUT_S = 300
 
 
 @click.command(epilog="Examples: hightide demo · hightide demo --rows 20000 --output /tmp/demo")
@@ -47,7 +48,16 @@ TIMEOUT_S = 300
 )
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
-def demo(rows: int | None, output: Path | None, master: str) -> None:
+@click.option(
+    "--patience",
+    "patience_s",
+    type=click.FloatRange(min=1),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up when nothing has moved for so long.",
+)
+def demo(rows: int | None, output: Path | None, master: str, patience_s: float) -> None:
     """Replay real flights through three brokers and the pipeline, kill a leader meanwhile, and
     check every one of them."""
     output = output or Path(tempfile.mkdtemp(prefix="hightide-demo-"))
@@ -58,10 +68,12 @@ def demo(rows: int | None, output: Path | None, master: str) -> None:
     say("reading the flights")
     table = load_flights(rows)
     outcome.counts["flights in the source file"] = table.num_rows
+    # Told to end, it ends its brokers and its JVM first, as it does at Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with OwnCluster(brokers=BROKERS) as cluster:
         say(f"{BROKERS} brokers serve on {cluster.address}")
-        _stream(cluster, table, output, master, outcome)
-        results = run(_read_results, cluster.address)
+        _stream(cluster, table, output, master, patience_s, outcome)
+        results = run(_read_results, cluster.address, patience_s)
     check(table, output, results, WATERMARK_H, outcome)
     plot(output)
     _report(output, outcome)
@@ -97,14 +109,19 @@ def pipeline_config(address: str, output: Path) -> PipelineConfig:
 
 
 def _stream(
-    cluster: OwnCluster, table: pa.Table, output: Path, master: str, outcome: Outcome
+    cluster: OwnCluster,
+    table: pa.Table,
+    output: Path,
+    master: str,
+    patience_s: float,
+    outcome: Outcome,
 ) -> None:
     """Start the pipeline, replay the flights under it, and let it end where they end."""
     from hightide.spark.pipeline import start
     from hightide_cli.pipeline import follow, open_session
 
     started = time.monotonic()
-    run(_make_topics, cluster.address)
+    run(_make_topics, cluster.address, patience_s)
     with open_session("hightide-demo", master, {}) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)
@@ -112,31 +129,40 @@ def _stream(
         started = time.monotonic()
         # Windows that are over are written with the next records, so some are kept for the end.
         most = table.num_rows * 3 // 4
-        run(_replay, cluster, table.slice(0, most), True)
+        run(_replay, cluster, table.slice(0, most), True, patience_s)
         seconds = time.monotonic() - started
-        _let_work(running)
+        _let_work(running, patience_s)
         running.stop()
         say("the pipeline was stopped; the last quarter of the flights follows")
         replaying = time.monotonic()
-        run(_replay, cluster, table.slice(most), False)
+        run(_replay, cluster, table.slice(most), False, patience_s)
         outcome.seconds["replay"] = seconds + time.monotonic() - replaying
         say("starting the pipeline once more, to end where the topic ends")
         running = start(spark, config, once=True)
-        follow(running, threading.Event(), "table", timeout_s=TIMEOUT_S)
+        follow(running, threading.Event(), "table", patience_s)
         outcome.seconds["replay and pipeline"] = time.monotonic() - started
 
 
-def _let_work(running: Running) -> None:
+def _let_work(running: Running, patience_s: float) -> None:
     """Until each query has done a batch: stopping is shown on a pipeline that is at work."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(running.progress()) < len(running.queries) and time.monotonic() < deadline:
+    at_work, moved_at = running.progress(), time.monotonic()
+    while len(at_work) < len(running.queries):
         running.wait(1)
+        before, at_work = at_work, running.progress()
+        if at_work != before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > patience_s:
+            raise _nothing_moved("the pipeline", patience_s)
 
 
-async def _make_topics(address: str) -> None:
+def _nothing_moved(what: str, patience_s: float) -> RequestTimedOut:
+    return RequestTimedOut(f"{what} has not moved for {patience_s:g} s, which --patience says")
+
+
+async def _make_topics(address: str, patience_s: float) -> None:
     from hightide import Admin
 
-    async with Admin(address) as admin:
+    async with Admin(address, timeout_ms=patience_s * 1000) as admin:
         for topic in (TOPIC, RESULTS):
             # The events are of 2013: by age they would be deleted at once.
             await admin.create_topic(
@@ -147,7 +173,7 @@ async def _make_topics(address: str) -> None:
             )
 
 
-async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool) -> None:
+async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool, patience_s: float) -> None:
     """Every flight as a record, keyed by carrier, with the event time as timestamp; if
     wanted the leader is killed in the middle of it, and brought back."""
     import trio
@@ -161,23 +187,29 @@ async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool) -> None:
         task = progress.add_task("replaying flights", total=table.num_rows)
         async with (
             trio.open_nursery() as nursery,
-            Producer(cluster.address, batch_size=128 << 10, compression="lz4") as producer,
+            Producer(
+                cluster.address,
+                batch_size=128 << 10,
+                compression="lz4",
+                max_block_ms=patience_s * 1000,
+                delivery_timeout_ms=patience_s * 1000,
+            ) as producer,
         ):
             for number, (key, value, event_ms) in enumerate(events(table), 1):
                 await producer.send(TOPIC, value, key=key, timestamp=event_ms)
                 if kill and number == table.num_rows // 2:
-                    nursery.start_soon(_kill_a_leader, cluster)
+                    nursery.start_soon(_kill_a_leader, cluster, patience_s)
                 if number % 1000 == 0:
                     progress.update(task, completed=number)
         progress.update(task, completed=table.num_rows)
 
 
-async def _kill_a_leader(cluster: OwnCluster) -> None:
+async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
     import trio
 
     from hightide import Admin
 
-    async with Admin(cluster.address) as admin:
+    async with Admin(cluster.address, timeout_ms=patience_s * 1000) as admin:
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
     await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
     say(f"killed broker {leader}, the leader")
@@ -185,20 +217,20 @@ async def _kill_a_leader(cluster: OwnCluster) -> None:
     say(f"broker {leader} is back")
 
 
-async def _read_results(address: str) -> list[bytes]:
+async def _read_results(address: str, patience_s: float) -> list[bytes]:
     """Every value of the results topic."""
-    import trio
-
     from hightide import Admin, Consumer
     from hightide.messages import LATEST
 
-    async with Admin(address) as admin:
+    async with Admin(address, timeout_ms=patience_s * 1000) as admin:
         end = (await admin.offsets([(RESULTS, 0)], LATEST))[RESULTS, 0].offset
     found: list[bytes] = []
-    with trio.fail_after(TIMEOUT_S):
-        async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
-            while len(found) < end:
-                found += [record.value or b"" for record in await consumer.poll(timeout_ms=1000)]
+    async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
+        while len(found) < end:
+            records = await consumer.poll(timeout_ms=round(patience_s * 1000))
+            if not records:
+                raise _nothing_moved("the results topic", patience_s)
+            found += [record.value or b"" for record in records]
     return found
 
 

@@ -23,7 +23,7 @@ from hightide_cli.own_cluster import OwnCluster
 TOPIC = "failover"
 STEADY_S = 1.0
 """How long everything works between two kills."""
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @click.command(epilog="Examples: hightide bench failover · hightide bench failover --clean")

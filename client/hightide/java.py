@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
+ANSWER_S = 600.0
+"""How long a Java may take to say its version: a machine that is busy is only slow."""
 _DROPPED = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """#!/bin/sh
 # Runs the packaged Java without a module that it does not have and Spark does not need.
@@ -69,7 +71,7 @@ def _version_of(binary: Path) -> int | None:
     """The major version a java binary reports; None if it does not run."""
     try:
         output = subprocess.run(
-            [str(binary), "-version"], capture_output=True, text=True, timeout=30, check=True
+            [str(binary), "-version"], capture_output=True, text=True, timeout=ANSWER_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["HightideDataSource", "session"]
+__all__ = ["HightideDataSource", "session", "started"]
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, "
@@ -86,3 +88,11 @@ def session(
     from hightide.spark.builder import make_session
 
     return make_session(app_name, master, conf or {})
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query as `writer.start()` does, and wait until its sources are up. On a busy machine
+    they may need longer than Spark waits, which no setting changes; then it is started again."""
+    from hightide.spark import starts
+
+    return starts.started(writer)

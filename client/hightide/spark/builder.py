@@ -2,7 +2,8 @@
 
 What each setting buys was measured on small micro-batches: Unix sockets between the JVM and Python
 spare a 40 ms stall a task; the file-system checkpoint manager spares some twenty forked processes a
-batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the heap.
+batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the heap. `PATIENCE` is
+for machines that are busy: what is only slow is waited for.
 """
 
 from __future__ import annotations
@@ -17,13 +18,31 @@ from typing import TYPE_CHECKING, Any
 
 from hightide.java import Java, find_java
 from hightide.spark import HightideDataSource
+from hightide.spark.workers import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STREAMING = "spark.sql.streaming"
 _EXECUTION = "org.apache.spark.sql.execution.streaming"
+PATIENCE = {
+    # How long Python and the JVM wait for each other at a socket; then it is gone. Default 15 s.
+    "spark.python.authenticate.socketTimeout": "900s",
+    # Heartbeats, and whoever asks over the network: an executor that is only slow is not given up.
+    # One that died is missed at once, by its connection. Default 120 s.
+    "spark.network.timeout": "900s",
+    # How long the driver's files may take to be fetched by an executor. Default 60 s.
+    "spark.files.fetchTimeout": "900s",
+    # How long the small side of a join may take. Default 300 s.
+    "spark.sql.broadcastTimeout": "3600",
+    # How long a standalone worker may be silent, where this session is its master too
+    # (`local-cluster`). Default 60 s.
+    "spark.worker.timeout": "900",
+}
+"""Where Spark would end what a busy machine is only late with; `started` does what no setting
+can."""
 SETTINGS = {
+    **PATIENCE,
     "spark.python.unix.domain.socket.enabled": "true",
     f"{_STREAMING}.checkpointFileManagerClass": (
         f"{_EXECUTION}.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -46,12 +65,16 @@ def prepare_environment(master: str) -> Java:
     path unless PYSPARK_PYTHON says another; raises `NoJava`."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    python = worker_python()
     if is_local(master):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = python
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # The script for this machine is not on the others.
+        if os.environ.get("PYSPARK_PYTHON", python) == python:
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     return java
 
 

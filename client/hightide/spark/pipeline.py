@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from hightide.spark.pipeline_config import (
     check_same,
     remember,
 )
+from hightide.spark.starts import TOO_LATE, came_too_late, started
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _EVENT_TIME = "_event_time"
-PLANNING_S = 60.0
-"""How long a query's source may take to come up before the next query starts."""
 
 
 class PipelineFailed(HightideError):
@@ -69,7 +67,8 @@ class Running:
         """Raise `PipelineFailed` if one of them failed."""
         for name, query in self.queries.items():
             if (error := query.exception()) is not None:
-                raise PipelineFailed(f"query {name}: {_reason(str(error))}")
+                reason = TOO_LATE if came_too_late(query) else _reason(str(error))
+                raise PipelineFailed(f"query {name}: {reason}")
 
     def wait(self, seconds: int) -> None:
         """Wait so many seconds, or until one has ended; raises `PipelineFailed`."""
@@ -122,8 +121,7 @@ def start(spark: SparkSession, config: PipelineConfig, *, once: bool = False) ->
         for name, writer in _writers(spark, config).items():
             writer = writer.queryName(config.query_name(name)).trigger(**trigger)
             writer = writer.option("checkpointLocation", f"{config.checkpoint}/{name}")
-            running.queries[name] = query = writer.start()
-            _wait_until_planned(query)
+            running.queries[name] = started(writer)
         undo.pop_all()
     remember(config)
     return running
@@ -143,15 +141,6 @@ def _writers(spark: SparkSession, config: PipelineConfig) -> dict[str, DataStrea
         frame = windows(rows(spark, config, RESULTS), config, aggregate)
         found[RESULTS] = _to_topic(results(frame, aggregate), config.bootstrap, aggregate.topic)
     return found
-
-
-def _wait_until_planned(query: StreamingQuery) -> None:
-    """One after the other: starting sources share a map in Spark's JVM that no lock guards."""
-    deadline = time.monotonic() + PLANNING_S
-    while query.isActive and time.monotonic() < deadline:
-        if query.status["message"] != "Initializing sources":
-            return
-        time.sleep(0.02)
 
 
 @contextmanager

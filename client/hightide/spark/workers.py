@@ -1,0 +1,52 @@
+"""The Python that Spark starts its own processes with, on this machine.
+
+Spark puts its Python, as a zip, before the one that is installed, and Python compiles what is in a
+zip anew at each start: that is most of the time which such a process takes until it is there. For
+a streaming source that time is limited to 10 s, see `starts`. So a script leaves out the zip where
+the same is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from pathlib import Path
+
+_SCRIPT = """#!/bin/sh
+# Python without Spark's zip on its path: the same is installed, and compiled.
+left=
+set -f
+IFS=:
+for part in $PYTHONPATH; do
+  [ "$part" -ef {zip} ] || left=$left${{left:+:}}$part
+done
+export PYTHONPATH="$left"
+exec {python} "$@"
+"""
+
+
+def worker_python() -> str:
+    """This Python, or a script that starts it without Spark's zip; made once."""
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    zipped = installed / "python" / "lib" / "pyspark.zip"
+    # Under `spark-submit` the JVM was started by somebody else.
+    if "PYSPARK_GATEWAY_PORT" in os.environ or not zipped.exists():
+        return sys.executable
+    text = _SCRIPT.format(zip=shlex.quote(str(zipped)), python=shlex.quote(sys.executable))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    script = cache / "hightide" / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        if not script.exists():
+            script.parent.mkdir(parents=True, exist_ok=True)
+            # Made aside and renamed: two first starts may do this at once.
+            fresh = script.with_name(f"{script.name}.{os.getpid()}")
+            fresh.write_text(text)
+            fresh.chmod(0o755)
+            fresh.replace(script)
+    except OSError:
+        return sys.executable
+    return str(script)

@@ -1,0 +1,57 @@
+"""How long the tests wait for what must come: for ever, as long as anything moves.
+
+No test lives here. A slow machine is only slow, so nothing that must come has a deadline of its
+own. `PATIENCE_S` bounds a hang: so long nothing has moved, and then it is said what was waited for.
+Where more can be seen of the way than its end, `progress` tells it, and the time starts anew.
+"""
+
+import time
+
+import trio
+
+PATIENCE_S = 900.0
+PATIENCE_MS = round(PATIENCE_S * 1000)
+POLL_S = 0.02
+
+
+class Patience:
+    """Ends when nothing has moved for `PATIENCE_S`."""
+
+    def __init__(self, what, progress=lambda: None):
+        self._what = what
+        self._progress = progress
+        self._last = progress()
+        self._since = time.monotonic()
+
+    def check(self):
+        """Fails with what is waited for, if its time is over."""
+        if (now := self._progress()) != self._last:
+            self._last, self._since = now, time.monotonic()
+        waited_s = time.monotonic() - self._since
+        assert waited_s < PATIENCE_S, f"nothing moved for {PATIENCE_S:g} s: {self._what}"
+
+
+def wait_until(true, what, *, progress=lambda: None, every_s=POLL_S):
+    """Wait for something that is true; what it was, when it is."""
+    patience = Patience(what, progress)
+    while not (found := true()):
+        patience.check()
+        time.sleep(every_s)
+    return found
+
+
+async def wait_until_true(true, what, *, progress=lambda: None, every_s=POLL_S):
+    """The same in trio, on real time."""
+    patience = Patience(what, progress)
+    while not (found := true()):
+        patience.check()
+        await trio.sleep(every_s)
+    return found
+
+
+def size_of(path):
+    """How much was written to a file: a log that grows is progress."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1

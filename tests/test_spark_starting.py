@@ -1,0 +1,122 @@
+"""What starts slowly on a busy machine: a source that comes up too late for Spark is started again,
+and nothing else is; and its Python does not compile all of Spark's first.
+
+Method: writers and queries that the test plays; what Spark says of a source that took more than its
+10 seconds is what it said on such a machine. The script that starts Python is run.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from patience import PATIENCE_S
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from hightide.spark import started
+from hightide.spark.pipeline import PipelineFailed, Running
+from hightide.spark.starts import STARTS_MAX
+from hightide.spark.workers import worker_python
+
+TOO_LATE = "[STREAM_FAILED] … Python worker failed to connect back."
+LOST = "hightide.spark.offsets.DataLoss: t-0 begins at 5"
+
+
+class Query:
+    """A query that initializes for some looks at it, and then works or has failed."""
+
+    def __init__(self, error):
+        self._error, self._looks = error, 3
+
+    @property
+    def status(self):
+        self._looks -= 1
+        return {"message": "Initializing sources" if self._looks > 0 else "Waiting"}
+
+    @property
+    def isActive(self):
+        return self._looks > 0 or self._error is None
+
+    def exception(self):
+        assert self._looks == 0, "asked before its sources were up"
+        return self._error and RuntimeError(self._error)
+
+
+def writer(*errors):
+    """A writer whose queries end in these ways, one after the other."""
+    queries = []
+
+    def start():
+        queries.append(Query(errors[min(len(queries), len(errors) - 1)]))
+        return queries[-1]
+
+    return SimpleNamespace(start=start, queries=queries)
+
+
+@pytest.mark.parametrize("error", [None, LOST])
+def test_what_comes_up_in_time_or_fails_otherwise_is_started_once(error):
+    played = writer(error)
+    assert started(played) is played.queries[0]
+    assert len(played.queries) == 1
+
+
+def test_what_comes_up_too_late_is_started_until_it_does_not():
+    played = writer(TOO_LATE, TOO_LATE, None)
+    assert started(played) is played.queries[2]
+    assert len(played.queries) == 3
+
+
+def test_what_never_comes_up_is_given_back_with_its_error_and_the_pipeline_says_what_to_do():
+    played = writer(TOO_LATE)
+    query = started(played)
+    assert len(played.queries) == STARTS_MAX
+    with pytest.raises(PipelineFailed, match=r"Spark has no setting .* \(--master local\[1\]\)"):
+        Running({"rows": query}).check()
+
+
+# -- its Python ------------------------------------------------------------------------------------
+
+INSTALLED = Path(pyspark.__file__).parent
+ZIP = INSTALLED / "python" / "lib" / "pyspark.zip"
+TELL = "import os, sys, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__, *sys.argv[1:])"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def told(python, *path):
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, path))}
+    command = [python, "-c", TELL, "*", "a b"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_worker_takes_what_is_installed_and_not_what_has_to_be_compiled(cache, tmp_path):
+    mine, link = tmp_path / "my * code", tmp_path / "link.zip"
+    mine.mkdir()
+    link.symlink_to(ZIP)
+    assert f" {ZIP}/pyspark/" in told(sys.executable, ZIP), "as Spark itself would have it"
+    found = told(worker_python(), ZIP, mine, link, cache)
+    assert found == f"{mine}:{cache} {pyspark.__file__} * a b"
+    assert told(worker_python(), ZIP) == f"{pyspark.__file__} * a b"
+    assert len([*(cache / "hightide").iterdir()]) == 1, "made once"
+
+
+def test_where_the_script_cannot_be_or_the_jvm_is_not_ours_this_python_is_taken(cache, monkeypatch):
+    cache.write_text("no directory")
+    assert worker_python() == sys.executable
+    cache.unlink()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert worker_python() == sys.executable
+    assert not cache.exists()
