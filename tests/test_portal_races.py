@@ -139,7 +139,7 @@ def test_records_that_were_accepted_while_the_block_ended_are_told_of(node):
 
     error = within_patience(use)
     assert gone.wait(HANGS_S)
-    lost = [delivery for delivery in accepted if delivery._error is not None]
+    lost = [each for each in accepted if each._error or each._inner._batch.error]
     assert len(node.values()) >= len(accepted) - len(lost)
     assert isinstance(error, ClosedError) == bool(lost)
 

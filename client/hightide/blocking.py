@@ -96,6 +96,11 @@ class Delivery:
         if self._moved is not None:
             self._moved.set()
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether the async producer has not been given the record yet."""
+        return self._inner is None and self._error is None
+
     def _give_up(self, unseen: Unseen) -> None:
         """The producer ended before this was its turn."""
         self._error = closed("producer")
@@ -133,7 +138,8 @@ class Producer(Blocking):
         self._queue: deque[_Queued | trio.Event] = deque()
         """Records, and places that somebody waits to be passed."""
         self._room = Places(_QUEUED_RECORDS_MAX)
-        self._at_pump: _Queued | None = None
+        self._at_pump: list[_Queued] = []
+        """The record that is on its way, and those that a pump was cancelled with."""
         self._unseen = Unseen()
         self._pumping = False
 
@@ -165,6 +171,8 @@ class Producer(Blocking):
         self._queue.append((delivery, send))
         if not self._pumping:
             opened.soon(self._see_to_pump)
+        if not opened.is_at_work and delivery.is_queued:
+            raise closed("producer")  # whoever closed it may not have seen this any more
         return delivery
 
     def send_many(
@@ -204,10 +212,10 @@ class Producer(Blocking):
                 if isinstance(item, trio.Event):
                     item.set()
                 else:
-                    self._at_pump = item
+                    self._at_pump.append(item)
                     self._room.leave()
                     await item[0]._move(item[1], self._unseen)
-                    self._at_pump = None
+                    self._at_pump.remove(item)
         finally:
             self._pumping = False
         if self._queue:  # whoever queued it had seen this at work
@@ -228,14 +236,22 @@ class Producer(Blocking):
             if is_at_work and (kind is None or issubclass(kind, Exception)):
                 self.flush()
         finally:
-            super().__exit__(kind, error, traceback)
-            for item in (self._at_pump, *self._queue):  # other threads went on sending
-                if isinstance(item, tuple):
-                    item[0]._give_up(self._unseen)
-            self._at_pump = None
-            self._queue.clear()
+            try:
+                super().__exit__(kind, error, traceback)
+            finally:
+                self._give_up_queued()
         if kind is None and self._unseen.error is not None:
             raise self._unseen.error
+
+    def _give_up_queued(self) -> None:
+        """Other threads went on sending while it was closed."""
+        for delivery, _ in self._at_pump:
+            delivery._give_up(self._unseen)
+        self._at_pump.clear()
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, tuple):
+                item[0]._give_up(self._unseen)
 
 
 class Consumer(Blocking):
