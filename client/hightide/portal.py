@@ -157,6 +157,8 @@ class Call(Generic[T]):
         self.is_awaited = is_awaited
         self.is_over = self.is_left = False
         self.ended = trio.Event()
+        self.owner = (threading.get_ident(), _thread.jobs) if is_awaited else None
+        """The thread that waits, and in how many jobs it is."""
         self._portal = portal
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._result: Any = None
@@ -329,8 +331,10 @@ class Opened:
 
     async def _until_all_left_have_ended(self, call: Call[Any]) -> None:
         # A thread that was interrupted twice went away from a call, and comes with another one.
-        for other in [*self._calls]:
-            if other.is_left and other is not call:
+        for other in self._calls[: self._calls.index(call)]:
+            is_left = other.is_left or (other.owner is not None and other.owner == call.owner)
+            if is_left and other not in self._closing:
+                other.scope.cancel()
                 await other.ended.wait()
 
     async def in_callers_thread(self, function: Callable[..., T], *args: Any) -> T:
