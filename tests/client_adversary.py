@@ -63,6 +63,7 @@ def play(address, first, last, only):
         with watched():
             try:
                 each.kind(each)
+                each.let_go()
                 gc.collect()
                 each.until(lambda: not left_open(), "the end of clients that nobody holds")
             except SystemExit:

@@ -114,6 +114,7 @@ async def _cancelled_loops(each):
             async with Consumer(each.address, enable_auto_commit=auto, **options) as consumer:
                 if aimed == "enter":
                     each.steps.rest()
+                reading.begins(lambda known=consumer: known.generation)
                 over = plainly if aimed == "whole" else each.steps.over
                 for _ in range(chance.randint(0, 20)):
                     await consumer_call(each, over, consumer, reading)

@@ -129,6 +129,7 @@ def loops(each):
         if strike.struck:
             consumer.close()
             continue
+        reading.begins(lambda known=consumer._async: known.generation)
         for _ in range(chance.randint(0, 12)):
             consumer_call(each, strike, consumer, reading)
         opened = consumer._opened()

@@ -24,7 +24,7 @@ import trio
 
 import hightide
 from hightide import messages as m
-from hightide.errors import ApiError, ErrorCode
+from hightide.errors import ApiError, ClosedError, ErrorCode
 from hightide.spark.client import BlockingClient
 
 HANGS_S = float(os.environ.get("HIGHTIDE_HANGS_S", "240"))
@@ -95,17 +95,35 @@ class Reading:
         """The same before what was handed out last."""
         self.may = {number: {0} for number in self.next}
         """What may be committed now."""
+        self.generation = lambda: -1
+        """Of the consumer that reads now."""
+        self._joined = {}
+        """In which generation it began to read a partition."""
+
+    def begins(self, generation):
+        """Another consumer reads on; it says in which generation it is."""
+        self.generation, self._joined = generation, {}
 
     def got(self, records):
         """A call handed these out; none is missing, none came twice."""
-        self._is_working = bool(records)
         self.work = dict(self.next)
         for record in records:
-            number = record.partition
-            wanted = self.next[number]
-            assert record.offset == wanted, f"partition {number}: {record.offset} after {wanted}"
-            assert record.value == number_value(number, wanted), f"{record} is another record"
-            self.next[number] += 1
+            number, offset = record.partition, record.offset
+            if number not in self._joined:
+                self._joined[number] = self.generation()
+            if offset != self.next[number]:
+                self._goes_back(number, offset)
+            assert record.value == number_value(number, offset), f"{record} is another record"
+            self.next[number] = offset + 1
+
+    def _goes_back(self, number, offset):
+        """After a rebalance a member goes on at what is committed. That happens if one before it
+        was cancelled, and its goodbye took too long on a machine that is busy."""
+        wanted, generation = self.next[number], self.generation()
+        is_told = generation != self._joined[number] and offset in self.may[number]
+        assert is_told, f"partition {number}: {offset} after {wanted}, generation {generation}"
+        self._each.tally["read again after a rebalance"] += 1
+        self.work[number], self._joined[number] = offset, generation
 
     def rows(self, rows):
         """The same for Arrow."""
@@ -177,6 +195,11 @@ class Round:
         """A new book of records."""
         self.books.append(Sent(f"{self.seed}-{self.kind.__name__}/{name}"))
         return self.books[-1]
+
+    def let_go(self):
+        """Nobody holds a client any more: a delivery knows its producer."""
+        for row in (row for book in self.books for row in book.rows):
+            row.delivery = None
 
     def ends(self):
         """Where the partitions of `t` end now, as a client on plain sockets is told."""
@@ -256,11 +279,14 @@ class Interrupts:
         value = None
         try:
             value = self._under_fire(work, *args, **options)
-        except (KeyboardInterrupt, RuntimeError) as error:
+        except (KeyboardInterrupt, RuntimeError, ClosedError) as error:
             self._strikes = 0
-            # `threading` of Python raises the latter if it is interrupted at a lock of its own.
-            found = error if isinstance(error, KeyboardInterrupt) else error.__context__
-            if not isinstance(found, KeyboardInterrupt):
+            # `threading` of Python raises RuntimeError if it is interrupted at a lock of its own;
+            # a close that was interrupted may have to tell of records.
+            found = error
+            while found is not None and not isinstance(found, KeyboardInterrupt):
+                found = found.__context__
+            if found is None:
                 raise
             self.struck = Struck(found)
             self._tally[f"interrupted {self.struck.where or 'outside'}"] += 1
@@ -285,21 +311,29 @@ class Interrupts:
         return value
 
     def _on_signal(self, number, frame):
-        if self._strikes:
+        if self._strikes and not is_finalizer(frame):
             self._strikes -= 1
             raise KeyboardInterrupt
 
     def _on_point(self, frame, event, argument):
         # Where Python itself looks for signals: a call begins, or has come back from C. At other
         # places, as before a `with` is left, no signal is ever handled.
-        is_point = event in ("call", "c_return") and frame.f_code.co_filename in AIMED_AT
-        if is_point and self._strikes:
+        is_point = event == "call" or (event == "c_return" and argument.__name__ != "__exit__")
+        is_theirs = frame.f_code.co_filename in AIMED_AT
+        if self._strikes and is_point and is_theirs and not is_finalizer(frame):
             self._points -= 1
             if self._points <= 0:
                 self._strikes -= 1
                 if self._strikes:  # Python drops this hook now: the second one comes by time
                     signal.setitimer(signal.ITIMER_REAL, 10 ** self._chance.uniform(-5, -3))
                 raise KeyboardInterrupt
+
+
+def is_finalizer(frame):
+    """Whether a `__del__` runs: what is raised there nobody hears of. trio spares it, too."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 class Steps(trio.abc.Instrument):
