@@ -481,10 +481,12 @@ async def on_tcp(broker: FakeBroker) -> AsyncIterator[TcpNetwork]:
         while True:
             nursery.start_soon(broker.serve, await listener.accept())
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(accept, nursery)
-        try:
-            yield TcpNetwork()
-        finally:
-            nursery.cancel_scope.cancel()
-    await listener.aclose()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, nursery)
+            try:
+                yield TcpNetwork()
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        await listener.aclose()

@@ -7,6 +7,8 @@ answers is the subject.
 
 import random
 import struct
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -21,7 +23,9 @@ from fake_broker import (
     MemoryStream,
     Trick,
     in_memory,
+    on_tcp,
 )
+from patience import PATIENCE_S
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut, wire
@@ -156,6 +160,58 @@ async def test_requests_leave_in_the_order_of_the_calls_each_in_one_piece(autoju
         asked += wire.decode_body(envelope.body, m.MetadataRequest).topics
         del data[: 4 + length]
     assert asked == [str(number) for number in range(20)]
+
+
+class CancelAt(trio.abc.Instrument):
+    """Cancels a scope before a task's step, counted from now."""
+
+    def __init__(self, scope, step):
+        self.scope, self.left, self.task = scope, step, trio.lowlevel.current_task()
+
+    def before_task_step(self, task):
+        if task is self.task:
+            if self.left == 0:
+                self.scope.cancel()
+            self.left -= 1
+
+
+@pytest.mark.parametrize("step", range(4))
+async def test_a_call_that_is_cancelled_before_a_byte_was_sent_breaks_nobody_elses(step):
+    parked = m.FetchRequest(
+        max_wait_ms=100, partitions=[m.FetchPartition(topic="t", partition=0, fetch_offset=0)]
+    )
+    broker = FakeBroker({"t": 1})
+    async with (
+        on_tcp(broker) as network,
+        open_connection(network, broker.host, broker.port) as connection,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(connection.call, parked)
+        await wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            strike = CancelAt(scope, step)
+            trio.lowlevel.add_instrument(strike)
+            await connection.call(m.MetadataRequest())
+        trio.lowlevel.remove_instrument(strike)
+        assert connection.is_open
+        await connection.call(m.MetadataRequest())
+    assert "waiting=0" in repr(connection)
+
+
+class Stuck(MemoryStream):
+    """Nothing goes out of it."""
+
+    async def send_all(self, buffers):
+        await trio.sleep_forever()
+
+
+async def test_half_a_request_ends_the_connection_and_others_are_told_why(autojump_clock):
+    connection = Connection(Stuck(memory_stream_pair()[0]), address="b:1", client="c")
+    with trio.move_on_after(1):
+        await connection.call(m.MetadataRequest())
+    assert repr(connection) == "<Connection b:1 broken waiting=0>"
+    with pytest.raises(BrokerUnreachable, match="cancelled while its request was being sent"):
+        await connection.call(m.MetadataRequest())
 
 
 # --- bootstrap and metadata ---------------------------------------------------------------------
@@ -336,6 +392,41 @@ async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
 
     with pytest.raises(KeyError, match="mine"):
         await fail()
+
+
+INTERRUPTED = """
+import signal, sys, trio
+from hightide.background import open_background
+
+
+class Strike(trio.abc.Instrument):
+    def __init__(self, step):
+        self.left = step
+
+    def before_task_step(self, task):
+        self.left -= task.name.endswith("main")
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+async def main():
+    async with open_background():
+        await trio.lowlevel.checkpoint()
+
+
+struck = 0
+for step in range(1, 9):
+    try:
+        trio.run(main, instruments=[Strike(step)])
+    except KeyboardInterrupt:
+        struck += 1
+sys.exit(struck < 3)
+"""
+
+
+def test_an_interruption_anywhere_ends_a_background():
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 0
 
 
 class StepCounter(trio.abc.Instrument):

@@ -335,6 +335,19 @@ async def test_an_answer_to_a_fetch_from_before_a_seek_is_dropped(autojump_clock
     assert [record.offset for record in records] == list(range(3, 21))
 
 
+async def test_a_cancelled_look_up_does_not_keep_anybody_from_reading_on(autojump_clock):
+    broker = filled(batches=1)
+    async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+        await read(consumer, 10)
+        broker.will(m.ListOffsetsRequest, IGNORE)
+        with trio.move_on_after(1):
+            await consumer.offsets(m.LATEST)
+        await trio.sleep(2)  # the fetch that was parked meanwhile has been answered
+        broker.append(batch(b"end"))
+        with trio.fail_after(5):
+            assert values_of(await read(consumer, 1)) == [b"end"]
+
+
 # --- idle hours ---------------------------------------------------------------------------------
 
 

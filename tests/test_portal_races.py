@@ -237,3 +237,33 @@ def test_a_client_whose_end_was_left_ends(node, monkeypatch):
     with producer:
         producer.send("t", b"once more", partition=0).result()
     assert node.values() == [b"once more"]
+
+
+def test_a_close_that_was_left_in_the_middle_is_made_good_by_the_next(node, monkeypatch):
+    consumer = consumer_of(node).open()
+    ended = []
+
+    def poll() -> None:
+        try:
+            ended.append(consumer.poll(timeout_ms=3_600_000))
+        except ClosedError as error:
+            ended.append(error)
+
+    def use() -> None:
+        waiter = threading.Thread(target=poll)
+        waiter.start()
+        with monkeypatch.context() as patch:
+            patch.setattr(portal.Opened, "close", interrupt)
+            patch.setattr(portal.Opened, "abandon", interrupt)
+            with pytest.raises(Interrupted):
+                consumer.close()
+        consumer.close()
+        waiter.join()
+
+    assert within_patience(use) is None
+    assert isinstance(ended[0], ClosedError)
+
+
+def interrupt(*_: object) -> None:
+    """Strikes instead of what was called."""
+    raise Interrupted

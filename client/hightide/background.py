@@ -23,24 +23,30 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
     failure: BaseException | None = None
     opened: list[trio.Nursery] = []
     is_open = trio.Event()
+    life = trio.CancelScope(shield=True)
 
     async def keep_open() -> None:
-        with trio.CancelScope(shield=True):
+        with life:
             async with trio.open_nursery() as nursery:
                 opened.append(nursery)
                 is_open.set()
                 await trio.sleep_forever()
 
-    async with trio.open_nursery() as around:
-        around.start_soon(keep_open)
-        with trio.CancelScope(shield=True):
-            await is_open.wait()
-        try:
-            yield opened[0]
-        except (Exception, KeyboardInterrupt) as error:
-            failure = error
-        finally:
-            opened[0].cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as around:
+            around.start_soon(keep_open)
+            try:
+                with trio.CancelScope(shield=True):
+                    await is_open.wait()
+                yield opened[0]
+            except (Exception, KeyboardInterrupt) as error:
+                failure = error
+            finally:
+                life.cancel()
+    except BaseExceptionGroup as group:
+        if group.split(KeyboardInterrupt)[1] is not None:
+            raise
+        raise KeyboardInterrupt from failure  # it struck while the nursery was left
     if failure is not None:
         raise failure
 

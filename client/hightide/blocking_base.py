@@ -40,13 +40,13 @@ class Blocking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        opened = self._open
-        if opened is not None:
-            try:
-                opened.close(kind)
-            finally:
-                self._open = None
-                opened.abandon()
+        try:
+            if self._open is not None:
+                self._open.close(kind)
+        finally:
+            self._open = None
+            if self._life is not None:
+                self._life.abandon()  # whoever opened or closed it may have been interrupted
 
     def __del__(self, _is_too_late: Callable[[], bool] = sys.is_finalizing) -> None:
         if _is_too_late():

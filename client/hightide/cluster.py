@@ -91,6 +91,8 @@ class Cluster:
         self._unhelpful: tuple[str, int] | None = None
         """The last one that could not do what it was asked for."""
         self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
+        self.on_lost_leader: Callable[[], None] = lambda: None
+        """Called when one was lost: whoever sleeps because it was there looks for the next."""
         self._newest: dict[tuple[str, int], tuple[str, int]] = {}
         """The id of the topic, and the newest epoch of its leaders that anybody has told: a broker
         that is cut off tells of older ones, and takes itself for a leader (KIP-320)."""
@@ -150,6 +152,7 @@ class Cluster:
             )
         else:
             del self._leaders[(topic, partition)]
+        self.on_lost_leader()
 
     async def refresh(
         self, topics: Iterable[str] | None = None, *, auto_create: bool = False

@@ -189,17 +189,22 @@ class Connection:
         buffers = wire.encode_request(
             request, request_id=self._next_id, client=self._client, attachments=attachments
         )
-        self._waiting[self._next_id] = answer
-        await self._send(buffers, timeout_s)
+        self._waiting[answer.id] = answer
+        try:
+            await self._send(buffers, timeout_s)
+        except BaseException:
+            self.forget(answer.id)
+            raise
         return answer
 
     async def _send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
         async with self._sending:
             if self._broken is not None:
                 raise self._broken
-            whole = False
+            await trio.lowlevel.checkpoint_if_cancelled()  # nothing was sent so far
+            whole, limit = False, trio.CancelScope(deadline=trio.current_time() + timeout_s)
             try:
-                with trio.move_on_after(timeout_s):
+                with limit:
                     await self._stream.send_all(buffers)
                     whole = True
             except _TRANSPORT_ERRORS as error:
@@ -207,7 +212,10 @@ class Connection:
             finally:
                 # Half a frame cannot be taken back: the stream is of no use after a cancelled send.
                 if not whole and self._broken is None:
-                    self._break(self._unreachable(f"sending took more than {timeout_s:g} s"))
+                    why = "a call was cancelled while its request was being sent"
+                    if limit.cancelled_caught:
+                        why = f"sending took more than {timeout_s:g} s"
+                    self._break(self._unreachable(why))
             if self._broken is not None:
                 raise self._broken
 

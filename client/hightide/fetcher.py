@@ -87,6 +87,7 @@ class Fetcher:
         self._on_retry = on_retry
         self._tasks: dict[_Source, None] = {}
         self._wake = Nudge()
+        cluster.on_lost_leader = self._wake.set
         self._data = trio.Event()
         self._failure: Exception | None = None
         self._failing: Assignment | None = None
