@@ -33,7 +33,7 @@ from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.handlers import RecordHandlers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.simulation.disk import SimDisk
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from hightide import messages as m
-from hightide_broker.core.changes import Voter
 from hightide_broker.core.quorum import Quorum
 from hightide_broker.core.ready import Ballot, SnapshotId
-from hightide_broker.core.roles import Role
+from hightide_broker.core.roles import Role, Voter
 
 NEVER_VOTED = Ballot()
 

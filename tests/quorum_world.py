@@ -17,10 +17,9 @@ from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
 from hightide_broker.core import ready as r
-from hightide_broker.core.changes import Voter
 from hightide_broker.core.quorum import Quorum
 from hightide_broker.core.ready import Answered, LogSynced, Ready, Requested, SnapshotId
-from hightide_broker.core.roles import QuorumConfig, Role
+from hightide_broker.core.roles import QuorumConfig, Role, Voter
 
 TIMEOUT_S = 5.0
 """How long a node waits for an answer."""

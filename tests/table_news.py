@@ -21,7 +21,7 @@ from hightide_broker.core.partitions import Partitions
 from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.following import Following, owes_sync, own_log
 from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.simulation.tabletop import TOPIC, TOPIC_ID, Broker, Table, name_of
 from hightide_broker.storage.segment import FileSlice
 

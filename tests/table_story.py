@@ -30,7 +30,7 @@ from hightide_broker.core.follower import (
     Truncate,
 )
 from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.runtime.watermark import Watermark
 from hightide_broker.simulation.tabletop import name_of
 

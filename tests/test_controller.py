@@ -29,12 +29,12 @@ from hightide_broker.core.changes import (
     SetVoters,
     StopBroker,
     UnfenceBroker,
-    Voter,
     decode_change,
     encode_change,
 )
 from hightide_broker.core.controller import PARTITIONS_MAX, check_partition_count
 from hightide_broker.core.image import PartitionState
+from hightide_broker.core.roles import Voter
 
 # Topic names.
 

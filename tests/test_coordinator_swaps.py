@@ -15,8 +15,9 @@ from cleankit import rewrite
 from logkit import TOPIC_ID, create
 
 from hightide_broker.core.group_parts import Limits
-from hightide_broker.core.group_records import OFFSETS_TOPIC, OffsetKey, OffsetValue
+from hightide_broker.core.group_records import OffsetKey, OffsetValue
 from hightide_broker.core.image import PartitionState
+from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.topic_config import TopicConfig
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.coordinator import Coordinator

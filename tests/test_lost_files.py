@@ -26,11 +26,10 @@ from hightide_broker.core.changes import (
     FenceBroker,
     RemoveTopic,
     SetVoters,
-    Voter,
     encode_change,
 )
 from hightide_broker.core.ready import SnapshotId
-from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.roles import QuorumConfig, Voter
 from hightide_broker.node import open_node
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.checkpoints import OffsetFile

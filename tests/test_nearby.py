@@ -43,7 +43,7 @@ from hightide import Consumer, ErrorCode
 from hightide import messages as m
 from hightide_broker.core.changes import RegisterBroker, UnfenceBroker
 from hightide_broker.core.leader import Leader
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 
 NOWHERE = -1
 

@@ -24,12 +24,12 @@ from hightide_broker.core.changes import (
     CreateTopic,
     FenceBroker,
     SetVoters,
-    Voter,
     decode_change,
     encode_change,
 )
 from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.ready import SnapshotId, SnapshotPiece
+from hightide_broker.core.roles import Voter
 from hightide_broker.runtime import metadata_log
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.simulation.disk import SimDisk

@@ -30,6 +30,7 @@ from hightide_broker.core.image import ClusterImage
 from hightide_broker.core.roles import QuorumConfig
 from hightide_broker.core.serving import METADATA_TOPIC
 from hightide_broker.formatting import directory_of, format_node, read_directory
+from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.admin_handlers import AdminHandlers
 from hightide_broker.runtime.channel import ControllerChannel
@@ -50,9 +51,9 @@ from hightide_broker.runtime.peers import Peers
 from hightide_broker.runtime.publisher import ImagePublisher
 from hightide_broker.runtime.quorum import QuorumDriver
 from hightide_broker.runtime.replicas import METADATA_DIRECTORY, Replicas
-from hightide_broker.runtime.server import Handler, Later, Reply, Server
+from hightide_broker.runtime.reply import Handler, Later, Reply
+from hightide_broker.runtime.server import Server
 from hightide_broker.runtime.syncer import Syncer
-from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.directory import (
     RESERVE,
     Meta,
@@ -60,9 +61,7 @@ from hightide_broker.storage.directory import (
     take_clean_marker,
     write_clean_marker,
 )
-from hightide_broker.storage.quorum_state import (
-    read_quorum_state,
-)
+from hightide_broker.storage.quorum_state import read_quorum_state
 from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
 
@@ -119,7 +118,7 @@ class Node:
         random: Random,
         network: Network,
         clean: bool,
-        witness: Witness | None = None,
+        instrument: Instrument | None = None,
     ) -> None:
         """Opens the metadata log; raises `LogDamaged`, `SnapshotDamaged`,
         `QuorumStateDamaged`, `DiskError`."""
@@ -143,10 +142,10 @@ class Node:
         self._peers, self._forwarding = (
             Peers(network, self._addresses, node=self.id, configured=self._voters) for _ in range(2)
         )
-        self._build_quorum(clock, witness)
-        self._build_broker(clock, witness, clean=clean)
+        self._build_quorum(clock, instrument)
+        self._build_broker(clock, instrument, clean)
 
-    def _build_quorum(self, clock: WallClock, witness: Witness | None) -> None:
+    def _build_quorum(self, clock: WallClock, instrument: Instrument | None) -> None:
         config, path = self.config, f"{self._directory}/{METADATA_DIRECTORY}"
         self.metadata = MetadataLog(
             self._disk,
@@ -178,10 +177,10 @@ class Node:
             random=self._random,
             request_timeout_s=config.seconds("controller.quorum.request.timeout.ms"),
             addresses=self._addresses,
-            witness=witness,
+            instrument=instrument,
         )
         self.publisher = ImagePublisher(
-            self.metadata, self.quorum.committed, node=self.id, config=config, witness=witness
+            self.metadata, self.quorum.committed, node=self.id, config=config, instrument=instrument
         )
         self.controller: ControllerShell | None = None
         self._lifelines = Lifelines(self._network, node=self.id)
@@ -212,7 +211,7 @@ class Node:
                 f"while they run (hightide quorum add, remove, replace), not by configuration"
             )
 
-    def _build_broker(self, clock: WallClock, witness: Witness | None, *, clean: bool) -> None:
+    def _build_broker(self, clock: WallClock, instrument: Instrument | None, clean: bool) -> None:
         config, disk = self.config, self._disk
         self._fetchers = Fetchers(self._network, self._syncer, broker=self.id, config=config)
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
@@ -226,7 +225,7 @@ class Node:
             fetchers=self._fetchers,
             isr_changes=self._isr_changes,
             clean=clean,
-            witness=witness,
+            instrument=instrument,
         )
         self._following = Following(now_ms=clock.now_ms, lower_offsets=self.replicas.lower_offsets)
         self.lifecycle: BrokerLifecycle | None = None
@@ -449,7 +448,7 @@ async def open_node(
     random: Random,
     listen: Listen,
     network: Network | None = None,
-    witness: Witness | None = None,
+    instrument: Instrument | None = None,
     wait: bool = True,
     formats: bool = True,
 ) -> AsyncIterator[Node]:
@@ -484,7 +483,7 @@ async def open_node(
             random=random,
             network=network or TcpNetwork(),
             clean=previous_epoch is not None,
-            witness=witness,
+            instrument=instrument,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.run, listener, previous_epoch)

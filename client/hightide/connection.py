@@ -190,11 +190,13 @@ class Connection:
             request, request_id=self._next_id, client=self._client, attachments=attachments
         )
         self._waiting[answer.id] = answer
+        is_sent = False
         try:
             await self._send(buffers, timeout_s)
-        except BaseException:
-            self.forget(answer.id)
-            raise
+            is_sent = True
+        finally:
+            if not is_sent:
+                self.forget(answer.id)
         return answer
 
     async def _send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:

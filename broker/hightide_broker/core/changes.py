@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hightide_broker.core.roles import Voter
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """The root of all changes."""
@@ -95,16 +97,6 @@ class ChangePartition(Change, tag="partition_change", frozen=True, kw_only=True)
     """Who led when the ISR became empty; -1: it is not empty."""
     last_known_elr: tuple[int, ...] | None = None
     """Who was eligible until an unclean stop (KIP-966)."""
-
-
-class Voter(msgspec.Struct, frozen=True, kw_only=True):
-    """A voter of the metadata quorum: a node *and* its directory, so that a disk that was lost or
-    replaced is another voter (KIP-853)."""
-
-    id: int
-    directory: str
-    host: str
-    port: int
 
 
 class SetVoters(Change, tag="voters", frozen=True, kw_only=True):

@@ -12,8 +12,6 @@ from hightide.group_messages import Protocol
 from hightide.messages import Message
 from hightide.records import Buffer
 
-OFFSETS_TOPIC = "__consumer_offsets"
-
 
 class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     """A committed offset."""

@@ -25,8 +25,8 @@ from hightide_broker.core.changes import (
     SetVoters,
     StopBroker,
     UnfenceBroker,
-    Voter,
 )
+from hightide_broker.core.roles import Voter
 from hightide_broker.core.topic_config import FLUSH, SYNCED, TOPIC_KEYS
 
 NO_LEADER = -1

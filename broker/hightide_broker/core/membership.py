@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import Voter
 from hightide_broker.core.ready import LogView
-from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.roles import QuorumConfig, Voter
 
 VOTERS_MAX = 99
 """More would only make every commit wait for more disks."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.group_records import OFFSETS_TOPIC
 from hightide_broker.core.topic_config import COMPACT, POLICY
+
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def check_produce(topic: str) -> None:

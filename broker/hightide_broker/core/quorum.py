@@ -17,7 +17,6 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import Voter
 from hightide_broker.core.elector import Elector
 from hightide_broker.core.peer import Peer, held_by_majority, majority_of
 from hightide_broker.core.ready import (
@@ -31,7 +30,7 @@ from hightide_broker.core.ready import (
     Tick,
     Unusable,
 )
-from hightide_broker.core.roles import Role
+from hightide_broker.core.roles import Role, Voter
 from hightide_broker.core.serving import (
     check_fetch,
     check_snapshot_fetch,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from hightide.messages import Message
-from hightide_broker.core.changes import Voter
+from hightide_broker.core.roles import Voter
 
 NOBODY = -1
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 
 class Role(Enum):
     """What a node is to the quorum, in one epoch."""
@@ -34,6 +36,16 @@ TRANSITIONS: dict[Role, frozenset[Role]] = {
     _R.FOLLOWER: frozenset({_R.UNATTACHED, _R.PROSPECTIVE, _R.FOLLOWER}),
 }
 """Every legal transition. Observers are unattached or followers."""
+
+
+class Voter(msgspec.Struct, frozen=True, kw_only=True):
+    """A voter of the metadata quorum: a node *and* its directory, so that a disk that was lost or
+    replaced is another voter (KIP-853)."""
+
+    id: int
+    directory: str
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from hightide_broker.core.leaderless import why_nobody_leads
 from hightide_broker.core.topic_config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 
 VERSION = "0.1.0"
 

@@ -20,7 +20,7 @@ from hightide_broker.core.ready import NOBODY
 from hightide_broker.runtime.controller import ControllerShell
 from hightide_broker.runtime.peers import NotSent, Peers
 from hightide_broker.runtime.quorum import QuorumDriver, not_controller
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25

@@ -21,8 +21,9 @@ from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.group import Group
 from hightide_broker.core.group_parts import Limits, State
-from hightide_broker.core.group_records import OFFSETS_TOPIC, OffsetKey, partition_of
+from hightide_broker.core.group_records import OffsetKey, partition_of
 from hightide_broker.core.image import BrokerState, ClusterImage
+from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.runtime.coordinator import Coordinator
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas

@@ -21,7 +21,7 @@ from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.runtime.watermark import Wake, Watermark
 from hightide_broker.storage.segment import FileSlice
 

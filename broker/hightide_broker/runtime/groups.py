@@ -17,7 +17,8 @@ from hightide_broker.core.group_parts import State
 from hightide_broker.runtime.controller import random_id
 from hightide_broker.runtime.coordinator import Coordinator, Parked
 from hightide_broker.runtime.coordinators import Coordinators
-from hightide_broker.runtime.server import Later, Reply, asking_host
+from hightide_broker.runtime.reply import Later, Reply
+from hightide_broker.runtime.server import asking_host
 
 
 class GroupHandlers:

@@ -22,7 +22,7 @@ from hightide_broker.core.leader import Leader
 from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.replica import Replica
 from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.runtime.server import CloseConnection, Reply
+from hightide_broker.runtime.reply import CloseConnection, Reply
 from hightide_broker.runtime.watermark import Watermark
 
 WAIT_MS_MAX = 300_000

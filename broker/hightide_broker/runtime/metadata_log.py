@@ -28,15 +28,9 @@ from hightide.records import (
     iter_batches,
     parse_header,
 )
-from hightide_broker.core.changes import (
-    AnyChange,
-    Change,
-    SetVoters,
-    Voter,
-    decode_change,
-    encode_change,
-)
+from hightide_broker.core.changes import AnyChange, Change, SetVoters, decode_change, encode_change
 from hightide_broker.core.ready import SnapshotId, SnapshotPiece
+from hightide_broker.core.roles import Voter
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
 from hightide_broker.storage.aside import has_records
 from hightide_broker.storage.checkpoint import PARTITION_METADATA

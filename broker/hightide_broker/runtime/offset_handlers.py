@@ -12,7 +12,7 @@ from hightide.ports import WallClock
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.group_records import OffsetKey, OffsetValue
 from hightide_broker.runtime.coordinators import Coordinators, Metadata, topics_read
-from hightide_broker.runtime.server import Later, Reply
+from hightide_broker.runtime.reply import Later, Reply
 
 
 class OffsetHandlers:

@@ -19,7 +19,6 @@ from hightide_broker.core.image import ClusterImage, differences
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.metadata_log import MetadataLog
 from hightide_broker.runtime.watermark import Watermark
-from hightide_broker.runtime.witness import Witness
 
 log = logging.getLogger("hightide.metadata")
 
@@ -40,6 +39,14 @@ class Follower(Protocol):
         ...
 
 
+class ImageInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def image_applied(self, node: int, image: ClusterImage) -> None:
+        """A node's image has followed the metadata up to `image.offset`."""
+        ...
+
+
 class ImagePublisher:
     """This node's image of the cluster."""
 
@@ -50,13 +57,13 @@ class ImagePublisher:
         *,
         node: int,
         config: BrokerConfig,
-        witness: Witness | None = None,
+        instrument: ImageInstrument | None = None,
     ) -> None:
         self.image = ClusterImage()
         self.applied = Watermark()
         """Everything below it is in the image, and carried out."""
         self._node = node
-        self._witness = witness
+        self._instrument = instrument
         self._metadata = metadata
         self._committed = committed
         self._follower: Follower | None = None
@@ -95,8 +102,8 @@ class ImagePublisher:
         else:
             changes = self._replay()
         assert self.image.offset > self.applied.value, "what is committed ends inside a batch"
-        if self._witness is not None:
-            self._witness.image_applied(self._node, self.image)
+        if self._instrument is not None:
+            self._instrument.image_applied(self._node, self.image)
         if self._follower is not None:
             await self._follower.apply(self.image, changes)
         self.applied.advance(self.image.offset)

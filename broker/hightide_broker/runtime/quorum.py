@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -20,7 +20,7 @@ from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
 from hightide.ports import Random
-from hightide_broker.core.changes import Change, SetVoters, Voter
+from hightide_broker.core.changes import Change, SetVoters
 from hightide_broker.core.quorum import Quorum
 from hightide_broker.core.ready import (
     NOBODY,
@@ -36,14 +36,13 @@ from hightide_broker.core.ready import (
     Tick,
     Unusable,
 )
-from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.roles import QuorumConfig, Voter
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.runtime.peers import Peers
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.watermark import Wake, Watermark
-from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.quorum_state import (
     QuorumState,
     read_quorum_state,
@@ -69,6 +68,14 @@ class Term(NamedTuple):
     """Closed when the term is over."""
 
 
+class QuorumInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        """An event was taken into account, and all of its duties were carried out."""
+        ...
+
+
 class QuorumDriver:
     """One node's part in the quorum; implements `syncer.Syncable`."""
 
@@ -84,7 +91,7 @@ class QuorumDriver:
         random: Random,
         request_timeout_s: float,
         addresses: dict[int, tuple[str, int]] | None = None,
-        witness: Witness | None = None,
+        instrument: QuorumInstrument | None = None,
     ) -> None:
         """`addresses`: where other nodes listen, kept as the records of the voters say. Raises
         `QuorumStateDamaged`."""
@@ -108,7 +115,7 @@ class QuorumDriver:
         self._request_timeout_s = request_timeout_s
         self._addresses = {} if addresses is None else addresses
         self._addresses.update(self.core.membership.addresses)
-        self._witness = witness
+        self._instrument = instrument
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
         self._parked: dict[Wake, None] = {}
@@ -179,8 +186,8 @@ class QuorumDriver:
             self._standing = standing
             self._role_changed()
         self._set_alarm(ready.wake_at)
-        if self._witness is not None:
-            self._witness.quorum_stepped(self, event, ready)
+        if self._instrument is not None:
+            self._instrument.quorum_stepped(self, event, ready)
         if outcome is not None:
             self.step(outcome)
         return ready

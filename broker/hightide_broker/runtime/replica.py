@@ -10,7 +10,7 @@ is acknowledged after that; a full disk refuses one append and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -60,6 +60,14 @@ def log_config(config: TopicConfig) -> LogConfig:
     )
 
 
+class ReplicaInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        """A node's replica has another role, or another offset, or is offline."""
+        ...
+
+
 class Replica:
     """A partition's replica; `log` is None while its files could not be opened."""
 
@@ -100,7 +108,7 @@ class Replica:
         self._log = log
         self.tell = tell or _tell_nobody
         """Told of this replica after each change of role or offset, and when it goes offline; see
-        `witness.py`."""
+        `ReplicaInstrument`."""
         self._inflated_max = inflated_max
         self._now = now
         self.appended = Watermark(log.log_end if log else 0)
@@ -485,4 +493,4 @@ def advice(damage: SegmentDamage) -> str:
 
 
 def _tell_nobody(_: Replica) -> None:
-    """There is no witness."""
+    """There is no instrument."""

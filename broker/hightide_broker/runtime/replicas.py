@@ -31,10 +31,9 @@ from hightide_broker.runtime.checkpoints import Checkpoints
 from hightide_broker.runtime.fetcher import Fetchers
 from hightide_broker.runtime.isr import IsrChanges
 from hightide_broker.runtime.opening import NOWHERE, Opener
-from hightide_broker.runtime.replica import Replica, advice
+from hightide_broker.runtime.replica import Replica, ReplicaInstrument, advice
 from hightide_broker.runtime.syncer import Syncer
 from hightide_broker.runtime.watermark import Watermark
-from hightide_broker.runtime.witness import Witness
 from hightide_broker.storage.aside import clear_away, doom
 from hightide_broker.storage.checkpoint import TopicPartition
 from hightide_broker.storage.segment import SegmentDamage
@@ -61,7 +60,7 @@ class Replicas:
         fetchers: Fetchers,
         isr_changes: IsrChanges,
         clean: bool,
-        witness: Witness | None = None,
+        instrument: ReplicaInstrument | None = None,
     ) -> None:
         self.directory = directory
         self._broker = broker
@@ -75,7 +74,7 @@ class Replicas:
         self._syncer = syncer
         self._fetchers = fetchers
         self._isr_changes = isr_changes
-        self._tell = partial(witness.replica_changed, broker) if witness else None
+        self._tell = partial(instrument.replica_changed, broker) if instrument else None
         self._active: dict[int, int] = {}
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}

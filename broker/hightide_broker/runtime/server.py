@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -28,6 +28,7 @@ from hightide.ports import Stream
 from hightide.records import Buffer
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
+from hightide_broker.runtime.reply import CloseConnection, Later, Reply
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -40,23 +41,6 @@ SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
 CLIENT_BYTES_PER_S_MIN = 256 << 10
 """A client that takes a large answer slower than this, beyond write.timeout.ms, is dropped."""
-
-
-class Reply(NamedTuple):
-    """A response with its attachments: slices of files, or bytes."""
-
-    body: Message
-    attachments: Sequence[FileSlice | Buffer] = ()
-
-
-Later = Callable[[], Awaitable[Reply]]
-"""The rest of a request that has to wait."""
-Handler = Callable[[Any, list[memoryview]], Reply | Later | None]
-"""Begins one kind of request."""
-
-
-class CloseConnection(Exception):
-    """The only way to say no to a client that expects no answer (acks=0)."""
 
 
 class Handlers(Protocol):

@@ -92,7 +92,7 @@ class Story:
 
 
 class Judge:
-    """Implements `runtime.witness.Witness` for all nodes of a world."""
+    """Implements `instrument.Instrument` for all nodes of a world."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -126,7 +126,7 @@ class Judge:
         """A machine's process is gone."""
         self.ledger.died(machine.id)
 
-    # -- runtime.witness.Witness -----------------------------------------------------------------
+    # -- instrument.Instrument -----------------------------------------------------------------
 
     def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node

@@ -33,7 +33,7 @@ from hightide_broker.runtime.fetch_handler import FetchHandler
 from hightide_broker.runtime.following import Following, own_log
 from hightide_broker.runtime.handlers import require_watermark
 from hightide_broker.runtime.replica import Appended, Replica, log_config
-from hightide_broker.runtime.server import Reply
+from hightide_broker.runtime.reply import Reply
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import FileSlice

@@ -217,7 +217,7 @@ class Machine:
                     random=random.Random(f"{world.seed}-{self._who}-{self._lives}"),
                     listen=host.listen,
                     network=host,
-                    witness=_Eyes(world.judge, self),
+                    instrument=_Eyes(world.judge, self),
                     wait=False,
                 ) as self.node:
                     self._made.set()
@@ -283,7 +283,7 @@ class Machine:
 
 class _Eyes:
     """The judge, as one machine is seen by it: what a process says that was replaced is not what
-    its successor says, which has the same id. Implements `runtime.witness.Witness`."""
+    its successor says, which has the same id. Implements `instrument.Instrument`."""
 
     def __init__(self, judge: Judge, machine: Machine) -> None:
         self._judge = judge

@@ -1,0 +1,13 @@
+"""Who may be told what a node does as it does it: the judge of a simulated world."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hightide_broker.runtime.publisher import ImageInstrument
+from hightide_broker.runtime.quorum import QuorumInstrument
+from hightide_broker.runtime.replica import ReplicaInstrument
+
+
+class Instrument(QuorumInstrument, ImageInstrument, ReplicaInstrument, Protocol):
+    """What each room tells of, for one who looks at the whole node."""
