@@ -93,8 +93,9 @@ class Reading:
         """The next record of each partition."""
         self.work = dict(self.next)
         """The same before what was handed out last."""
-        self.may = {number: {0} for number in self.next}
-        """What may be committed now."""
+        self.may = {number: [0] for number in self.next}
+        """What may be committed now, or a little later: nobody waits for the commit of a call that
+        was interrupted. In the order of the commits."""
         self.generation = lambda: -1
         """Of the consumer that reads now."""
         self._joined = {}
@@ -111,6 +112,9 @@ class Reading:
             number, offset = record.partition, record.offset
             if number not in self._joined:
                 self._joined[number] = self.generation()
+                if offset != self.next[number] and offset in self.may[number]:
+                    self._each.tally["committed late"] += 1
+                    self.work[number] = self.next[number] = offset
             if offset != self.next[number]:
                 self._goes_back(number, offset)
             assert record.value == number_value(number, offset), f"{record} is another record"
@@ -139,11 +143,11 @@ class Reading:
     def maybe_committed(self):
         """Nobody knows whether a commit came to be."""
         for number, offset in self.next.items():
-            self.may[number].add(offset)
+            self.may[number].append(offset)
 
     def committed(self):
         """A commit of everything that was handed out is done."""
-        self.may = {number: {offset} for number, offset in self.next.items()}
+        self.may = {number: [offset] for number, offset in self.next.items()}
 
     def handed_over(self, position):
         """An interruption came when the call was over and its caller had nothing yet: what is lent
@@ -161,7 +165,7 @@ class Reading:
     def closed(self, *, failed=False):
         """The consumer's block ended without being struck."""
         if self._auto and failed:
-            self.may = {n: {self.work[n], offset} for n, offset in self.next.items()}
+            self.may = {n: [self.work[n], offset] for n, offset in self.next.items()}
         elif self._auto:
             self.committed()
 
@@ -170,10 +174,10 @@ class Reading:
         found = self._each.committed(self.group)
         for number, may in self.may.items():
             offset = found.get(number, 0)
-            assert offset in may, f"committed {offset} of {number}, expected {sorted(may)}"
+            assert offset in may, f"committed {offset} of {number}, expected {sorted({*may})}"
             self.next[number] = offset
+            self.may[number] = may[may.index(offset) :]
         self.work = dict(self.next)
-        self.may = {number: {offset} for number, offset in self.next.items()}
 
 
 def number_value(partition, offset):

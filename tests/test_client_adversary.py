@@ -125,6 +125,9 @@ def test_a_gap_a_repeat_and_a_commit_that_nobody_made_are_found():
     reading.maybe_committed()
     reading.check_committed()
     assert reading.next == {0: 2, 1: 0}
+    reading.begins(lambda: 2)
+    with pytest.raises(AssertionError, match="0 after 2"):
+        reading.got([number(0)])
     with pytest.raises(AssertionError, match="2 became 1"):
         reading.handed_over(lambda partition: 1 - partition)
 

@@ -7,8 +7,6 @@ answers is the subject.
 
 import random
 import struct
-import subprocess
-import sys
 
 import pytest
 import trio
@@ -25,12 +23,11 @@ from fake_broker import (
     in_memory,
     on_tcp,
 )
-from patience import PATIENCE_S
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut, wire
 from hightide import messages as m
-from hightide.background import Nudge, open_background
+from hightide.background import Nudge
 from hightide.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
 from hightide.connection import Connection, open_connection
 from hightide.errors import RemoteProtocolError, UsageError
@@ -382,51 +379,6 @@ async def test_a_nudge_that_comes_while_a_task_is_busy_is_not_lost_to_another_th
         (0, 1_000),
         (20, 1_000),
     ]
-
-
-async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
-    async def fail():
-        async with open_background() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        await fail()
-
-
-INTERRUPTED = """
-import signal, sys, trio
-from hightide.background import open_background
-
-
-class Strike(trio.abc.Instrument):
-    def __init__(self, step):
-        self.left = step
-
-    def before_task_step(self, task):
-        self.left -= task.name.endswith("main")
-        if self.left == 0:
-            signal.raise_signal(signal.SIGINT)
-
-
-async def main():
-    async with open_background():
-        await trio.lowlevel.checkpoint()
-
-
-struck = 0
-for step in range(1, 9):
-    try:
-        trio.run(main, instruments=[Strike(step)])
-    except KeyboardInterrupt:
-        struck += 1
-sys.exit(struck < 3)
-"""
-
-
-def test_an_interruption_anywhere_ends_a_background():
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], check=False, timeout=PATIENCE_S)
-    assert ended.returncode == 0
 
 
 class StepCounter(trio.abc.Instrument):

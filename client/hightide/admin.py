@@ -16,6 +16,7 @@ import trio
 
 from hightide import messages as m
 from hightide import quorum_messages as q
+from hightide.background import start
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, first_refusal, only, open_cluster
 from hightide.errors import ApiError, ErrorCode, HightideError
 from hightide.group_admin import GroupAdmin
@@ -255,7 +256,7 @@ class Admin(GroupAdmin):
 
         async with trio.open_nursery() as nursery:
             for broker in self.cluster.brokers:
-                nursery.start_soon(ask, broker)
+                start(nursery, ask, broker)
         return [found[broker] for broker in sorted(found)]
 
     async def _look_for_brokers(self) -> None:

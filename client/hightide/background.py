@@ -7,8 +7,9 @@ around the nursery and raised as it is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
@@ -17,6 +18,7 @@ _SLEEP_MAX_S = 3600.0
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def open_background() -> AsyncIterator[trio.Nursery]:
     """A nursery that is cancelled when the block ends, and not before: a block that is cancelled
     can still say goodbye. The block's exception leaves unwrapped."""
@@ -34,7 +36,7 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
 
     try:
         async with trio.open_nursery() as around:
-            around.start_soon(keep_open)
+            start(around, keep_open)
             try:
                 with trio.CancelScope(shield=True):
                     await is_open.wait()
@@ -44,11 +46,31 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
             finally:
                 life.cancel()
     except BaseExceptionGroup as group:
-        if group.split(KeyboardInterrupt)[1] is not None:
+        interruption = single(group)
+        if not isinstance(interruption, KeyboardInterrupt):
             raise
-        raise KeyboardInterrupt from failure  # it struck while the nursery was left
+        raise interruption from failure  # it struck while the nursery was left
     if failure is not None:
         raise failure
+
+
+@trio.lowlevel.enable_ki_protection
+def start(nursery: trio.Nursery, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Start a task of a client's own. Ctrl-C strikes in the user's tasks, never in the middle of
+    it, nor half way through its start: trio would wait for ever for a task that never runs."""
+    nursery.start_soon(_uninterrupted, work, args, name=work)
+
+
+@trio.lowlevel.enable_ki_protection
+async def _uninterrupted(work: Callable[..., Awaitable[None]], args: Sequence[Any]) -> None:
+    await work(*args)
+
+
+def single(error: BaseException) -> BaseException:
+    """The exception that nurseries wrapped; of several the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def is_cancelled(error: BaseException | None) -> bool:

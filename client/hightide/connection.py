@@ -15,7 +15,7 @@ import trio
 
 from hightide import wire
 from hightide.apis import API_BY_NAME, API_BY_REQUEST
-from hightide.background import open_background
+from hightide.background import open_background, start
 from hightide.errors import (
     ApiError,
     BrokerUnreachable,
@@ -299,7 +299,7 @@ async def open_connection(
     """A connection with its reader running, closed at the end of the block."""
     connection = await connect(network, host, port, client=client)
     async with open_background() as nursery:
-        nursery.start_soon(connection.read_answers)
+        start(nursery, connection.read_answers)
         try:
             yield connection
         finally:

@@ -16,7 +16,7 @@ import trio
 
 from hightide import messages as m
 from hightide.assignors import Assignor
-from hightide.background import is_cancelled, open_background
+from hightide.background import is_cancelled, open_background, start
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.columns import Record
 from hightide.errors import HightideError, UsageError, seconds, whole
@@ -191,7 +191,7 @@ class Consumer:
             )
             if self._group:
                 self._rebalancer = self._make_rebalancer(cluster, self._fetcher, nursery)
-            nursery.start_soon(self._fetcher.run)
+            start(nursery, self._fetcher.run)
             yield
 
     def _make_rebalancer(
@@ -213,7 +213,7 @@ class Consumer:
             wake=fetcher.notify,
         )
         if self._topics:
-            nursery.start_soon(membership.run)
+            start(nursery, membership.run)
         else:
             membership.must_join = False  # its partitions are its own choice: it only commits
         return Rebalancer(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import trio
 
 from hightide import messages as m
-from hightide.background import Nudge
+from hightide.background import Nudge, start
 from hightide.cluster import Cluster
 from hightide.errors import (
     UNREACHABLE,
@@ -213,11 +213,11 @@ class Fetcher:
             self._check_topic(assignment)
             if assignment.position is None and assignment.finding_since is None:
                 assignment.finding_since = trio.current_time()
-                self._nursery.start_soon(self._starts.find, assignment)
+                start(self._nursery, self._starts.find, assignment)
             source = _source(assignment, leader)
             if source not in self._tasks:
                 self._tasks[source] = None
-                self._nursery.start_soon(self._fetch_from, source)
+                start(self._nursery, self._fetch_from, source)
         return complete
 
     def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from hightide.background import start
 from hightide.connection import Connection, connect
 from hightide.errors import ClosedError
 from hightide.ports import Network
@@ -40,7 +41,7 @@ class ConnectionPool:
             fresh = await connect(self._network, host, port, client=self._client_id)
             self._connections[key] = fresh
             try:
-                self._nursery.start_soon(fresh.read_answers)
+                start(self._nursery, fresh.read_answers)
             except RuntimeError as error:  # the nursery is closed by now
                 await fresh.aclose()
                 raise ClosedError("the client was closed meanwhile") from error

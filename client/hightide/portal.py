@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from hightide.background import is_cancelled
+from hightide.background import is_cancelled, single
 from hightide.errors import ClosedError, UsageError
 
 T = TypeVar("T")
@@ -261,7 +261,7 @@ class Opened:
                 self._entered.end()
                 await self._until_left()
         except BaseException as error:  # nothing may end the thread of all the others
-            self._death = _single(_told(error))
+            self._death = single(_told(error))
         self._over.set()
         self._cancel_calls()
         if not self._entered.is_over:
@@ -429,13 +429,6 @@ class Opened:
             self._leave_kind = Exception
             with suppress(ClosedError):
                 self._portal.soon(self._leave.set)
-
-
-def _single(error: BaseException) -> BaseException:
-    """The exception that a nursery wrapped; of several the first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _told(error: BaseException) -> BaseException:

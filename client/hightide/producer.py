@@ -17,7 +17,7 @@ import trio
 
 from hightide import messages as m
 from hightide.accumulator import Accumulator
-from hightide.background import open_background
+from hightide.background import open_background, start
 from hightide.batch import RECORD_OVERHEAD, Batch, header_bytes
 from hightide.bulk import Cutter, Deliveries, Part, by_partition, checked_items
 from hightide.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
@@ -168,7 +168,7 @@ class Producer:
                 backoff_s=self._backoff_s,
                 on_retry=self._on_retry,
             )
-            nursery.start_soon(self._sender.keep_house)
+            start(nursery, self._sender.keep_house)
             yield
 
     # -- sending ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from hightide import group_messages as g
+from hightide.background import start
 from hightide.columns import Record
 from hightide.errors import (
     ApiError,
@@ -109,7 +110,7 @@ class Rebalancer:
                 gives_up_all = membership.is_lost or not membership.is_cooperative
                 leaving = self._release(self._owned() if gives_up_all else [])
                 self._joining, self._rebalanced = trio.CancelScope(), trio.Event()
-                self._nursery.start_soon(self._rebalance, leaving)
+                start(self._nursery, self._rebalance, leaving)
         elif now >= self._commit_at:
             self._commit_at = now + (self._auto_commit_s or 0)
             try:
@@ -305,7 +306,7 @@ class Rebalancer:
     def commit_async(self, offsets: Positions, then: Committed | None) -> None:
         """Keep offsets in the background; raises `ApiError` at once if this is no member."""
         work = self._request(offsets), offsets, self._turns.take()
-        self._nursery.start_soon(self._commit_and_tell, *work, then)
+        start(self._nursery, self._commit_and_tell, *work, then)
 
     async def _commit_and_tell(
         self,

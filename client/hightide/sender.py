@@ -13,7 +13,7 @@ import trio
 
 from hightide import messages as m
 from hightide.accumulator import Accumulator, PartitionQueue
-from hightide.background import Nudge
+from hightide.background import Nudge, start
 from hightide.batch import Batch
 from hightide.cluster import Cluster
 from hightide.connection import Answer
@@ -95,7 +95,7 @@ class Sender:
                     leaderless[queue.topic] = None
                 elif leader.leader not in self._senders:
                     self._senders[leader.leader] = None
-                    self._nursery.start_soon(self._send_to, leader.leader)
+                    start(self._nursery, self._send_to, leader.leader)
             if leaderless or (self._cluster.is_stale and self.partition_counts):
                 failures = await self._refresh(failures)
                 continue
@@ -180,7 +180,7 @@ class Sender:
                     next_at = min(next_at, ready_at)
             if self.accumulator.wants_id and not self._is_renewing:
                 self._is_renewing = True
-                self._nursery.start_soon(self._renew_id)
+                start(self._nursery, self._renew_id)
             if due:
                 await self._send_request(broker, due)
             else:
@@ -217,7 +217,7 @@ class Sender:
                 self.accumulator.succeed(batch, -1)
                 self._announce(batch)
         else:
-            self._nursery.start_soon(self._take_answer, batches, answer)
+            start(self._nursery, self._take_answer, batches, answer)
 
     async def _take_answer(self, batches: list[Batch], answer: Answer) -> None:
         # The broker answers within request_timeout_ms; a little more is for the way back.

@@ -1,0 +1,102 @@
+"""A client's own tasks, and Ctrl-C.
+
+Goal: whatever is struck, everything ends, and the user sees his own exception or the interruption.
+Method: a program of its own, as a signal ends trio; it is struck at every step of the main task, or
+at every line of trio that starts a task.
+"""
+
+import subprocess
+import sys
+
+import pytest
+import trio
+from patience import PATIENCE_S
+
+from hightide.background import open_background
+
+
+async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
+    async def fail():
+        async with open_background() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await fail()
+
+
+STRUCK_AT_STEPS = """
+import signal, sys, trio
+from hightide.background import open_background
+
+
+class Strike(trio.abc.Instrument):
+    def __init__(self, step):
+        self.left = step
+
+    def before_task_step(self, task):
+        self.left -= task.name.endswith("main")
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+async def main():
+    async with open_background():
+        await trio.lowlevel.checkpoint()
+
+
+struck = 0
+for step in range(1, 9):
+    try:
+        trio.run(main, instruments=[Strike(step)])
+    except KeyboardInterrupt:
+        struck += 1
+sys.exit(struck < 3)
+"""
+STRUCK_AT_LINES = """
+import signal, sys, trio
+from hightide.background import open_background, start
+
+left = 0
+
+
+def trace(frame, event, argument):
+    global left
+    if frame.f_code.co_name == "spawn_impl" and event == "line":
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+
+
+async def main(line):
+    global left
+    async with open_background() as nursery:
+        left = line
+        sys.settrace(trace)
+        start(nursery, work)
+        sys.settrace(None)
+        if left <= 0:
+            await trio.sleep_forever()
+
+
+async def work():
+    await trio.sleep_forever()
+
+
+line = 1
+while True:
+    try:
+        trio.run(main, line)
+        break  # it was the last line
+    except KeyboardInterrupt:
+        line += 1
+sys.exit(line < 10)
+"""
+
+
+@pytest.mark.parametrize("program", [STRUCK_AT_STEPS, STRUCK_AT_LINES], ids=["steps", "lines"])
+def test_an_interruption_anywhere_ends_a_background(program):
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 0
