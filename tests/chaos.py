@@ -26,7 +26,7 @@ from hightide.columns import to_records
 from hightide.errors import ApiError, HightideError
 from hightide.ports import system_random
 from hightide.records import check_crc, iter_batches
-from hightide_broker.runtime.controller import random_id
+from hightide_broker.runtime.cluster.controller import random_id
 from hightide_cli.processes import (
     NodeProcess,
     Plan,

@@ -12,7 +12,7 @@ from chaos import TOPIC
 
 from hightide import Consumer
 from hightide.errors import HightideError
-from hightide_broker.simulation.group_traffic import GroupLog
+from hightide_broker.simulation.group_workload import GroupLog
 
 GROUP = "chaos"
 MEMBERS = 3

@@ -16,9 +16,14 @@ import pytest
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import AnyChange, FenceBroker, decode_change, encode_change
-from hightide_broker.core.controller import Controller, Decision
-from hightide_broker.core.image import ClusterImage, PartitionState
+from hightide_broker.core.cluster.changes import (
+    AnyChange,
+    FenceBroker,
+    decode_change,
+    encode_change,
+)
+from hightide_broker.core.cluster.controller import Controller, Decision
+from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 
 OURS = "cluster-1"
 NONE = -1

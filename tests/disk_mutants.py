@@ -12,17 +12,20 @@ from dataclasses import replace
 from mutants import Mutant, planted
 
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core import brokers, election, elector, partition_changes, quorum
-from hightide_broker.core.brokers import Brokers
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.membership import Membership
-from hightide_broker.core.partition_changes import Forgot, LogEnd
-from hightide_broker.core.partitions import Partitions
-from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.runtime import housekeeping
-from hightide_broker.runtime.checkpoints import Checkpoints
-from hightide_broker.runtime.metadata_log import MetadataLog
-from hightide_broker.runtime.replicas import Replicas
+from hightide_broker.core.cluster import brokers, partition_changes
+from hightide_broker.core.cluster.brokers import Brokers
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.partition_changes import Forgot, LogEnd
+from hightide_broker.core.cluster.partitions import Partitions
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.quorum import elections as elector
+from hightide_broker.core.quorum import state_machine as quorum
+from hightide_broker.core.quorum import votes as election
+from hightide_broker.core.quorum.membership import Membership
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+from hightide_broker.runtime.replication import housekeeping
+from hightide_broker.runtime.replication.checkpoints import Checkpoints
+from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.simulation import world
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import aside, cleaner, log, recovery

@@ -15,11 +15,11 @@ from replicakit import batch, joined, spans_of, write
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import Refused
-from hightide_broker.core.follower import Follower, next_fetch
-from hightide_broker.runtime.fetcher import Fetchers
-from hightide_broker.runtime.following import Following, own_log
-from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.core.replication.follower import Follower, next_fetch
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.replication.fetcher import Fetchers
+from hightide_broker.runtime.replication.following import Following, own_log
+from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.simulation.disk import SimDisk
 
 SIZE = len(make_batch())

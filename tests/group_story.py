@@ -12,7 +12,7 @@ import functools
 
 from groupkit import BROKEN_DISK, REBALANCE_S, SESSION_S, Coordinator, check
 
-from hightide_broker.core.group import State
+from hightide_broker.core.groups.group import State
 
 
 class Unable(Exception):

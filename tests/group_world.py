@@ -20,8 +20,8 @@ from hightide import group_messages as g
 from hightide import messages as m
 from hightide.connection import open_connection
 from hightide.errors import ApiError, ErrorCode, error_code
-from hightide_broker.core.group_records import partition_of
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.groups.records import partition_of
 from hightide_broker.ports import DiskFile
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.network import Weather

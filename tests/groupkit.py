@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from hightide import group_messages as g
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.group import Group, Limits, State
-from hightide_broker.core.group_members import NEVER, common
+from hightide_broker.core.groups.group import Group, Limits, State
+from hightide_broker.core.groups.members import NEVER, common
 
 SESSION_S = 10.0
 REBALANCE_S = 60.0

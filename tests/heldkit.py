@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 
 PATIENCE_S = 0.2
 """How long a thread stays at a door if the loop itself waits for it."""

@@ -18,7 +18,7 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
 from hightide.records import iter_batches
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     ChangePartition,
     CreatePartition,
     CreateTopic,
@@ -27,14 +27,14 @@ from hightide_broker.core.changes import (
     SetConfig,
     UnfenceBroker,
 )
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.runtime.fetch_handler import FetchHandler
-from hightide_broker.runtime.fetcher import Fetchers
-from hightide_broker.runtime.handlers import RecordHandlers
-from hightide_broker.runtime.isr import IsrChanges
-from hightide_broker.runtime.replicas import Replicas
-from hightide_broker.runtime.reply import Reply
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.replication.fetcher import Fetchers
+from hightide_broker.runtime.replication.isr import IsrChanges
+from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk import SimDisk
 
 ME, TWO, THREE, STRANGER = 1, 2, 3, 9

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from hightide_broker.core import elector, fetching, image, quorum
-from hightide_broker.core.ready import NOBODY
-from hightide_broker.core.roles import Role
-from hightide_broker.runtime import controller as controller_shell
-from hightide_broker.runtime import metadata_log
-from hightide_broker.runtime import quorum as driver
+from hightide_broker.core.cluster import image
+from hightide_broker.core.quorum import elections as elector
+from hightide_broker.core.quorum import follower as fetching
+from hightide_broker.core.quorum import state_machine as quorum
+from hightide_broker.core.quorum.ready import NOBODY
+from hightide_broker.core.quorum.roles import Role
+from hightide_broker.runtime.cluster import controller as controller_shell
+from hightide_broker.runtime.quorum import driver, metadata_log
 from hightide_broker.simulation.disk import SimDisk
 
 Mutant = Callable[[], AbstractContextManager[None]]

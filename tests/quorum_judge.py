@@ -14,8 +14,8 @@ from quorum_node import Entry, FakeLog, Node
 
 from hightide import controller_messages as c
 from hightide import messages as m
-from hightide_broker.core.peer import majority_of
-from hightide_broker.core.roles import Role, Voter
+from hightide_broker.core.quorum.progress import majority_of
+from hightide_broker.core.quorum.roles import Role, Voter
 
 
 class Disk(NamedTuple):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from hightide import messages as m
-from hightide_broker.core.quorum import Quorum
-from hightide_broker.core.ready import Ballot, SnapshotId
-from hightide_broker.core.roles import Role, Voter
+from hightide_broker.core.quorum.ready import Ballot, SnapshotId
+from hightide_broker.core.quorum.roles import Role, Voter
+from hightide_broker.core.quorum.state_machine import Quorum
 
 NEVER_VOTED = Ballot()
 

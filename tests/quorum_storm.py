@@ -14,8 +14,8 @@ from quorum_world import TIMEOUT_S, Crash, FakeLog, Letter, Node, World
 
 from hightide import quorum_messages as q
 from hightide.errors import Refused
-from hightide_broker.core.peer import majority_of
-from hightide_broker.core.roles import Voter
+from hightide_broker.core.quorum.progress import majority_of
+from hightide_broker.core.quorum.roles import Voter
 
 STORM_STEPS = 600
 CALM_S = 30.0

@@ -18,9 +18,9 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import Refused
-from hightide_broker.core import ready as r
-from hightide_broker.core.ready import Ballot
-from hightide_broker.core.roles import Role
+from hightide_broker.core.quorum import ready as r
+from hightide_broker.core.quorum.ready import Ballot
+from hightide_broker.core.quorum.roles import Role
 
 METADATA = "__cluster_metadata"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hightide import controller_messages as c
 from hightide import messages as m
-from hightide_broker.core.roles import Voter
+from hightide_broker.core.quorum.roles import Voter
 
 ADDRESSED = c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest
 

@@ -16,10 +16,10 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
-from hightide_broker.core import ready as r
-from hightide_broker.core.quorum import Quorum
-from hightide_broker.core.ready import Answered, LogSynced, Ready, Requested, SnapshotId
-from hightide_broker.core.roles import QuorumConfig, Role, Voter
+from hightide_broker.core.quorum import ready as r
+from hightide_broker.core.quorum.ready import Answered, LogSynced, Ready, Requested, SnapshotId
+from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
+from hightide_broker.core.quorum.state_machine import Quorum
 
 TIMEOUT_S = 5.0
 """How long a node waits for an answer."""

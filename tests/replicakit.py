@@ -13,11 +13,11 @@ from logkit import NOW_MS, TOPIC_ID, Stored, contents, create, follow, make_batc
 
 from hightide import messages as m
 from hightide.records import encode_batch
-from hightide_broker.core.follower import Pause, Step, next_fetch
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.runtime.following import Following, own_log
-from hightide_broker.runtime.replica import Replica, log_config
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication.follower import Pause, Step, next_fetch
+from hightide_broker.runtime.replication.following import Following, own_log
+from hightide_broker.runtime.replication.replica import Replica, log_config
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 

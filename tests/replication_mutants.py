@@ -9,14 +9,16 @@ from contextlib import contextmanager
 import msgspec
 from mutants import Mutant, planted
 
-from hightide_broker.core.follower import Follower, Truncate
-from hightide_broker.core.group import Group
-from hightide_broker.core.leader import Leader
-from hightide_broker.core.producers import Producers
-from hightide_broker.runtime import coordinator, fetch_handler, fetcher
-from hightide_broker.runtime.following import Following
-from hightide_broker.runtime.handlers import RecordHandlers
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.core.groups.group import Group
+from hightide_broker.core.replication.follower import Follower, Truncate
+from hightide_broker.core.replication.leader import Leader
+from hightide_broker.core.replication.producers import Producers
+from hightide_broker.runtime.groups import coordinator
+from hightide_broker.runtime.replication import fetcher
+from hightide_broker.runtime.replication.following import Following
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.server import fetch_handler
+from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import log as log_module
 from hightide_broker.storage.epochs import EpochCache

@@ -26,7 +26,7 @@ from hightide.ports import system_random
 from hightide.spark import session, started
 from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 
 IDLE_S = 2.0
 FROM_START = {"startingOffsets": "earliest"}

@@ -14,15 +14,15 @@ from typing import NamedTuple
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.records import Buffer
-from hightide_broker.core.follower import AskOffsets, Step
-from hightide_broker.core.image import BrokerState, ClusterImage, PartitionState, TopicState
-from hightide_broker.core.leader import Proposal
-from hightide_broker.core.partitions import Partitions
-from hightide_broker.runtime.fetch_handler import FetchHandler
-from hightide_broker.runtime.following import Following, owes_sync, own_log
-from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.reply import Reply
-from hightide_broker.simulation.tabletop import TOPIC, TOPIC_ID, Broker, Table, name_of
+from hightide_broker.core.cluster.image import BrokerState, ClusterImage, PartitionState, TopicState
+from hightide_broker.core.cluster.partitions import Partitions
+from hightide_broker.core.replication.follower import AskOffsets, Step
+from hightide_broker.core.replication.leader import Proposal
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.simulation.stepped_cluster import TOPIC, TOPIC_ID, Broker, Table, name_of
 from hightide_broker.storage.segment import FileSlice
 
 

@@ -20,7 +20,7 @@ from table_news import Letter, NewsTable, Question, Unable
 
 from hightide.columns import batch_at
 from hightide.errors import Refused, error_code
-from hightide_broker.core.follower import (
+from hightide_broker.core.replication.follower import (
     Append,
     Ignore,
     Pause,
@@ -29,10 +29,10 @@ from hightide_broker.core.follower import (
     Stop,
     Truncate,
 )
-from hightide_broker.runtime.replica import Replica
-from hightide_broker.runtime.reply import Reply
-from hightide_broker.runtime.watermark import Watermark
-from hightide_broker.simulation.tabletop import name_of
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.simulation.stepped_cluster import name_of
 
 PARK_MS = 500
 

@@ -19,10 +19,10 @@ from leaderkit import EPOCH, ME, THREE, TWO, settled
 from logkit import contents, follow, make_batch, sync
 from replicakit import spans_of, write
 
-from hightide_broker.core.changes import CreatePartition, CreateTopic, RemoveTopic
-from hightide_broker.core.follower import Truncate
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
+from hightide_broker.core.replication.follower import Truncate
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.checkpoints import Checkpoints
+from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import (
     HIGH_WATERMARKS,

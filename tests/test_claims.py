@@ -15,9 +15,9 @@ from controller_cluster import NONE, SESSION_S, Cluster, refusal
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.image import ClusterImage, PartitionState
-from hightide_broker.core.log_ends import LogEnds
-from hightide_broker.core.partition_changes import LogEnd
+from hightide_broker.core.cluster.image import ClusterImage, PartitionState
+from hightide_broker.core.cluster.log_ends import LogEnds
+from hightide_broker.core.cluster.partition_changes import LogEnd
 
 LONGER, SHORTER = (3, 120), (3, 90)
 

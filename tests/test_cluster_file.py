@@ -19,7 +19,7 @@ import click
 import pytest
 from powerkit import Power
 
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.storage.directory import Meta, format_directory
 from hightide_cli.failures import CONFLICT, USAGE
 from hightide_cli.main import main

@@ -24,7 +24,7 @@ from hightide_broker.config import (
     read_toml,
 )
 from hightide_broker.config_keys import KEYS
-from hightide_broker.core.topic_config import TOPIC_KEYS, TopicConfig, check_topic_configs
+from hightide_broker.core.cluster.topic_config import TOPIC_KEYS, TopicConfig, check_topic_configs
 
 BYTES, MS = KEYS["log.retention.bytes"], KEYS["log.retention.ms"]
 NUMBERS = [key.name for key in KEYS.values() if not (key.is_text or key.is_float or key.choices)]

@@ -16,7 +16,7 @@ from controller_cluster import Cluster, epochs, isrs, leaders
 
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
     AnyChange,
     ChangePartition,
@@ -32,9 +32,9 @@ from hightide_broker.core.changes import (
     decode_change,
     encode_change,
 )
-from hightide_broker.core.controller import PARTITIONS_MAX, check_partition_count
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.roles import Voter
+from hightide_broker.core.cluster.controller import PARTITIONS_MAX, check_partition_count
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.quorum.roles import Voter
 
 # Topic names.
 

@@ -14,7 +14,7 @@ from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders, refus
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     ChangePartition,
     FenceBroker,
     RegisterBroker,
@@ -22,7 +22,7 @@ from hightide_broker.core.changes import (
     UnfenceBroker,
     decode_change,
 )
-from hightide_broker.core.image import BrokerState, PartitionState
+from hightide_broker.core.cluster.image import BrokerState, PartitionState
 
 
 def three_brokers() -> Cluster:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from hightide import controller_messages as c
-from hightide_broker.core.image import PartitionState
+from hightide_broker.core.cluster.image import PartitionState
 
 BROKERS = (1, 2, 3)
 brokers = st.sampled_from(BROKERS)

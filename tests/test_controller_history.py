@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.image import CLUSTER, PartitionState
-from hightide_broker.core.topic_config import check_topic_configs
+from hightide_broker.core.cluster.image import CLUSTER, PartitionState
+from hightide_broker.core.cluster.topic_config import check_topic_configs
 
 
 def new_topic(*, is_manual: bool, **facts: Any) -> m.NewTopic:

@@ -23,10 +23,10 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode
 from hightide_broker.config import make_config
-from hightide_broker.core.changes import CreatePartition, CreateTopic
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic
 from hightide_broker.ports import RESERVE_BYTES
-from hightide_broker.runtime.lifecycle import BrokerLifecycle
-from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
 
 E = ErrorCode
 STOP_S = 5.0

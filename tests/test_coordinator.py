@@ -15,9 +15,9 @@ from group_world import QUICK, SESSION_MS, Asking, later, outcome, refusal, site
 from hightide import group_messages as g
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.group_records import partition_of
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
-from hightide_broker.runtime.coordinators import GROUP_ID_MAX
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.groups.records import partition_of
+from hightide_broker.runtime.groups.coordinators import GROUP_ID_MAX
 
 E = ErrorCode
 BAD_NAMES = ["", "g" * (GROUP_ID_MAX + 1)]

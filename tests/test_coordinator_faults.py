@@ -26,8 +26,8 @@ from group_world import (
 from hightide import group_messages as g
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.group_records import GroupKey, GroupValue, OffsetKey, OffsetValue, encode
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, encode
 
 E = ErrorCode
 ENDS = pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])

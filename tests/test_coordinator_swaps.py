@@ -14,15 +14,15 @@ from brokers import FakeClock
 from cleankit import rewrite
 from logkit import TOPIC_ID, create
 
-from hightide_broker.core.group_parts import Limits
-from hightide_broker.core.group_records import OffsetKey, OffsetValue
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
-from hightide_broker.core.topic_config import TopicConfig
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.groups.parts import Limits
+from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.coordinator import Coordinator
-from hightide_broker.runtime.disk import RealDisk
-from hightide_broker.runtime.replica import Replica, log_config
+from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.replication.replica import Replica, log_config
 from hightide_broker.simulation.disk import SimDisk
 
 ME = 1

@@ -20,11 +20,11 @@ from replicakit import spans_of
 from hightide import controller_messages as c
 from hightide.errors import Refused
 from hightide_broker.config import make_config
-from hightide_broker.core.changes import RemoveTopic
-from hightide_broker.core.follower import Follower
-from hightide_broker.runtime.housekeeping import MEND_S, Housekeeping
-from hightide_broker.runtime.lifecycle import BrokerLifecycle
-from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.core.cluster.changes import RemoveTopic
+from hightide_broker.core.replication.follower import Follower
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
+from hightide_broker.runtime.replication.housekeeping import MEND_S, Housekeeping
 
 
 async def damaged(record=3, **facts):

@@ -16,8 +16,8 @@ import trio
 from leaderkit import ME, THREE, TWO, Here, broker_epoch, part, question, settled
 
 from hightide import messages as m
-from hightide_broker.core.changes import RemoveTopic
-from hightide_broker.core.leader import Leader
+from hightide_broker.core.cluster.changes import RemoveTopic
+from hightide_broker.core.replication.leader import Leader
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 LATE = "REQUEST_TIMED_OUT"

@@ -15,7 +15,7 @@ import resource
 import pytest
 
 from hightide_broker.ports import Disk, DiskError, LockHeld
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 
 

@@ -12,7 +12,7 @@ import random
 import pytest
 
 from hightide_broker.ports import Disk, DiskError, LockHeld
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 
 FEW_DESCRIPTORS = 16

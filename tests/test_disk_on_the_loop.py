@@ -19,11 +19,11 @@ from logkit import make_batch
 from replicakit import joined, write
 
 from hightide import messages as m
-from hightide_broker.core.changes import ChangePartition
-from hightide_broker.core.follower import next_fetch
+from hightide_broker.core.cluster.changes import ChangePartition
+from hightide_broker.core.replication.follower import next_fetch
 from hightide_broker.ports import DiskFile
-from hightide_broker.runtime.following import own_log
-from hightide_broker.runtime.housekeeping import Housekeeping
+from hightide_broker.runtime.replication.following import own_log
+from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.simulation.disk import SimDisk
 
 T = TypeVar("T")

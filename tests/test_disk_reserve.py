@@ -13,8 +13,8 @@ from brokers import broker
 from small_worlds import in_world, until, until_led
 
 from hightide_broker.ports import RESERVE_BYTES, DiskError
-from hightide_broker.runtime import disk as real
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base import disk as real
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 
 

@@ -14,8 +14,8 @@ from brokers import broker, settings
 from powerkit import Power
 
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.disk import RealDisk
-from hightide_broker.runtime.replicas import METADATA_DIRECTORY
+from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY
 from hightide_broker.storage.directory import META
 from hightide_broker.storage.quorum_state import QUORUM_STATE
 

@@ -11,9 +11,9 @@ import pytest
 from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.changes import ChangePartition, UnfenceBroker
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.partitions import REBALANCE_MAX
+from hightide_broker.core.cluster.changes import ChangePartition, UnfenceBroker
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.cluster.partitions import REBALANCE_MAX
 
 E = ErrorCode
 UNCLEAN = {"unclean.leader.election.enable": "true"}

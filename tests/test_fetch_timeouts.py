@@ -20,7 +20,7 @@ from patience import PATIENCE_S
 from hightide import messages as m
 from hightide.columns import Record
 from hightide.records import check_crc, iter_batches
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 
 MUCH = 1 << 20

@@ -19,7 +19,7 @@ from replicakit import LEADER, Place, spans_of, state, write
 
 from hightide import messages as m
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.follower import (
+from hightide_broker.core.replication.follower import (
     PAUSE_MIN_S,
     Append,
     AskOffsets,
@@ -32,8 +32,8 @@ from hightide_broker.core.follower import (
     Truncate,
     next_fetch,
 )
-from hightide_broker.runtime.fetch_handler import _divergence
-from hightide_broker.runtime.following import own_log
+from hightide_broker.runtime.replication.following import own_log
+from hightide_broker.runtime.server.fetch_handler import _divergence
 
 EPOCH = 4
 NOW = 100.0

@@ -25,7 +25,7 @@ from leaderkit import (
 from replicakit import write
 
 from hightide import messages as m
-from hightide_broker.runtime.reply import Reply
+from hightide_broker.runtime.base.reply import Reply
 
 NONE = -1
 FORGOTTEN = "UNKNOWN_LEADER_EPOCH"

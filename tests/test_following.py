@@ -26,16 +26,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide.errors import ErrorCode, Refused
 from hightide.records import parse_header
-from hightide_broker.core.follower import (
-    Append,
-    Pause,
-    StartAnew,
-    Stop,
-    Truncate,
-)
-from hightide_broker.runtime.following import own_log
-from hightide_broker.runtime.syncer import Syncer
-from hightide_broker.runtime.watermark import Wake, Watermark
+from hightide_broker.core.replication.follower import Append, Pause, StartAnew, Stop, Truncate
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.replication.following import own_log
 
 # --- records -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from replicakit import (
 )
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.follower import (
+from hightide_broker.core.replication.follower import (
     AskOffsets,
     Follower,
     Ignore,
@@ -26,7 +26,7 @@ from hightide_broker.core.follower import (
     Stop,
     Truncate,
 )
-from hightide_broker.runtime.following import owes_sync
+from hightide_broker.runtime.replication.following import owes_sync
 from hightide_broker.storage.epochs import EpochCache
 
 # --- answers that change nothing ---------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 from groupkit import REBALANCE_S, SESSION_S, Coordinator, started
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.group import REBALANCES_KEPT, State
-from hightide_broker.core.group_members import NEVER
+from hightide_broker.core.groups.group import REBALANCES_KEPT, State
+from hightide_broker.core.groups.members import NEVER
 
 E = ErrorCode
 

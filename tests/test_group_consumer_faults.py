@@ -29,7 +29,7 @@ from group_world import (
 from hightide import ApiError
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 
 E = ErrorCode
 BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])

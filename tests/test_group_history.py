@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 )
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.group import State
-from hightide_broker.core.group_members import NEVER
+from hightide_broker.core.groups.group import State
+from hightide_broker.core.groups.members import NEVER
 
 E = ErrorCode
 back = st.integers(0, 30)

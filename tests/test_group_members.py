@@ -21,8 +21,8 @@ from test_group import completing, preparing
 from test_group_static import with_static
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.group import State
-from hightide_broker.core.group_records import GroupValue, MemberValue
+from hightide_broker.core.groups.group import State
+from hightide_broker.core.groups.records import GroupValue, MemberValue
 
 E = ErrorCode
 

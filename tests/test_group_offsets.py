@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide_broker.core.group_offsets import GroupOffsets
-from hightide_broker.core.group_records import OffsetValue
+from hightide_broker.core.groups.offsets import GroupOffsets
+from hightide_broker.core.groups.records import OffsetValue
 
 IDS = {"t": "id-t", "u": "id-u"}
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hightide.group_messages import Protocol
-from hightide_broker.core.group_records import (
+from hightide_broker.core.groups.records import (
     GroupKey,
     GroupRecordDamaged,
     GroupValue,

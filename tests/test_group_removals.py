@@ -18,10 +18,10 @@ from leaderkit import ME, TWO, Here, settled
 
 from hightide import group_messages as g
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.group_records import OffsetKey, OffsetValue
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
-from hightide_broker.runtime.coordinators import Coordinators
-from hightide_broker.runtime.groups import GroupHandlers
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.groups.records import OffsetKey, OffsetValue
+from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.simulation.scheduler import run_seeded
 
 CHECK_S = 10.0

@@ -11,7 +11,7 @@ import pytest
 from groupkit import BROKEN_DISK, SESSION_S, Coordinator
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.group import State
+from hightide_broker.core.groups.group import State
 
 E = ErrorCode
 

@@ -16,12 +16,12 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
-from hightide_broker.core.changes import FenceBroker, SetConfig
-from hightide_broker.core.controller import PARTITIONS_MAX
-from hightide_broker.core.ready import Answered, Ballot, Requested
-from hightide_broker.core.serving import EPOCH_MAX
-from hightide_broker.core.topic_config import CLUSTER_KEYS
-from hightide_broker.runtime.metadata_log import CHANGES_BYTES_MAX, MetadataLog
+from hightide_broker.core.cluster.changes import FenceBroker, SetConfig
+from hightide_broker.core.cluster.controller import PARTITIONS_MAX
+from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS
+from hightide_broker.core.quorum.leader import EPOCH_MAX
+from hightide_broker.core.quorum.ready import Answered, Ballot, Requested
+from hightide_broker.runtime.quorum.metadata_log import CHANGES_BYTES_MAX, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.world import CLUSTER_ID
 from hightide_broker.storage.segment import LogConfig

@@ -16,7 +16,7 @@ from replicakit import Place, sequenced, state
 from hightide import messages as m
 from hightide.records import parse_header
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 

@@ -13,7 +13,7 @@ import random
 import pytest
 from controller_cluster import Cluster
 
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     AnyChange,
     ChangePartition,
     CreatePartition,
@@ -22,7 +22,7 @@ from hightide_broker.core.changes import (
     decode_change,
     encode_change,
 )
-from hightide_broker.core.image import ClusterImage, TopicState, differences
+from hightide_broker.core.cluster.image import ClusterImage, TopicState, differences
 
 SEEDS = range(60)
 NAMES = ["a", "b", "c", "d", "a-b"]

@@ -27,10 +27,10 @@ from replicakit import write
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import ChangePartition
-from hightide_broker.core.image import PartitionState
-from hightide_broker.runtime.isr import PARTITIONS_MAX, RESEND_S
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.core.cluster.changes import ChangePartition
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.runtime.replication.isr import PARTITIONS_MAX, RESEND_S
+from hightide_broker.runtime.replication.replica import Replica
 
 LAG_S = 30.0
 TOPIC_ID = "id-of-jade"

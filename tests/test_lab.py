@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from transcripts import SCENARIOS
 
-from hightide_broker.simulation.lessons import LESSONS, play
+from hightide_broker.simulation.lab_scenarios import LESSONS, play
 from hightide_cli.main import cli
 
 NAMES = [lesson.name for lesson in LESSONS]

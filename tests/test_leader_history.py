@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from test_leader import LAG_S, leader
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.leader import UNKNOWN, Leader, Proposal
+from hightide_broker.core.replication.leader import UNKNOWN, Leader, Proposal
 
 REPLICAS = (1, 2, 3)
 others = st.sampled_from(REPLICAS[1:])

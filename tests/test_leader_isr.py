@@ -11,7 +11,7 @@ import pytest
 from test_leader import LAG_S, fetch, leader, of_three
 
 from hightide.errors import ErrorCode
-from hightide_broker.core.leader import UNKNOWN, Leader, Proposal
+from hightide_broker.core.replication.leader import UNKNOWN, Leader, Proposal
 
 E = ErrorCode
 OVERTAKEN = (

@@ -13,11 +13,16 @@ from sim_machines import CALM, LONG_S, PORT, network_of, receive, virtual
 from small_worlds import in_world, isolate, until, until_led
 
 from hightide import messages as m
-from hightide_broker.core.changes import FenceBroker
-from hightide_broker.core.controller import Decision
-from hightide_broker.core.image import BrokerState, ClusterImage
-from hightide_broker.runtime.lifelines import CONNECT_TIMEOUT_S, RETRY_MAX_S, RETRY_S, Lifelines
-from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.core.cluster.changes import FenceBroker
+from hightide_broker.core.cluster.controller import Decision
+from hightide_broker.core.cluster.image import BrokerState, ClusterImage
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster.broker_liveness import (
+    CONNECT_TIMEOUT_S,
+    RETRY_MAX_S,
+    RETRY_S,
+    Lifelines,
+)
 from hightide_broker.simulation.network import Weather
 
 CONTROLLER, CONTROLLER_NODE = "controller", 9

@@ -33,7 +33,7 @@ from logkit import (
 
 from hightide.records import iter_batches, parse_header
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log, OffsetOutOfRange, UnexpectedAppendOffset
 from hightide_broker.storage.recovery import LogDamaged

@@ -17,7 +17,7 @@ from cleankit import records_in, records_of, rewrite
 from logkit import check_contiguous, create, lead
 
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import SCAN_BYTES, LogConfig

@@ -17,8 +17,8 @@ from frailkit import Frail
 from leaderkit import ME, THREE, TWO
 
 from hightide import messages as m
-from hightide_broker.core.changes import CreatePartition, CreateTopic, RemoveTopic
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
 
 OLD_ID, NEW_ID = "b2xkLXRvcGljLWlkLTAwMQ", "bmV3LXRvcGljLWlkLTAwMg"

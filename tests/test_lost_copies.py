@@ -11,8 +11,8 @@ from controller_cluster import NONE, SESSION_S, Cluster
 from quorum_story import QuorumStory, tell
 
 from hightide import controller_messages as c
-from hightide_broker.core.changes import CreatePartition, CreateTopic, SetConfig
-from hightide_broker.core.image import ClusterImage
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, SetConfig
+from hightide_broker.core.cluster.image import ClusterImage
 
 
 def cluster_of(*brokers, min_isr=1, **configs):

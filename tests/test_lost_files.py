@@ -20,7 +20,7 @@ from replicakit import spans_of, write
 
 from hightide import messages as m
 from hightide.tcp import TcpNetwork
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     CreatePartition,
     CreateTopic,
     FenceBroker,
@@ -28,15 +28,15 @@ from hightide_broker.core.changes import (
     SetVoters,
     encode_change,
 )
-from hightide_broker.core.ready import SnapshotId
-from hightide_broker.core.roles import QuorumConfig, Voter
+from hightide_broker.core.quorum.ready import SnapshotId
+from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.node import open_node
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.checkpoints import OffsetFile
-from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
-from hightide_broker.runtime.peers import NotSent, Peers
-from hightide_broker.runtime.quorum import QuorumDriver
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.quorum.driver import QuorumDriver
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.runtime.quorum.peers import NotSent, Peers
+from hightide_broker.runtime.replication.checkpoints import OffsetFile
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.network import SimNetwork
 from hightide_broker.simulation.world import CLUSTER_ID

@@ -13,9 +13,9 @@ import pytest
 from quorum_node import Entry, FakeLog, voter, voters
 
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.membership import VOTERS_MAX, Membership
-from hightide_broker.core.peer import majority_of
-from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.quorum.membership import VOTERS_MAX, Membership
+from hightide_broker.core.quorum.progress import majority_of
+from hightide_broker.core.quorum.roles import QuorumConfig
 
 
 def record(names: str) -> Entry:

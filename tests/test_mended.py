@@ -15,12 +15,12 @@ from frailkit import DIRECTORY, RECORDS, SIZE, Frail, SlowDisk
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 
-from hightide_broker.core.changes import ChangePartition, FenceBroker, SetConfig
-from hightide_broker.core.follower import Truncate
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.partition_changes import LogEnd
+from hightide_broker.core.cluster.changes import ChangePartition, FenceBroker, SetConfig
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.partition_changes import LogEnd
+from hightide_broker.core.replication.follower import Truncate
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import RECOVERY_POINTS
 from hightide_broker.storage.segment import LogConfig

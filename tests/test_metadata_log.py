@@ -18,10 +18,10 @@ from brokers import FakeClock
 from logkit import BreakingDisk, PowerFailure
 
 from hightide.errors import ErrorCode, Refused
-from hightide_broker.core.changes import AnyChange, FenceBroker
-from hightide_broker.core.ready import SnapshotId, SnapshotPiece
+from hightide_broker.core.cluster.changes import AnyChange, FenceBroker
+from hightide_broker.core.quorum.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import LogConfig

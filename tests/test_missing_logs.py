@@ -13,7 +13,7 @@ from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of, sync
 from replicakit import write
 
-from hightide_broker.core.changes import CreatePartition, CreateTopic, RemoveTopic
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
 
 EVERYBODY = (ME, TWO, THREE)

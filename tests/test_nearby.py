@@ -41,9 +41,9 @@ from replicakit import write
 
 from hightide import Consumer, ErrorCode
 from hightide import messages as m
-from hightide_broker.core.changes import RegisterBroker, UnfenceBroker
-from hightide_broker.core.leader import Leader
-from hightide_broker.runtime.reply import Reply
+from hightide_broker.core.cluster.changes import RegisterBroker, UnfenceBroker
+from hightide_broker.core.replication.leader import Leader
+from hightide_broker.runtime.base.reply import Reply
 
 NOWHERE = -1
 

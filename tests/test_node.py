@@ -25,7 +25,7 @@ from patience import PATIENCE_S
 
 from hightide import messages as m
 from hightide_broker.ports import LockHeld
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.directory import WrongDirectory
 

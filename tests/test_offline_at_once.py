@@ -16,7 +16,7 @@ import trio
 from hightide import Admin, Producer
 from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.scheduler import run_seeded
-from hightide_broker.simulation.traffic import bootstrap_of
+from hightide_broker.simulation.workload import bootstrap_of
 from hightide_broker.simulation.world import Knobs, SimClock, World
 
 HEARTBEAT_S = 30.0

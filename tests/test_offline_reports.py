@@ -9,7 +9,7 @@ from controller_cluster import SESSION_S, Cluster, elrs, epochs, isrs, leaders, 
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode
-from hightide_broker.core.image import PartitionState
+from hightide_broker.core.cluster.image import PartitionState
 
 
 def three_brokers(*isr, min_isr=1):

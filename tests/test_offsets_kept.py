@@ -10,7 +10,7 @@ from brokers import FakeClock, GatedDisk, batch, client_of, new_node, quiet, set
 
 from hightide import group_messages as g
 from hightide import messages as m
-from hightide_broker.core.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 
 ONE = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}
 EIGHT_DAYS_MS = 8 * 24 * 3600 * 1000

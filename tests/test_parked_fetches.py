@@ -12,7 +12,7 @@ from leaderkit import EPOCH, ME, THREE, TWO, Here, part, question, remotes_of, s
 from replicakit import write
 
 from hightide import messages as m
-from hightide_broker.core.changes import ChangePartition, RemoveTopic
+from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 FENCED = "FENCED_LEADER_EPOCH"

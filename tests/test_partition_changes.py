@@ -16,9 +16,9 @@ from controller_cluster import NONE, Cluster, refusal
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import ErrorCode
-from hightide_broker.core.changes import ChangePartition
-from hightide_broker.core.image import PartitionState
-from hightide_broker.core.partition_changes import Election, Rules, change_partition
+from hightide_broker.core.cluster.changes import ChangePartition
+from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.cluster.partition_changes import Election, Rules, change_partition
 
 E = ErrorCode
 

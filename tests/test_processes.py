@@ -15,7 +15,7 @@ import pytest
 
 from hightide_broker.config import make_config
 from hightide_broker.formatting import format_node
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_cli.main import main
 from hightide_cli.processes import (
     DEFAULT_PORT,

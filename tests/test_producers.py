@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hightide.errors import ErrorCode, Refused
 from hightide.records import CONTROL, BatchHeader, encode_batch, parse_header
-from hightide_broker.core.producers import KnownBatch, Producers, SnapshotDamaged
+from hightide_broker.core.replication.producers import KnownBatch, Producers, SnapshotDamaged
 
 LAST_SEQUENCE = 2**31 - 1
 WINDOW = 5

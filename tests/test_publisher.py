@@ -16,12 +16,12 @@ from brokers import FakeClock
 from patience import PATIENCE_S
 
 from hightide_broker.config import make_config
-from hightide_broker.core.changes import AnyChange, ChangePartition, CreateTopic, SetConfig
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.ready import SnapshotPiece
-from hightide_broker.runtime.metadata_log import MetadataLog
-from hightide_broker.runtime.publisher import ROUND_BYTES, ImagePublisher
-from hightide_broker.runtime.watermark import Watermark
+from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, CreateTopic, SetConfig
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.quorum.ready import SnapshotPiece
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster.metadata_loader import ROUND_BYTES, ImagePublisher
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.segment import LogConfig
 

@@ -15,9 +15,9 @@ from quorum_world import Entry, FakeLog, Node, World
 
 from hightide import controller_messages as c
 from hightide import messages as m
-from hightide_broker.core import quorum as core
-from hightide_broker.core.ready import Answered, Ballot, Requested, Tick
-from hightide_broker.core.roles import TRANSITIONS, QuorumConfig, Role
+from hightide_broker.core.quorum import state_machine as core
+from hightide_broker.core.quorum.ready import Answered, Ballot, Requested, Tick
+from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
 
 
 @pytest.mark.parametrize("path", transcripts.stories("quorum"), ids=lambda path: path.stem)

@@ -18,12 +18,12 @@ from hightide import controller_messages as c
 from hightide import messages as m
 from hightide.errors import BrokerUnreachable
 from hightide_broker.config import ConfigError
-from hightide_broker.core.changes import AllocateProducerIds, FenceBroker, encode_change
-from hightide_broker.core.ready import SnapshotId
-from hightide_broker.core.roles import QuorumConfig
-from hightide_broker.runtime.metadata_log import MetadataLog
-from hightide_broker.runtime.quorum import QuorumDriver
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.core.cluster.changes import AllocateProducerIds, FenceBroker, encode_change
+from hightide_broker.core.quorum.ready import SnapshotId
+from hightide_broker.core.quorum.roles import QuorumConfig
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.quorum.driver import QuorumDriver
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.directory import take_clean_marker
 from hightide_broker.storage.quorum_state import (

@@ -16,9 +16,9 @@ from quorum_storm import Storm, survive
 from hightide import controller_messages as c
 from hightide import messages as m
 from hightide import quorum_messages as q
-from hightide_broker.core.quorum import Quorum
-from hightide_broker.core.ready import Answered, Ballot, Tick
-from hightide_broker.core.roles import QuorumConfig
+from hightide_broker.core.quorum.ready import Answered, Ballot, Tick
+from hightide_broker.core.quorum.roles import QuorumConfig
+from hightide_broker.core.quorum.state_machine import Quorum
 
 EVERYTHING = (
     "added",

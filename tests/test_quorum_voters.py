@@ -14,7 +14,7 @@ from small_worlds import in_world, others, outcome, until, until_led
 
 from hightide import quorum_messages as q
 from hightide.errors import ErrorCode
-from hightide_broker.core.roles import Role
+from hightide_broker.core.quorum.roles import Role
 
 
 def recorded(voters, *, observers=0):

@@ -19,9 +19,9 @@ from replicakit import write
 
 from hightide.columns import to_records
 from hightide.records import iter_batches
-from hightide_broker.core.changes import RemoveTopic
-from hightide_broker.core.follower import Truncate
-from hightide_broker.runtime.housekeeping import Housekeeping
+from hightide_broker.core.cluster.changes import RemoveTopic
+from hightide_broker.core.replication.follower import Truncate
+from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.simulation.disk import SimDisk
 
 JADE = ("jade", 0)

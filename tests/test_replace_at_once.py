@@ -19,7 +19,7 @@ import trio
 from patience import PATIENCE_S
 
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 
 WRITERS = 8
 ROUNDS = 6

@@ -15,9 +15,9 @@ from brokers import DATA
 from frailkit import Frail
 from leaderkit import ME, THREE, TWO
 
-from hightide_broker.core.changes import CreatePartition, CreateTopic, RemoveTopic
+from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 
 
 class Spoiled(RealDisk):

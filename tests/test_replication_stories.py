@@ -17,11 +17,11 @@ import transcripts
 from mutants import planted
 from table_story import TableStory
 
-from hightide_broker.core.follower import Follower
-from hightide_broker.core.leader import Leader
-from hightide_broker.core.partitions import Partitions
-from hightide_broker.runtime import fetch_handler
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.core.cluster.partitions import Partitions
+from hightide_broker.core.replication.follower import Follower
+from hightide_broker.core.replication.leader import Leader
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.server import fetch_handler
 
 
 @pytest.mark.parametrize("path", transcripts.stories("replication"), ids=lambda path: path.stem)

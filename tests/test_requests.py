@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 from hightide import messages as m
 from hightide.errors import BrokerUnreachable, HightideError
 from hightide.records import iter_batches
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide_broker.core.retention import deletable
+from hightide_broker.core.replication.retention import deletable
 
 NOW_MS = 1_000_000
 FOR_EVER = NO_LIMIT = -1

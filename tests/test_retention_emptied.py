@@ -14,7 +14,7 @@ from brokers import NOW_MS, FakeClock, batch, client_of, new_node
 from cleankit import clean
 from logkit import create, lead
 
-from hightide_broker.core.retention import deletable
+from hightide_broker.core.replication.retention import deletable
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import LogConfig

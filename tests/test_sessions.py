@@ -15,14 +15,14 @@ from controller_cluster import NONE, SESSION_S, Cluster, epochs, isrs, leaders, 
 
 from hightide import controller_messages as c
 from hightide.errors import ErrorCode
-from hightide_broker.core.brokers import Brokers
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.brokers import Brokers
+from hightide_broker.core.cluster.changes import (
     ChangePartition,
     FenceBroker,
     RegisterBroker,
     StopBroker,
 )
-from hightide_broker.core.sessions import Sessions
+from hightide_broker.core.cluster.sessions import Sessions
 
 E = ErrorCode
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 import trio
 
-from hightide_broker.runtime import quorum as driver
+from hightide_broker.runtime.quorum import driver
 from hightide_broker.simulation import scheduler
 from hightide_broker.simulation.run import run_seed
 from hightide_broker.simulation.scheduler import SwitchMoved, check_switch, run_seeded

@@ -15,7 +15,7 @@ from replicakit import EPOCH, Place, batch
 from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.log import Log

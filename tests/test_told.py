@@ -2,7 +2,8 @@
 
 import pytest
 
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.change_texts import sentence
+from hightide_broker.core.cluster.changes import (
     ChangePartition,
     CreatePartition,
     CreateTopic,
@@ -10,8 +11,7 @@ from hightide_broker.core.changes import (
     RemoveTopic,
     SetConfig,
 )
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.told import sentence
+from hightide_broker.core.cluster.image import ClusterImage
 
 TOPIC = {"topic_id": "x"}
 FIRST = {**TOPIC, "partition": 0}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hightide.columns import encode_columns, pack_columns, to_records
 from hightide.errors import Refused
 from hightide.records import crc32c, encode_batch, parse_header
-from hightide_broker.core.topic_config import TopicConfig
-from hightide_broker.core.validation import check_produced, check_sent
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication.validation import check_produced, check_sent
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from quorum_node import names_of, voters
 
 from hightide.columns import batch_at
-from hightide_broker.core.changes import (
+from hightide_broker.core.cluster.changes import (
     AnyChange,
     Change,
     CreateTopic,
@@ -27,11 +27,11 @@ from hightide_broker.core.changes import (
     decode_change,
     encode_change,
 )
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.ready import SnapshotId, SnapshotPiece
-from hightide_broker.core.roles import Voter
-from hightide_broker.runtime import metadata_log
-from hightide_broker.runtime.metadata_log import MetadataLog
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.quorum.ready import SnapshotId, SnapshotPiece
+from hightide_broker.core.quorum.roles import Voter
+from hightide_broker.runtime.quorum import metadata_log
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.storage.synced_end import SYNCED_END

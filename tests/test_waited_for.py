@@ -14,8 +14,8 @@ from controller_cluster import NONE, Cluster
 
 from hightide import controller_messages as c
 from hightide import messages as m
-from hightide_broker.core.changes import FenceBroker
-from hightide_broker.core.controller import Decision
+from hightide_broker.core.cluster.changes import FenceBroker
+from hightide_broker.core.cluster.controller import Decision
 
 OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
 MIN_ISR = "min.insync.replicas"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 from trio.testing import wait_all_tasks_blocked
 
-from hightide_broker.runtime.watermark import Wake, Watermark
+from hightide_broker.runtime.base.watermark import Wake, Watermark
 
 KEPT_MAX = 64
 """How many wishes nobody has any more may stand in the heap."""

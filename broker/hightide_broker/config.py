@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from hightide.errors import Refused
 from hightide_broker.config_keys import KEYS, Key
-from hightide_broker.core.topic_config import TOPIC_KEYS, unknown_key
+from hightide_broker.core.cluster.topic_config import TOPIC_KEYS, unknown_key
 
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from hightide.ports import Random
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.controller import random_id
-from hightide_broker.runtime.replicas import METADATA_DIRECTORY
+from hightide_broker.runtime.cluster.controller import random_id
+from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY
 from hightide_broker.storage.directory import (
     Meta,
     WrongDirectory,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hightide_broker.runtime.publisher import ImageInstrument
-from hightide_broker.runtime.quorum import QuorumInstrument
-from hightide_broker.runtime.replica import ReplicaInstrument
+from hightide_broker.runtime.cluster.metadata_loader import ImageInstrument
+from hightide_broker.runtime.quorum.driver import QuorumInstrument
+from hightide_broker.runtime.replication.replica import ReplicaInstrument
 
 
 class Instrument(QuorumInstrument, ImageInstrument, ReplicaInstrument, Protocol):

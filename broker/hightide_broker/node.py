@@ -26,34 +26,34 @@ from hightide.errors import ErrorCode, Refused
 from hightide.ports import Network, Random, Stream, WallClock
 from hightide.tcp import TcpNetwork
 from hightide_broker.config import BrokerConfig, ConfigError
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.roles import QuorumConfig
-from hightide_broker.core.serving import METADATA_TOPIC
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.quorum.leader import METADATA_TOPIC
+from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.admin_handlers import AdminHandlers
-from hightide_broker.runtime.channel import ControllerChannel
-from hightide_broker.runtime.controller import ControllerShell, random_id
-from hightide_broker.runtime.coordinators import Coordinators
-from hightide_broker.runtime.fetcher import Fetchers
-from hightide_broker.runtime.following import Following
-from hightide_broker.runtime.groups import GroupHandlers
-from hightide_broker.runtime.handlers import RecordHandlers
-from hightide_broker.runtime.housekeeping import Housekeeping
-from hightide_broker.runtime.isr import IsrChanges
-from hightide_broker.runtime.joining import join
-from hightide_broker.runtime.lifecycle import BrokerLifecycle
-from hightide_broker.runtime.lifelines import Lifelines
-from hightide_broker.runtime.metadata_log import MetadataLog
-from hightide_broker.runtime.offset_handlers import OffsetHandlers
-from hightide_broker.runtime.peers import Peers
-from hightide_broker.runtime.publisher import ImagePublisher
-from hightide_broker.runtime.quorum import QuorumDriver
-from hightide_broker.runtime.replicas import METADATA_DIRECTORY, Replicas
-from hightide_broker.runtime.reply import Handler, Later, Reply
-from hightide_broker.runtime.server import Server
-from hightide_broker.runtime.syncer import Syncer
+from hightide_broker.runtime.base.reply import Handler, Later, Reply
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
+from hightide_broker.runtime.cluster.broker_liveness import Lifelines
+from hightide_broker.runtime.cluster.controller import ControllerShell, random_id
+from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
+from hightide_broker.runtime.cluster.joining import join
+from hightide_broker.runtime.cluster.metadata_loader import ImagePublisher
+from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.quorum.driver import QuorumDriver
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+from hightide_broker.runtime.quorum.peers import Peers
+from hightide_broker.runtime.replication.fetcher import Fetchers
+from hightide_broker.runtime.replication.following import Following
+from hightide_broker.runtime.replication.housekeeping import Housekeeping
+from hightide_broker.runtime.replication.isr import IsrChanges
+from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY, Replicas
+from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.group_handlers import GroupHandlers
+from hightide_broker.runtime.server.listener import Server
+from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
+from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.storage.directory import (
     RESERVE,
     Meta,

@@ -152,7 +152,7 @@ def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
 
 def _check_majority(plan: Plan, replaced: tuple[int, ...]) -> None:
     """Raise `UsageError` unless enough controllers are left to admit those that are replaced."""
-    from hightide_broker.core.peer import majority_of
+    from hightide_broker.core.quorum.progress import majority_of
 
     nodes = [node for node in plan.processes if "controller" in node.roles]
     controllers = [node.node for node in nodes]

@@ -22,7 +22,7 @@ def lab() -> None:
 @output_option
 def list_(output: str) -> None:
     """List the lessons."""
-    from hightide_broker.simulation.lessons import LESSONS
+    from hightide_broker.simulation.lab_scenarios import LESSONS
 
     rows: list[dict[str, Any]] = [{"name": one.name, "title": one.title} for one in LESSONS]
     show(rows, output, columns=["name", "title"], key="name")
@@ -32,7 +32,7 @@ def list_(output: str) -> None:
 @click.argument("name")
 def run_(name: str) -> None:
     """Play one lesson, and print its account."""
-    from hightide_broker.simulation.lessons import LESSONS, play
+    from hightide_broker.simulation.lab_scenarios import LESSONS, play
 
     if name not in {one.name for one in LESSONS}:
         say(f"there is no lesson {name!r}: see hightide lab list")

@@ -94,7 +94,7 @@ def files_of(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 def open_segment(file: Path) -> Segment:
     """A segment to read from."""
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.segment import LogConfig, Segment
 
     return Segment(RealDisk(), str(file.parent), int(file.stem), config=LogConfig())
@@ -142,7 +142,7 @@ def snapshot_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]
 
 def _snapshot_damage(file: Path) -> int:
     """How many damaged places a snapshot has: one, if it is not whole."""
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.snapshots import SnapshotDamaged, read_snapshot
 
     end, _, epoch = file.stem.partition("-")
@@ -225,7 +225,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def _dump_index(file: Path, json_lines: bool) -> None:
     """The entries of an index file."""
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.index import offset_index, time_index
 
     base = int(file.stem)

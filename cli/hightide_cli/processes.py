@@ -186,7 +186,7 @@ def make_plan(
     otherwise one: two would need each other, and so be weaker than one.
     """
     from hightide.ports import system_random
-    from hightide_broker.runtime.controller import random_id
+    from hightide_broker.runtime.cluster.controller import random_id
 
     both, broker, controller = ("broker", "controller"), ("broker",), ("controller",)
     voters = 0 if split else (VOTERS if brokers >= VOTERS else 1)
@@ -233,7 +233,7 @@ def _check_lost(data: Path, lost: Sequence[NodeProcess], replaced: Sequence[int]
 def _write_plan(data: Path, plan: Plan) -> None:
     """Keep it, durably; raises `OSError`."""
     from hightide_broker.ports import DiskError
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
 
     nodes = [
         {"node": process.node, "roles": process.roles, "port": port} for process, port in plan.nodes
@@ -254,7 +254,7 @@ def forget_plan(data: Path) -> None:
 
 def _cluster_of(directory: Path) -> str:
     """The cluster that a data directory belongs to already; empty if it is new."""
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.directory import read_meta
 
     meta = read_meta(RealDisk(), str(directory)) if directory.exists() else None
@@ -296,7 +296,7 @@ def format_nodes(plan: Plan, nodes: Sequence[NodeProcess], *, joining: bool = Fa
     from hightide.ports import system_random
     from hightide_broker.config import make_config, read_assignments
     from hightide_broker.formatting import format_node
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
 
     ports = dict(plan.nodes)
     for node in nodes:

@@ -92,7 +92,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide.ports import SystemClock, system_random
     from hightide.tcp import listen
     from hightide_broker.node import open_node
-    from hightide_broker.runtime.disk import RealDisk, raise_open_files_limit
+    from hightide_broker.runtime.base.disk import RealDisk, raise_open_files_limit
 
     raise_open_files_limit()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -143,7 +143,7 @@ def storage() -> None:
 def new_id() -> None:
     """Print a fresh cluster id."""
     from hightide.ports import system_random
-    from hightide_broker.runtime.controller import random_id
+    from hightide_broker.runtime.cluster.controller import random_id
 
     click.echo(random_id(system_random()))
 
@@ -167,7 +167,7 @@ def format_(
     """
     from hightide.ports import system_random
     from hightide_broker.formatting import format_node
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
 
     config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
     meta = format_node(config, RealDisk(), system_random(), joining=join)
@@ -180,7 +180,7 @@ def format_(
 @output_option
 def info(config_file: Path | None, assignments: tuple[str, ...], output: str) -> None:
     """Whose a data directory is."""
-    from hightide_broker.runtime.disk import RealDisk
+    from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.directory import CLEAN_SHUTDOWN, read_meta
 
     config = load_config(config_file, assignments)

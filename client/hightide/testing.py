@@ -27,7 +27,7 @@ from hightide.ports import SystemClock, system_random
 from hightide.tcp import TcpNetwork, TcpStream, free_ports, listen
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.node import Node, open_node
-from hightide_broker.runtime.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk
 
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",

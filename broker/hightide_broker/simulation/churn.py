@@ -12,7 +12,7 @@ import trio
 
 from hightide import Admin, Consumer, Producer
 from hightide.errors import ApiError, ErrorCode, HightideError
-from hightide_broker.simulation.judge import Violation
+from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.world import SimClock, World
 
 CHURNED = 0.4

@@ -19,10 +19,10 @@ from hightide import Producer
 from hightide.columns import to_records
 from hightide.delivery import Delivery
 from hightide.errors import CorruptBatch, HightideError
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import brimful
-from hightide_broker.simulation.judge import Violation
-from hightide_broker.simulation.traffic import Subject
+from hightide_broker.simulation.quorum_checker import Violation
+from hightide_broker.simulation.workload import Subject
 from hightide_broker.simulation.world import SimClock, World
 
 KEYED = 0.6

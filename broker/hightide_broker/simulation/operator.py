@@ -11,7 +11,7 @@ import trio
 
 from hightide import quorum_messages as q
 from hightide.errors import Refused
-from hightide_broker.runtime.controller import ControllerShell
+from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.simulation.world import PORT, Machine, World
 
 LOOKS_S = 0.5

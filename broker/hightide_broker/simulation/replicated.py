@@ -15,17 +15,17 @@ import trio
 
 from hightide import Admin, Producer
 from hightide.errors import HightideError
-from hightide_broker.runtime.replica import Replica
-from hightide_broker.simulation import group_traffic
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.simulation import group_workload as group_traffic
 from hightide_broker.simulation.churn import Churn
 from hightide_broker.simulation.faults import Faults
-from hightide_broker.simulation.group_traffic import GroupLog, GroupMember
+from hightide_broker.simulation.group_workload import GroupLog, GroupMember
 from hightide_broker.simulation.keyed import Keyed
 from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.salvage import give_up_what_is_lost
 from hightide_broker.simulation.scheduler import run_seeded
-from hightide_broker.simulation.traffic import (
+from hightide_broker.simulation.workload import (
     Reading,
     Records,
     Sending,

@@ -10,8 +10,8 @@ import trio
 
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.faults import Faults, heal
-from hightide_broker.simulation.judge import Violation
 from hightide_broker.simulation.operator import operate
+from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.world import Machine, World
 

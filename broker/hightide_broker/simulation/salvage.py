@@ -12,8 +12,8 @@ import random
 
 from hightide import Admin
 from hightide.errors import HightideError
-from hightide_broker.core.image import NO_LEADER, ClusterImage, PartitionState
-from hightide_broker.simulation.traffic import Records, Where
+from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
+from hightide_broker.simulation.workload import Records, Where
 from hightide_broker.simulation.world import World
 
 SAYS = "no disk is left that certainly has all that was committed"

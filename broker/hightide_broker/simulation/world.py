@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from hightide_broker.config import BrokerConfig, make_config
-from hightide_broker.core.image import ClusterImage
-from hightide_broker.core.ready import Event, Ready
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.quorum.ready import Event, Ready
 from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
 from hightide_broker.ports import NodeMustStop
-from hightide_broker.runtime.quorum import QuorumDriver
-from hightide_broker.runtime.replica import Replica
+from hightide_broker.runtime.quorum.driver import QuorumDriver
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import DiskCopy, SimDisk
-from hightide_broker.simulation.judge import Judge, Story, Violation
 from hightide_broker.simulation.network import SimNetwork, Weather
+from hightide_broker.simulation.quorum_checker import Judge, Story, Violation
 
 PORT = 9000
 STOP_PATIENCE_S = 20.0

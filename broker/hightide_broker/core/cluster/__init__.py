@@ -1,0 +1,4 @@
+"""core/cluster: replicated facts, their image, and what the controller decides.
+
+Pure. See README.md beside it.
+"""

@@ -1,0 +1,350 @@
+"""The cluster image: the fold of all changes. Brokers and controllers hold one each. Pure.
+
+Only `replay` changes it, on the live path and when a log is reloaded alike, so two images at the
+same offset are equal. Everything here is a dict in insertion order: the order of iteration is part
+of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from hightide_broker.core.cluster.changes import (
+    AllocateProducerIds,
+    AnyChange,
+    Change,
+    ChangePartition,
+    CreatePartition,
+    CreateTopic,
+    FenceBroker,
+    RegisterBroker,
+    RemoveTopic,
+    SetConfig,
+    SetVoters,
+    StopBroker,
+    UnfenceBroker,
+)
+from hightide_broker.core.cluster.topic_config import FLUSH, SYNCED, TOPIC_KEYS
+from hightide_broker.core.quorum.roles import Voter
+
+NO_LEADER = -1
+CLUSTER = ("cluster", "")
+"""Whose configuration holds for topics that do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A registered broker. `epoch` is the offset of its registration."""
+
+    broker: int
+    epoch: int
+    incarnation: str
+    host: str
+    port: int
+    rack: str
+    roles: tuple[str, ...]
+    fenced: bool
+    stopping: bool = False
+    """In its controlled shutdown."""
+    clean: bool = True
+    directory: str = ""
+    served: bool = False
+    """Whether this process was ever unfenced."""
+    keeps_runs: bool = False
+    """Whether its directory says which processes served from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who holds a partition and who leads it. Both epochs only rise."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    elr: tuple[int, ...] = ()
+    """Replicas outside the ISR that have all that is committed (KIP-966)."""
+    last_leader: int = NO_LEADER
+    """Who led when the ISR became empty."""
+    last_known_elr: tuple[int, ...] = ()
+    """Who was eligible until an unclean stop (KIP-966)."""
+
+    def changed(self, change: ChangePartition) -> PartitionState:
+        """The state after a change; a new leader makes a new leader epoch."""
+        return PartitionState(
+            self.replicas,
+            self.isr if change.isr is None else change.isr,
+            self.leader if change.leader is None else change.leader,
+            self.leader_epoch + (change.leader is not None),
+            self.partition_epoch + 1,
+            self.elr if change.elr is None else change.elr,
+            self.last_leader if change.last_leader is None else change.last_leader,
+            self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+        )
+
+
+@dataclass(slots=True)
+class TopicState:
+    """A topic: partitions are numbered 0..n-1 in order."""
+
+    name: str
+    topic_id: str
+    partitions: list[PartitionState] = field(default_factory=list)
+    synced_since: int = -1
+    """The offset of the change that made `flush` synced where it was not; -1: it always was, or is
+    not. Who registered before it may hold records that it acknowledged and never synced."""
+
+    def was_synced_from(self, broker_epoch: int) -> bool:
+        """Whether `flush`, which is synced, was so all the time since that registration: then all
+        that its process acknowledged was on its disk."""
+        return self.synced_since < 0 or broker_epoch > self.synced_since
+
+
+@dataclass(slots=True)
+class ClusterImage:
+    """The cluster as of `offset`, the *next* metadata offset to replay."""
+
+    offset: int = 0
+    brokers: dict[int, BrokerState] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    topics_by_id: dict[str, TopicState] = field(default_factory=dict)
+    configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """(kind, name) → what is set on that resource."""
+    next_producer_id: int = 0
+    voters: tuple[Voter, ...] = ()
+    """Who votes in the metadata quorum; empty while only the configuration says so."""
+
+    def replay(self, change: AnyChange, offset: int) -> None:
+        """Apply the change at `offset`; asserts what a correct controller guarantees."""
+        assert offset >= self.offset, f"replay of offset {offset} at {self.offset}"
+        match change:
+            case RegisterBroker():
+                self._register(change, offset)
+            case FenceBroker():
+                self._set_broker(change, fenced=True, stopping=False)
+            case UnfenceBroker():
+                self._set_broker(change, fenced=False, stopping=False)
+            case StopBroker():
+                self._set_broker(change, fenced=False, stopping=True)
+            case CreateTopic():
+                assert change.topic not in self.topics, f"topic {change.topic} exists"
+                topic = TopicState(change.topic, change.topic_id, synced_since=change.synced_since)
+                self.topics[change.topic] = self.topics_by_id[change.topic_id] = topic
+            case RemoveTopic():
+                topic = self.topics_by_id.pop(change.topic_id)
+                del self.topics[topic.name]
+                self.configs.pop(("topic", topic.name), None)
+            case CreatePartition():
+                self._create_partition(change)
+            case ChangePartition():
+                self._change_partition(change)
+            case SetConfig():
+                self._set_config(change, offset)
+            case SetVoters():
+                self.voters = change.voters
+            case AllocateProducerIds():
+                assert change.next_id > self.next_producer_id, (
+                    f"{change} after {self.next_producer_id}"
+                )
+                self.next_producer_id = change.next_id
+            case _:
+                assert_never(change)
+        self.offset = offset + 1
+
+    def _register(self, change: RegisterBroker, offset: int) -> None:
+        self.brokers[change.broker] = BrokerState(
+            change.broker,
+            offset if change.broker_epoch < 0 else change.broker_epoch,
+            change.incarnation,
+            change.host,
+            change.port,
+            change.rack,
+            change.roles,
+            fenced=change.fenced,
+            stopping=change.stopping,
+            clean=change.clean,
+            directory=change.directory,
+            served=change.served,
+            keeps_runs=change.keeps_runs,
+        )
+
+    def _set_broker(
+        self, change: FenceBroker | UnfenceBroker | StopBroker, *, fenced: bool, stopping: bool
+    ) -> None:
+        state = self.brokers[change.broker]
+        assert state.epoch == change.broker_epoch, f"{change}, but its epoch is {state.epoch}"
+        self.brokers[change.broker] = replace(
+            state, fenced=fenced, stopping=stopping, served=state.served or not fenced
+        )
+
+    def _create_partition(self, change: CreatePartition) -> None:
+        topic = self.topics_by_id[change.topic_id]
+        assert change.partition == len(topic.partitions), f"{change} after {len(topic.partitions)}"
+        topic.partitions.append(
+            PartitionState(
+                change.replicas,
+                change.isr,
+                change.leader,
+                change.leader_epoch,
+                change.partition_epoch,
+                change.elr,
+                change.last_leader,
+                change.last_known_elr,
+            )
+        )
+
+    def _change_partition(self, change: ChangePartition) -> None:
+        topic = self.topics_by_id[change.topic_id]
+        old = topic.partitions[change.partition]
+        assert {*(change.isr or ())} <= {*old.replicas}, f"{change}: replicas {old.replicas}"
+        topic.partitions[change.partition] = old.changed(change)
+
+    def _set_config(self, change: SetConfig, offset: int) -> None:
+        resource = (change.kind, change.name)
+        concerned = self.topics.values() if change.key == FLUSH else ()
+        # A topic that has no partitions yet is just being made: nobody holds anything of it.
+        unsynced = [t for t in concerned if t.partitions and not self._is_synced(t)]
+        entries = self.configs.setdefault(resource, {})
+        if change.value is None:
+            entries.pop(change.key, None)
+        else:
+            entries[change.key] = change.value
+        if not entries:
+            del self.configs[resource]
+        for topic in unsynced:
+            if self._is_synced(topic):
+                topic.synced_since = offset
+
+    def _is_synced(self, topic: TopicState) -> bool:
+        """Whether the metadata says so: without a record each node went by its own file."""
+        return self.topic_settings(topic.name).get(FLUSH) == SYNCED
+
+    def is_active(self, broker: int) -> bool:
+        """Registered, not fenced, and not about to stop: it may lead."""
+        state = self.brokers.get(broker)
+        return state is not None and not state.fenced and not state.stopping
+
+    def broker_epoch(self, broker: int) -> int:
+        """The epoch of a broker's registration, -1 if it has none."""
+        state = self.brokers.get(broker)
+        return -1 if state is None else state.epoch
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """What is set on a topic."""
+        return self.configs.get(("topic", topic), {})
+
+    @property
+    def cluster_config(self) -> dict[str, str]:
+        """What is set for all topics that do not say themselves."""
+        return self.configs.get(CLUSTER, {})
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """What the metadata says of a topic's keys: its own values over those of the cluster."""
+        return {**self.cluster_config, **self.topic_config(topic)}
+
+    def setting(self, topic: str, key: str) -> str:
+        """One of the keys that the whole cluster must agree about (`CLUSTER_KEYS`)."""
+        return self.topic_settings(topic).get(key, TOPIC_KEYS[key].default)
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """Changes that make an equal image out of an empty one, but for its offset."""
+        found: list[Change] = [SetVoters(voters=self.voters)] if self.voters else []
+        found += [_registration(state) for state in self.brokers.values()]
+        # Before the topics: what they were set to says nothing of when.
+        for (kind, name), entries in self.configs.items():
+            found += [
+                SetConfig(kind=kind, name=name, key=key, value=value)
+                for key, value in entries.items()
+            ]
+        for topic in self.topics.values():
+            found.append(
+                CreateTopic(
+                    topic=topic.name, topic_id=topic.topic_id, synced_since=topic.synced_since
+                )
+            )
+            found += [
+                CreatePartition(
+                    topic_id=topic.topic_id,
+                    partition=number,
+                    replicas=state.replicas,
+                    isr=state.isr,
+                    leader=state.leader,
+                    leader_epoch=state.leader_epoch,
+                    partition_epoch=state.partition_epoch,
+                    elr=state.elr,
+                    last_leader=state.last_leader,
+                    last_known_elr=state.last_known_elr,
+                )
+                for number, state in enumerate(topic.partitions)
+            ]
+        if self.next_producer_id:
+            found.append(AllocateProducerIds(next_id=self.next_producer_id))
+        return found
+
+    @classmethod
+    def of_snapshot(cls, changes: Iterable[AnyChange], end_offset: int) -> ClusterImage:
+        """The image of a snapshot of everything below `end_offset`."""
+        image = cls()
+        for change in changes:
+            image.replay(change, 0)
+            image.offset = 0
+        image.offset = end_offset
+        return image
+
+    def copy(self) -> ClusterImage:
+        """An image of its own; what it is made of is never changed in place but for topics."""
+        topics = {
+            name: replace(topic, partitions=list(topic.partitions))
+            for name, topic in self.topics.items()
+        }
+        return ClusterImage(
+            offset=self.offset,
+            brokers=dict(self.brokers),
+            topics=topics,
+            topics_by_id={topic.topic_id: topic for topic in topics.values()},
+            configs={resource: dict(entries) for resource, entries in self.configs.items()},
+            next_producer_id=self.next_producer_id,
+            voters=self.voters,
+        )
+
+
+def _registration(state: BrokerState) -> RegisterBroker:
+    return RegisterBroker(
+        broker=state.broker,
+        incarnation=state.incarnation,
+        host=state.host,
+        port=state.port,
+        rack=state.rack,
+        roles=state.roles,
+        clean=state.clean,
+        directory=state.directory,
+        broker_epoch=state.epoch,
+        fenced=state.fenced,
+        stopping=state.stopping,
+        served=state.served,
+        keeps_runs=state.keeps_runs,
+    )
+
+
+def differences(old: ClusterImage, new: ClusterImage) -> list[AnyChange]:
+    """Changes that concern whatever differs: who follows the metadata by changes, and got a
+    snapshot instead, is to look at these again in `new`."""
+    found: list[AnyChange] = [
+        RemoveTopic(topic_id=topic_id)
+        for topic_id in old.topics_by_id
+        if topic_id not in new.topics_by_id
+    ]
+    for topic in new.topics.values():
+        before = old.topics_by_id.get(topic.topic_id)
+        partitions = before.partitions if before is not None else []
+        for number, state in enumerate(topic.partitions):
+            if number >= len(partitions) or partitions[number] != state:
+                found.append(ChangePartition(topic_id=topic.topic_id, partition=number))
+        if old.topic_settings(topic.name) != new.topic_settings(topic.name):
+            found.append(SetConfig(kind="topic", name=topic.name, key="", value=None))
+    return found

@@ -1,0 +1,189 @@
+"""How one partition changes: who is in sync, who may lead, who leads. Pure.
+
+What holds at every moment: each record that any leader has committed is held by every member of
+the ISR and of the ELR. Whoever leads can commit with the ISR alone, if that is large enough; so
+whoever leaves an ISR that is, or becomes, smaller than `min.insync.replicas` still has all that is
+committed and stays eligible (ELR, KIP-966), and loses that only when the ISR is large enough again,
+or its disk forgot something. While nobody leads, nobody commits: the ISR is empty then, and all of
+it is eligible.
+
+When everybody who was eligible forgot something, nobody leads by itself, with one exception:
+whoever stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once all of
+those are back and have said how far their logs reach, the longest log leads: all that survived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hightide_broker.core.cluster.changes import ChangePartition
+from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
+
+
+class Election(Enum):
+    """Which replica is wanted as leader."""
+
+    ONLINE = "online"
+    """The current one if it may lead, else the first that may."""
+    PREFERRED = "preferred"
+    """The first replica of the assignment, if it may lead."""
+    UNCLEAN = "unclean"
+    """As ONLINE, and if nobody may lead, the live replica with the longest log, once all of them
+    have said how long theirs is: committed records may be lost."""
+
+
+class Forgot(Enum):
+    """What a replica that came back may lack of what it had."""
+
+    UNSYNCED = "what was not synced"
+    """It stopped uncleanly; its disk is the same."""
+    EVERYTHING = "everything"
+    """Its disk is another one, or an older copy, or damaged."""
+
+
+class LogEnd(NamedTuple):
+    """How far a log reaches; the larger one of two holds everything committed that the other
+    does."""
+
+    last_epoch: int
+    log_end: int
+
+
+NOBODY_FORGOT: Mapping[int, Forgot] = MappingProxyType({})
+NO_ENDS: Mapping[int, LogEnd] = MappingProxyType({})
+
+
+class Rules(NamedTuple):
+    """What the cluster says about this partition."""
+
+    is_active: Callable[[int], bool]
+    """Whether a broker is alive and not stopping."""
+    min_isr: int
+    unclean: bool = False
+    """unclean.leader.election.enable."""
+    ends: Mapping[int, LogEnd] = NO_ENDS
+    """Broker → how far its log reaches, for those who said it since nobody leads."""
+    untold: tuple[int, ...] = ()
+    """Live replicas that have not said it yet, nor that they are offline: one of their logs may be
+    the longest."""
+
+
+class _Target(NamedTuple):
+    leader: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+    last_leader: int
+
+
+def change_partition(
+    topic_id: str,
+    number: int,
+    old: PartitionState,
+    rules: Rules,
+    *,
+    isr: tuple[int, ...] | None = None,
+    election: Election = Election.ONLINE,
+    forgot: Mapping[int, Forgot] = NOBODY_FORGOT,
+) -> ChangePartition | None:
+    """What to change when the ISR shall be `isr` and an election is due; None if nothing.
+
+    `forgot` names replicas that do not have all that they had.
+    """
+    target = _settle(old, rules, old.isr if isr is None else isr, forgot)
+    leader, unclean = _elect(old, target, rules, election)
+    if leader == NO_LEADER:
+        eligible = tuple(b for b in old.replicas if b in (*target.isr, *target.elr))
+        last_leader = old.leader if old.leader != NO_LEADER else old.last_leader
+        target = target._replace(leader=leader, isr=(), elr=eligible, last_leader=last_leader)
+    else:
+        target = _led(target, rules, leader, unclean)
+    change = ChangePartition(
+        topic_id=topic_id,
+        partition=number,
+        isr=_if_new(target.isr, old.isr),
+        leader=None if leader == old.leader else leader,
+        elr=_if_new(target.elr, old.elr),
+        last_known_elr=_if_new(target.last_known_elr, old.last_known_elr),
+        last_leader=None if target.last_leader == old.last_leader else target.last_leader,
+    )
+    is_nothing = change == ChangePartition(topic_id=topic_id, partition=number)
+    return None if is_nothing else change
+
+
+def _if_new(wanted: tuple[int, ...], known: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if wanted == known else wanted
+
+
+def _settle(
+    old: PartitionState, rules: Rules, isr: tuple[int, ...], forgot: Mapping[int, Forgot]
+) -> _Target:
+    """ISR, ELR, and who was eligible until it forgot something, before anybody is elected."""
+    ordered = tuple(b for b in old.replicas if b in isr)
+    had_all = {*old.elr, *old.isr}
+    elr = had_all - {*ordered, *forgot}
+    stopped = {b for b, what in forgot.items() if what is Forgot.UNSYNCED and b in had_all}
+    empty = {b for b, what in forgot.items() if what is Forgot.EVERYTHING}
+    last_known = ({*old.last_known_elr} | stopped) - {*ordered, *elr, *empty}
+    if len(ordered) >= rules.min_isr:
+        elr, last_known = set(), set()
+    return _Target(
+        old.leader,
+        ordered,
+        tuple(b for b in old.replicas if b in elr),
+        tuple(b for b in old.replicas if b in last_known),
+        NO_LEADER,
+    )
+
+
+def _led(target: _Target, rules: Rules, leader: int, unclean: bool) -> _Target:
+    """What is true once `leader` leads; one from outside the ISR is in sync with itself alone."""
+    isr, elr = target.isr, target.elr
+    if leader not in isr:
+        elr = () if unclean else tuple(b for b in (*isr, *elr) if b != leader)
+        isr = (leader,)
+    known = () if unclean else target.last_known_elr
+    if len(isr) >= rules.min_isr:
+        elr, known = (), ()
+    return _Target(leader, isr, elr, known, NO_LEADER)
+
+
+def _elect(
+    old: PartitionState, target: _Target, rules: Rules, election: Election
+) -> tuple[int, bool]:
+    """(leader, whether it may miss committed records)."""
+    candidates = [b for b in old.replicas if rules.is_active(b)]
+    valid = [b for b in candidates if b in target.isr] or [b for b in candidates if b in target.elr]
+    preferred = old.replicas[0]
+    if election is Election.PREFERRED and preferred in valid:
+        return preferred, False
+    if old.leader in valid:
+        return old.leader, False
+    if valid:
+        return valid[0], False
+    if _all_are_back(target, candidates, rules):
+        return _longest(candidates, rules), True
+    may_be_unclean = election is Election.UNCLEAN or (
+        rules.unclean and election is not Election.PREFERRED
+    )
+    with_logs = [b for b in candidates if b in rules.ends]
+    if may_be_unclean and with_logs and not rules.untold:
+        return _longest(with_logs, rules), True
+    return NO_LEADER, False
+
+
+def _all_are_back(target: _Target, candidates: list[int], rules: Rules) -> bool:
+    """Whether nobody is eligible any more, and all who were until an unclean stop have said how far
+    their logs reach."""
+    known = target.last_known_elr
+    if target.isr or target.elr or not known or rules.untold:
+        return False
+    return all(b in candidates and b in rules.ends for b in known)
+
+
+def _longest(candidates: list[int], rules: Rules) -> int:
+    """Whose log reaches furthest, as far as is known; of equals, the first of the assignment."""
+    return max(candidates, key=lambda b: rules.ends.get(b, LogEnd(-1, -1)))

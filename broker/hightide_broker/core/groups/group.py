@@ -1,0 +1,477 @@
+"""One consumer group, as its coordinator sees it: who is in it, and who gets what. Pure.
+
+Kafka's classic protocol. Members join; when all known ones have (or time is up), a generation
+begins, and its leader, some member, says who gets what; the others hear it in the answer to their
+sync. Whoever goes silent, leaves or subscribes to something else begins the next rebalance, and
+its cause is kept.
+
+    Empty ─join─► PreparingRebalance ─all joined─► CompletingRebalance ─assignment kept─► Stable
+      ▲                 ▲     │ nobody left              │                                 │
+      └─────────────────┼─────┘                          │                                 │
+                        └───────── a member comes, goes, or changes its mind ◄─────────────┘
+
+Requests that wait are tickets: `answers` says what became of them. What has to be kept goes into
+`writes`; whoever asked hears of it in `on_written`. `now` is monotonic, in seconds; `next_at` says
+when `tick` is due. Sources: Kafka's ClassicGroup; KIP-62, 134, 345, 394.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from hightide import group_messages as g
+from hightide.errors import ErrorCode, Refused
+from hightide.messages import Message
+from hightide_broker.core.groups.members import NEVER, Member, Members, Ticket, metadata_of
+from hightide_broker.core.groups.parts import Cause, Limits, State, Write
+from hightide_broker.core.groups.records import GroupValue
+
+REBALANCES_KEPT = 20
+"""How many causes of rebalances are remembered."""
+NEW_MEMBER_S = 300.0
+"""How long somebody new may have to wait for the generation that it joins."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A group; made empty, or `restore`d from what was kept."""
+
+    group_id: str
+    limits: Limits
+    state: State = State.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    empty_since_ms: int = -1
+    members: Members = field(default_factory=Members)
+    causes: deque[Cause] = field(default_factory=lambda: deque(maxlen=REBALANCES_KEPT))
+    answers: list[tuple[Ticket, Message]] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    _join_until: float = NEVER
+    _initial_left: float | None = None
+    """What is left to extend the delay of the first rebalance by; None: it is another one."""
+    _has_grown: bool = False
+    _sync_until: float = NEVER
+    _unsynced: set[str] = field(default_factory=set)
+    _replaced: dict[str, Member] = field(default_factory=dict)
+    """Static members as they were before the process that takes their place, by its member id."""
+    _assignments: dict[str, bytes] | None = None
+    """From the leader, while they are being kept."""
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def join(
+        self, request: g.JoinGroupRequest, ticket: Ticket, now: float, *, new_id: str, host: str
+    ) -> g.JoinGroupResponse | None:
+        """A member joins, or joins again; None: the answer comes later. `new_id` is for who has
+        none. Raises `Refused`."""
+        self._check_join(request)
+        if not request.member_id and request.instance_id:
+            return self._join_static(request, ticket, now, new_id, host)
+        if not request.member_id:
+            self.members.check_room(self.limits.size_max)
+            self.members.pending[new_id] = now + request.session_timeout_ms / 1000
+            return g.JoinGroupResponse(
+                error=ErrorCode.MEMBER_ID_REQUIRED,
+                message="join again with this member id",
+                member_id=new_id,
+            )
+        if request.member_id in self.members.pending:
+            self.members.check_instance(request.member_id, request.instance_id)
+            del self.members.pending[request.member_id]
+            self._enter(request, request.member_id, ticket, now, host)
+            return None
+        return self._join_again(request, ticket, now)
+
+    def _check_join(self, request: g.JoinGroupRequest) -> None:
+        session_s, limits = request.session_timeout_ms / 1000, self.limits
+        if not limits.session_min_s <= session_s <= limits.session_max_s:
+            raise Refused(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"session.timeout.ms is {request.session_timeout_ms}, expected "
+                f"{limits.session_min_s * 1000:.0f} to {limits.session_max_s * 1000:.0f} "
+                f"(group.min.session.timeout.ms, group.max.session.timeout.ms)",
+            )
+        if request.rebalance_timeout_ms <= 0:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"rebalance_timeout_ms is {request.rebalance_timeout_ms}, expected 1 or more "
+                f"(max_poll_interval_ms)",
+            )
+        if not request.protocol_type or not request.protocols:
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is offered")
+        self.members.check_protocols(request, self.protocol_type)
+
+    def _join_again(
+        self, request: g.JoinGroupRequest, ticket: Ticket, now: float
+    ) -> g.JoinGroupResponse | None:
+        member = self.members.find(request.member_id, request.instance_id)
+        same = member.protocols == request.protocols
+        settled = self.state is State.COMPLETING or (
+            self.state is State.STABLE and member.member_id != self.leader
+        )
+        if same and settled:
+            # Its answer was lost, or it asks for nothing new.
+            member.touch(now)
+            return self._joined(member)
+        if self.state is State.PREPARING and member.joining is None:
+            self.members.check_joining(self.limits.size_max)
+        self._update(member, request, ticket)
+        why = f"{member.name} {'joined again' if same else 'joined with other words'}"
+        self._begin(why + _because(request.reason), now)
+        return None
+
+    def _join_static(
+        self, request: g.JoinGroupRequest, ticket: Ticket, now: float, new_id: str, host: str
+    ) -> g.JoinGroupResponse | None:
+        """A process with an instance id begins: anew, or in the place of the last one (KIP-345)."""
+        old_id = self.members.static.get(request.instance_id)
+        if old_id is None:
+            self.members.check_room(self.limits.size_max)
+            self._enter(request, new_id, ticket, now, host)
+            return None
+        member = self.members.by_id[old_id]
+        before = replace(member, joining=None, syncing=None)
+        same = member.metadata(self.protocol) == metadata_of(request.protocols, self.protocol)
+        self._rename(member, new_id)
+        self._update(member, request, ticket)
+        if self.state is State.STABLE and same and self.members.elect_protocol() == self.protocol:
+            self._replaced[new_id] = before
+            self.writes.append(Write(self.to_value(), ("static", new_id, old_id)))
+        else:
+            self._begin(f"static member {member.name} began anew", now)
+        return None
+
+    def _rename(self, member: Member, new_id: str) -> None:
+        """The process before is fenced from here on."""
+        refusal = (ErrorCode.FENCED_INSTANCE_ID, f"{member.instance_id!r} began anew elsewhere")
+        self._answer_parked(member, *refusal)
+        old_id = member.member_id
+        self.members.rename(member, new_id)
+        self.leader = new_id if self.leader == old_id else self.leader
+        if old_id in self._unsynced:
+            self._unsynced.remove(old_id)
+            self._unsynced.add(new_id)
+
+    def _enter(
+        self, request: g.JoinGroupRequest, member_id: str, ticket: Ticket, now: float, host: str
+    ) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            host=host,
+            session_s=request.session_timeout_ms / 1000,
+            rebalance_s=request.rebalance_timeout_ms / 1000,
+            protocols=request.protocols,
+            session_until=now + NEW_MEMBER_S,
+            joining=ticket,
+        )
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        self.leader = self.leader or member_id
+        self._has_grown = True
+        self._begin(f"{member.name} joined{_because(request.reason)}", now)
+
+    def _update(self, member: Member, request: g.JoinGroupRequest, ticket: Ticket) -> None:
+        self._answer_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, "it asked again")
+        member.session_s = request.session_timeout_ms / 1000
+        member.rebalance_s = request.rebalance_timeout_ms / 1000
+        member.protocols, member.client_id = request.protocols, request.client_id
+        member.joining, member.session_until = ticket, NEVER
+
+    # -- a rebalance -----------------------------------------------------------------------------
+
+    def _begin(self, cause: str, now: float) -> None:
+        """Members have to join anew; or, where they do already, whoever is missing may be here."""
+        if self.state is not State.PREPARING:
+            self.causes.append(Cause(now, self.generation, cause))
+            if self.state is State.COMPLETING:
+                self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS, cause, now)
+            delay_s = self.limits.initial_delay_s
+            longest = self.members.longest_rebalance_s
+            if self.state is State.EMPTY and delay_s > 0:
+                self._initial_left = max(longest - delay_s, 0.0)
+                self._join_until = now + min(delay_s, longest)
+                self._has_grown = False
+            else:
+                self._initial_left = None
+                self._join_until = now + longest
+            self.state = State.PREPARING
+            self._sync_until, self._assignments = NEVER, None
+            self._unsynced.clear()
+        self._look_for_all(now)
+
+    def _look_for_all(self, now: float) -> None:
+        """The generation begins once everybody is here; the first one also waits for its delay."""
+        if self.state is not State.PREPARING or self._initial_left is not None:
+            return
+        if self.members.all_joined:
+            self._begin_generation(now)
+
+    def _time_to_join_is_over(self, now: float) -> None:
+        left = self._initial_left
+        if left and self._has_grown:
+            # Others came meanwhile, and more may: as long again, within the longest timeout.
+            more = min(self.limits.initial_delay_s, left)
+            self._initial_left, self._join_until = left - more, now + more
+            self._has_grown = False
+            return
+        self._initial_left = None
+        self._begin_generation(now)
+
+    def _begin_generation(self, now: float) -> None:
+        late = [m for m in self.members if m.joining is None and not m.instance_id]
+        for member in late:
+            self._forget(member)
+        here = [member for member in self.members if member.joining is not None]
+        if self.members and not here:
+            self._join_until = now + self.members.longest_rebalance_s
+            return
+        self.generation += 1
+        self._join_until = NEVER
+        if not self.members:
+            self.state, self.protocol, self.leader = State.EMPTY, "", ""
+            self.writes.append(Write(self.to_value(), ("empty",)))
+            return
+        if self.leader not in {member.member_id for member in here}:
+            self.leader = here[0].member_id
+        self.protocol = self.members.elect_protocol()
+        self.state = State.COMPLETING
+        self._sync_until = now + self.members.longest_rebalance_s
+        self._unsynced = {member.member_id for member in here}
+        for member in self.members:
+            member.assignment = b""
+            if member.joining is not None:
+                self._answer_join(member, now)
+
+    def _answer_join(self, member: Member, now: float, *, skip: bool = False) -> None:
+        ticket, member.joining = member.joining, None
+        member.touch(now)
+        self.answers.append((ticket, self._joined(member, skip=skip)))
+
+    def _joined(self, member: Member, *, skip: bool = False) -> g.JoinGroupResponse:
+        leads = member.member_id == self.leader
+        return g.JoinGroupResponse(
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            member_id=member.member_id,
+            skip_assignment=skip and leads,
+            members=[
+                g.JoinedMember(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    metadata=each.metadata(self.protocol),
+                )
+                for each in (self.members if leads else ())
+            ],
+        )
+
+    # -- the assignment --------------------------------------------------------------------------
+
+    def sync(
+        self, request: g.SyncGroupRequest, ticket: Ticket, now: float
+    ) -> g.SyncGroupResponse | None:
+        """A member asks what it gets, and the leader says who gets what; None: the answer comes
+        later. Raises `Refused`."""
+        member = self.members.find(request.member_id, request.instance_id)
+        self.check_generation(request.generation)
+        if request.protocol and request.protocol != self.protocol:
+            raise Refused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"protocol {request.protocol!r}, the group chose {self.protocol!r}",
+            )
+        if self.state is State.PREPARING:
+            raise self._rebalancing()
+        member.touch(now)
+        self._unsynced.discard(member.member_id)
+        if self.state is State.STABLE:
+            return g.SyncGroupResponse(protocol=self.protocol, assignment=member.assignment)
+        if member.syncing is not None:
+            self._answer_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, "it asked again")
+        member.syncing, member.session_until = ticket, NEVER
+        if member.member_id == self.leader and self._assignments is None:
+            given = {each.member_id: each.assignment for each in request.assignments}
+            self._assignments = {m: given.get(m, b"") for m in self.members.by_id}
+            value = self.to_value(self._assignments)
+            self.writes.append(Write(value, ("sync", str(self.generation))))
+        return None
+
+    def on_written(self, token: tuple[str, ...], refusal: Refused | None, now: float) -> None:
+        """What was to be kept is, or could not be."""
+        match token:
+            case ("sync", generation):
+                if self.state is State.COMPLETING and generation == str(self.generation):
+                    self._assignments_are_kept(refusal, now)
+            case ("static", new_id, old_id):
+                self._static_is_kept(new_id, old_id, refusal, now)
+
+    def _assignments_are_kept(self, refusal: Refused | None, now: float) -> None:
+        if refusal is not None:
+            self._refuse_syncs(refusal.code, refusal.message, now)
+            self._begin(f"the assignment could not be kept: {refusal.message}", now)
+            return
+        assert self._assignments is not None
+        self.state = State.STABLE
+        for member in self.members:
+            member.assignment = self._assignments.get(member.member_id, b"")
+            if member.syncing is not None:
+                ticket, member.syncing = member.syncing, None
+                member.touch(now)
+                answer = g.SyncGroupResponse(protocol=self.protocol, assignment=member.assignment)
+                self.answers.append((ticket, answer))
+        self._assignments = None
+
+    def _static_is_kept(
+        self, new_id: str, old_id: str, refusal: Refused | None, now: float
+    ) -> None:
+        member, before = self.members.by_id.get(new_id), self._replaced.pop(new_id, None)
+        if member is None or member.joining is None or self.state is not State.STABLE:
+            return  # it was overtaken, and is answered by what came
+        if refusal is None:
+            self._answer_join(member, now, skip=True)
+            return
+        self._answer_parked(member, refusal.code, refusal.message)
+        self._rename(member, old_id)
+        if before is not None:
+            member.protocols, member.client_id = before.protocols, before.client_id
+            member.session_s, member.rebalance_s = before.session_s, before.rebalance_s
+        member.touch(now)
+
+    def _refuse_syncs(self, code: ErrorCode, why: str, now: float) -> None:
+        for member in self.members:
+            if member.syncing is not None:
+                self._answer_parked(member, code, why)
+                member.touch(now)
+        self._assignments = None
+
+    # -- being there, and going ------------------------------------------------------------------
+
+    def heartbeat(self, request: g.GroupHeartbeatRequest, now: float) -> None:
+        """A member is alive; raises `Refused` if that is not all there is to say."""
+        member = self.members.find(request.member_id, request.instance_id)
+        self.check_generation(request.generation)
+        member.touch(now)
+        if self.state is State.PREPARING:
+            raise self._rebalancing()
+
+    def leave(self, leaving: g.LeavingMember, now: float) -> None:
+        """A member goes; raises `Refused` if it is none."""
+        member_id = leaving.member_id
+        if leaving.instance_id and not member_id:
+            member_id = self.members.static.get(leaving.instance_id, "")
+        if member_id in self.members.pending:
+            del self.members.pending[member_id]
+            self._look_for_all(now)
+            return
+        member = self.members.find(member_id, leaving.instance_id)
+        self._remove(member, f"{member.name} left{_because(leaving.reason)}", now)
+
+    def tick(self, now: float) -> None:
+        """Time passed: whoever was silent for too long is out, and nobody waits for ever."""
+        for member_id in [m for m, until in self.members.pending.items() if until <= now]:
+            del self.members.pending[member_id]
+        for member in [m for m in self.members if m.session_until <= now]:
+            if self.members.by_id.get(member.member_id) is member:
+                why = f"{member.name} was silent for {member.session_s:g} s (session.timeout.ms)"
+                self._remove(member, why, now)
+        if self._sync_until <= now:
+            self._sync_until = NEVER
+            for member_id in sorted(self._unsynced & self.members.by_id.keys()):
+                why = f"{member_id} never asked for its assignment"
+                self._remove(self.members.by_id[member_id], why, now)
+        if self.state is State.PREPARING and self._join_until <= now:
+            self._time_to_join_is_over(now)
+        self._look_for_all(now)
+
+    def next_at(self) -> float:
+        """When `tick` has something to do, if nothing else happens."""
+        sessions = (member.session_until for member in self.members)
+        sync_until = self._sync_until if self._unsynced else NEVER
+        return min(self._join_until, sync_until, *self.members.pending.values(), *sessions, NEVER)
+
+    def _remove(self, member: Member, cause: str, now: float) -> None:
+        self._forget(member)
+        if self.state is State.EMPTY:
+            return
+        self._begin(cause, now)
+
+    def _forget(self, member: Member) -> None:
+        self._answer_parked(member, ErrorCode.UNKNOWN_MEMBER_ID, "it is no member any more")
+        self.members.remove(member)
+        self._unsynced.discard(member.member_id)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members.by_id), "")
+
+    def _answer_parked(self, member: Member, code: ErrorCode, why: str) -> None:
+        if member.joining is not None:
+            ticket, member.joining = member.joining, None
+            self.answers.append((ticket, g.JoinGroupResponse(error=code, message=why)))
+        if member.syncing is not None:
+            ticket, member.syncing = member.syncing, None
+            self.answers.append((ticket, g.SyncGroupResponse(error=code, message=why)))
+
+    def let_go(self, refusal: Refused) -> None:
+        """Another broker coordinates this group now: everybody who waits hears so."""
+        for member in self.members:
+            self._answer_parked(member, refusal.code, refusal.message)
+
+    # -- checks ----------------------------------------------------------------------------------
+
+    def check_generation(self, generation: int) -> None:
+        """Raise `Refused` ILLEGAL_GENERATION if it is not the present one."""
+        if generation != self.generation:
+            raise Refused(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"generation {generation}, group {self.group_id!r} is in {self.generation}",
+            )
+
+    def check_commit(self, request: g.OffsetCommitRequest, now: float) -> None:
+        """Raise `Refused` if these offsets may not be committed: by a member in the present
+        generation, or by anybody while there is no member."""
+        if request.generation < 0 and self.state is State.EMPTY:
+            return
+        member = self.members.find(request.member_id, request.instance_id)
+        self.check_generation(request.generation)
+        if self.state is State.COMPLETING:
+            raise self._rebalancing()
+        member.touch(now)
+
+    def _rebalancing(self) -> Refused:
+        return Refused(
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            f"group {self.group_id!r} is {self.state}"
+            + (f": {self.causes[-1].text}" if self.causes else ""),
+        )
+
+    # -- what is kept ----------------------------------------------------------------------------
+
+    def to_value(self, assignments: dict[str, bytes] | None = None) -> GroupValue:
+        """The group as it is kept."""
+        return GroupValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            members=self.members.to_values(assignments or {}),
+        )
+
+    def restore(self, value: GroupValue, now: float) -> None:
+        """Take over what another coordinator kept: everybody is a member, and has a whole session
+        to show up."""
+        self.protocol_type, self.protocol = value.protocol_type, value.protocol
+        self.generation, self.leader = value.generation, value.leader
+        self.empty_since_ms = value.written_at_ms
+        for kept in value.members:
+            self.members.add(Member.of_value(kept, now))
+        self.state = State.STABLE if self.members else State.EMPTY
+        if len(self.members) > self.limits.size_max:
+            self._begin(f"more members than group.max.size {self.limits.size_max}", now)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -1,0 +1,89 @@
+"""The committed offsets of one consumer group. Pure.
+
+An offset counts once its record is committed; of two for one partition the later record does.
+Those of a topic that was deleted count no more, even if another one has its name now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+from hightide_broker.core.groups.records import OffsetValue
+
+Where = tuple[str, int]
+
+
+class Committed(NamedTuple):
+    """A committed offset, and the offset of the record that says so."""
+
+    value: OffsetValue | None
+    """None: it was forgotten."""
+    at: int
+
+
+class GroupOffsets:
+    """Partition → what is committed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Where, Committed] = {}
+        self._newest: dict[Where, tuple[str, int]] = {}
+        """Who committed each partition last, as far as this coordinator was asked, and the number
+        of that commit."""
+
+    def take_turn(self, where: Where, sender: str, number: int) -> bool:
+        """Whether a commit comes in its turn: one that its sender has given up, and that waited
+        meanwhile, must not undo a later one. Who does not say who it is, is not counted."""
+        last_sender, last = self._newest.get(where, ("", -1))
+        if sender and sender == last_sender and number < last:
+            return False
+        self._newest[where] = (sender, number)
+        return True
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value, _ in self._known.values())
+
+    def __iter__(self) -> Iterator[Where]:
+        """The partitions that anything is kept for, deleted ones too."""
+        return iter([where for where, known in self._known.items() if known.value is not None])
+
+    def commit(self, where: Where, value: OffsetValue | None, at: int) -> None:
+        """A record is committed; None: a tombstone."""
+        known = self._known.get(where)
+        if known is None or known.at <= at:
+            self._known[where] = Committed(value, at)
+
+    def get(self, where: Where, topic_ids: Mapping[str, str]) -> OffsetValue | None:
+        """What is committed for a partition of the topic that has this name now."""
+        value = self._known[where].value if where in self._known else None
+        return value if value is not None and value.topic_id == topic_ids.get(where[0]) else None
+
+    def all(self, topic_ids: Mapping[str, str]) -> dict[Where, OffsetValue]:
+        """Everything that counts."""
+        found = {where: self.get(where, topic_ids) for where in sorted(self._known)}
+        return {where: value for where, value in found.items() if value is not None}
+
+    def expired(
+        self,
+        topic_ids: Mapping[str, str],
+        *,
+        now_ms: int,
+        retention_ms: int,
+        empty_since_ms: int,
+        read: Container[str] | None,
+    ) -> list[Where]:
+        """What is to be forgotten: deleted topics' at once; others' a retention after the group
+        became empty (`read` is None) or, of topics that nobody reads, after the commit."""
+        found = []
+        for where, (value, _) in self._known.items():
+            if value is None:
+                continue
+            if value.topic_id != topic_ids.get(where[0]):
+                found.append(where)
+            elif read is None:
+                since = max(empty_since_ms, value.commit_time_ms)
+                if now_ms - since >= retention_ms:
+                    found.append(where)
+            elif where[0] not in read and now_ms - value.commit_time_ms >= retention_ms:
+                found.append(where)
+        return found

@@ -1,0 +1,4 @@
+"""core/quorum: the metadata quorum: Raft with pull replication, as a state machine.
+
+Pure. See README.md beside it.
+"""

@@ -1,0 +1,449 @@
+"""Who leads the metadata quorum: roles, elections, announcements. Pure.
+
+Elections go by (last epoch, log end), after a pre-vote that changes nothing: a voter that was cut
+off and comes back cannot depose a leader whom a majority follows. A vote is for one candidate and
+one epoch, and so is a leader.
+
+Invariants: the epoch never falls; (leader, voted) of an epoch never change once set. Who votes is
+`membership.py`; what is committed, the other half, is `state_machine.py`. Sources: KIP-595,
+KIP-853, KIP-996.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.core.quorum.follower import Fetching
+from hightide_broker.core.quorum.leader import (
+    EPOCH_MAX,
+    check_addressee,
+    check_cluster,
+    check_epoch_range,
+)
+from hightide_broker.core.quorum.membership import Membership
+from hightide_broker.core.quorum.progress import Peer, last_majority_contact
+from hightide_broker.core.quorum.ready import NOBODY, Answered, Ballot, LogView, Ready, Sending
+from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
+from hightide_broker.core.quorum.votes import Audience, Votes
+
+_NEVER = float("inf")
+
+
+class Elector:
+    """One node's standing in the quorum; `Quorum` is the whole of it."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        log: LogView,
+        ballot: Ballot,
+        *,
+        random: Callable[[], float],
+        now: float,
+    ) -> None:
+        """`ballot` is what `quorum-state` says, `random` draws from [0, 1)."""
+        self.config = config
+        self.role = Role.UNATTACHED
+        self.epoch, self.leader, self.voted = ballot
+        latest = log.latest_snapshot
+        self.high_watermark = max(log.log_start, latest.end_offset if latest else 0)
+        """Everything below it is committed, as far as this node knows."""
+        self.epoch_start = -1
+        """Where a leader's own epoch begins."""
+        self._log = log
+        self._random = random
+        self._ready = Ready()
+        self._durable = ballot
+        self.membership = Membership(config, log)
+        self._peers: dict[int, Peer] = {}
+        self._observers: dict[int, Peer] = {}
+        self._votes = Votes(self.membership.voters)
+        self._audience = Audience()
+        self._round_at = _NEVER
+        """When a leader looks for voters that do not fetch, to tell them again."""
+        self._successors: list[int] = []
+        self._elections_lost = 0
+        self._stopping = False
+        self._fetching = Fetching(config, log, self.membership)
+        self._deadline = now + self._election_timeout()
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        """The role after a start."""
+        me = self.config.node
+        if self.epoch < self._log.last_epoch:
+            self.epoch, self.leader, self.voted = self._log.last_epoch, NOBODY, NOBODY
+        if self.leader == me and not (self._may_stand and self._others):
+            self.leader = NOBODY
+        if self.leader == me:
+            # What was written in this epoch and not synced is lost: it must not be written again.
+            self.role = Role.RESIGNED
+            self._successors = list(self._others)
+            self._audience.begin(self._others, now)
+        elif self.leader != NOBODY:
+            self.role = Role.FOLLOWER
+            self._fetching.begin(self.leader, now)
+            self._deadline = now + self.config.fetch_timeout_s
+        elif not self._is_voter:
+            self._fetching.search(now)
+        elif not self._others:
+            self._deadline = now
+        elif self.voted == me:
+            self.role, self._deadline = Role.CANDIDATE, now
+        elif self.voted == NOBODY and self.config.first_pause_s is not None:
+            # Nothing is known of a leader who could be disturbed, and the pre-vote asks first.
+            self._deadline = now + self.config.first_pause_s * self._random()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Quorum {self.config.node} {self.role.value} epoch={self.epoch} "
+            f"leader={self.leader} watermark={self.high_watermark}>"
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def _is_voter(self) -> bool:
+        return self.membership.is_voter
+
+    @property
+    def _may_stand(self) -> bool:
+        """Whether to seek votes. One that was removed does so until that is known to be committed,
+        its own vote not counted: it may be the only one that has the record, and then the others,
+        by the voters before, cannot elect anybody. Source: Ongaro's dissertation, 4.2.2."""
+        removal_stands = self.high_watermark >= self._log.voters_end
+        return self._is_voter or (self.membership.was_voter and not removal_stands)
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return self.membership.others
+
+    def _meet_voters(self, now: float) -> None:
+        """The voters may be others since the last step: a record of them was written, or cut."""
+        if not self.membership.refresh():
+            return
+        self._votes = Votes(self.membership.voters)
+        if self.role is Role.LEADER:
+            self._peers = {voter: self._met(voter, now) for voter in self._others}
+            for voter in self._others:
+                self._audience.add(voter)
+            self._audience.due_at = now
+        elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            self._become_unattached(self.epoch, now)
+        if self.role is Role.UNATTACHED and self._may_stand:
+            self._deadline = now + self._election_timeout()
+            if self._is_voter:
+                self._fetching.end()
+
+    def _met(self, voter: int, now: float) -> Peer:
+        """What a leader knows of a voter, as one or as an observer before."""
+        known = self._peers.get(voter) or self._observers.pop(voter, None)
+        if known is not None and self.membership.counts(voter, known.directory):
+            return known
+        return Peer(voter, now)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _election_timeout(self) -> float:
+        return self.config.election_timeout_s * (1 + self._random())
+
+    def _time_passed(self, now: float) -> None:
+        if self.role is Role.LEADER:
+            self._check_quorum(now)
+        if now < self._deadline or self.role is Role.LEADER:
+            return
+        if self._stopping or not (self._may_stand or self.role in (Role.FOLLOWER, Role.RESIGNED)):
+            self._deadline = _NEVER
+            return
+        match self.role:
+            case Role.UNATTACHED | Role.CANDIDATE:
+                self._become_prospective(now)
+            case Role.FOLLOWER if self._may_stand:
+                self._become_prospective(now)
+            case Role.FOLLOWER | Role.RESIGNED:
+                epoch = self.epoch + (self.role is Role.RESIGNED)
+                self._become_unattached(epoch, now)
+            case Role.PROSPECTIVE:
+                self._lose_pre_vote(now)
+
+    def _check_quorum(self, now: float) -> None:
+        """Resign if a majority has not fetched for 1.5 fetch timeouts."""
+        heard = [self._peers[voter].heard_at for voter in self._others]
+        last = last_majority_contact(heard, votes_itself=self._is_voter)
+        self._deadline = last + 1.5 * self.config.fetch_timeout_s
+        if now >= self._deadline:
+            self._become_resigned(now)
+
+    # -- becoming --------------------------------------------------------------------------------
+
+    def _become(self, role: Role) -> None:
+        assert role in TRANSITIONS[self.role], f"{self!r} cannot become {role.value}"
+        self.role = role
+        self._audience.end()
+        self._round_at = _NEVER
+        self._peers, self._observers = {}, {}
+        self._fetching.end()
+
+    def _become_unattached(self, epoch: int, now: float, *, voted: int = NOBODY) -> None:
+        """Know no leader, of a higher epoch or after a vote."""
+        assert epoch >= self.epoch, f"{self!r}: epoch would fall to {epoch}"
+        if self.role in (Role.LEADER, Role.FOLLOWER) or voted != NOBODY:
+            # Otherwise what is left of the old timer goes on: epochs must not put elections off.
+            self._deadline = now + self._election_timeout()
+        self._become(Role.UNATTACHED)
+        if epoch > self.epoch:
+            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+        if voted != NOBODY:
+            assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
+            self.voted = voted
+        if not self._is_voter:
+            self._fetching.search(now)
+
+    def _become_follower(self, leader: int, epoch: int, now: float) -> None:
+        if epoch == self.epoch and self.role is Role.FOLLOWER:
+            return
+        self._become(Role.FOLLOWER)
+        if epoch > self.epoch:
+            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+        assert self.leader in (NOBODY, leader), f"{self!r}: {leader} leads this epoch as well"
+        self.leader = leader
+        self._deadline = now + self.config.fetch_timeout_s
+        self._fetching.begin(leader, now)
+
+    def _become_prospective(self, now: float) -> None:
+        """Ask who would vote, before disturbing anybody."""
+        self._become(Role.PROSPECTIVE)
+        self._seek_votes(now)
+        if self._votes.won:
+            self._become_candidate(now)
+
+    def _become_candidate(self, now: float) -> None:
+        self._become(Role.CANDIDATE)
+        self.epoch, self.leader, self.voted = self.epoch + 1, NOBODY, self.config.node
+        self._seek_votes(now)
+        if self._votes.won:
+            self._become_leader(now)
+
+    def _seek_votes(self, now: float) -> None:
+        self._votes.begin(self.config.node)
+        self._audience.begin(self._others, now)
+        self._deadline = now + self._election_timeout()
+
+    def _become_leader(self, now: float) -> None:
+        self._become(Role.LEADER)
+        self.leader = self.config.node
+        self.epoch_start = self._log.log_end
+        self._elections_lost = 0
+        self._peers = {voter: Peer(voter, now) for voter in self._others}
+        self._audience.begin(self._others, now)
+        self._round_at = now + self.config.fetch_timeout_s / 2 if self._others else _NEVER
+        self._ready.begin_epoch = True
+        self._check_quorum(now)
+
+    def _become_resigned(self, now: float) -> None:
+        successors = sorted(self._others, key=lambda voter: -self._peers[voter].log_end)
+        self._become(Role.RESIGNED)
+        self._successors = successors
+        self._audience.begin(self._others, now)
+        self._deadline = now + self._election_timeout()
+
+    def _lose_pre_vote(self, now: float) -> None:
+        """Nobody wants an election now: go back to what was."""
+        self._elections_lost += 1
+        if self.leader != NOBODY and self._is_voter:
+            self._become_follower(self.leader, self.epoch, now)
+        else:
+            # One that was removed looks around as well: the voters it knows may be others by now.
+            self._become_unattached(self.epoch, now)
+            self._deadline = now + self._backoff()
+
+    def _backoff(self) -> float:
+        """Longer and longer with each election lost, and never the same for two voters."""
+        slots = min(1 << min(self._elections_lost, 10), 1 << 10)
+        longest = min(0.1 * slots, self.config.election_backoff_max_s)
+        return self.config.retry_backoff_s + longest * self._random()
+
+    # -- announcing: votes, and beginnings and ends of epochs -------------------------------------
+
+    def _announce(self, now: float) -> None:
+        """Tell those who have not answered yet what there is to tell in this role."""
+        if self.role is Role.LEADER and now >= self._round_at:
+            half = self.config.fetch_timeout_s / 2
+            self._round_at = now + half
+            for peer in self._peers.values():
+                if now - peer.heard_at >= half:
+                    self._audience.add(peer.id)
+                    self._audience.due_at = now
+        for peer_id in self._audience.due(now):
+            self._ready.send.append(Sending(peer_id, self._announcement(peer_id)))
+
+    def _announcement(self, peer: int) -> m.Message:
+        me, cluster_id = self.config.node, self.config.cluster_id
+        directory = self.membership.directory_of(peer)
+        if self.role is Role.LEADER:
+            return c.BeginQuorumEpochRequest(
+                cluster_id=cluster_id,
+                voter=peer,
+                leader=me,
+                epoch=self.epoch,
+                voter_directory=directory,
+            )
+        if self.role is Role.RESIGNED:
+            return c.EndQuorumEpochRequest(
+                cluster_id=cluster_id,
+                voter=peer,
+                leader=me,
+                epoch=self.epoch,
+                successors=self._successors,
+                voter_directory=directory,
+            )
+        return c.VoteRequest(
+            cluster_id=cluster_id,
+            voter=peer,
+            candidate=me,
+            epoch=self.epoch,
+            last_epoch=self._log.last_epoch,
+            log_end=self._log.log_end,
+            pre_vote=self.role is Role.PROSPECTIVE,
+            voter_directory=directory,
+        )
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, event: Answered, now: float) -> None:
+        is_current = event.request == self._current_announcement(event.peer)
+        response = event.response
+        if response is None:
+            if is_current:
+                again_in = self.config.retry_backoff_s
+                if self.role is Role.LEADER:
+                    again_in = self.config.fetch_timeout_s / 2
+                self._audience.failed(event.peer, again_at=now + again_in)
+            return
+        assert isinstance(response, c.QuorumResponse), f"{response} to {event.request}"
+        if self._heed(response.leader, response.epoch, now) or not is_current:
+            return
+        self._audience.answered(event.peer)
+        if isinstance(response, c.VoteResponse):
+            self._count_vote(event.peer, response, now)
+
+    def _current_announcement(self, peer: int) -> m.Message | None:
+        if self.role in (Role.UNATTACHED, Role.FOLLOWER) or peer not in self._others:
+            return None
+        return self._announcement(peer)
+
+    def _heed(self, leader: int, epoch: int, now: float) -> bool:
+        """Learn from what another node says of the quorum; whether this node's role changed."""
+        if not self.epoch <= epoch <= EPOCH_MAX or leader == self.config.node:
+            return False
+        before = (self.role, self.epoch)
+        if epoch > self.epoch:
+            if leader != NOBODY:
+                self._become_follower(leader, epoch, now)
+            else:
+                self._become_unattached(epoch, now)
+        elif leader != NOBODY and (self.leader == NOBODY or self._has_lost_sight_of(leader)):
+            self._become_follower(leader, epoch, now)
+        return before != (self.role, self.epoch)
+
+    def _has_lost_sight_of(self, leader: int) -> bool:
+        """An observer that could not reach its leader for a while. A prospective voter is another
+        matter: that others still name the leader it misses is no news."""
+        return self.role is Role.UNATTACHED and self.leader == leader
+
+    def _count_vote(self, voter: int, response: c.VoteResponse, now: float) -> None:
+        was_lost = self._votes.lost
+        self._votes.count(voter, granted=response.granted and not response.error)
+        if self._votes.won:
+            if self.role is Role.PROSPECTIVE:
+                self._become_candidate(now)
+            else:
+                self._become_leader(now)
+        elif self._votes.lost and not was_lost:
+            if self.role is Role.PROSPECTIVE:
+                self._lose_pre_vote(now)
+            else:
+                self._elections_lost += 1
+                self._deadline = now + self._backoff()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _check_envelope(
+        self,
+        request: c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest,
+        sender: int,
+    ) -> None:
+        """Raise `Refused` unless the request is for this voter, of this cluster."""
+        check_cluster(request.cluster_id or "none", self.config)
+        check_epoch_range(request.epoch)
+        check_addressee(request.voter, request.voter_directory, sender, self.config)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise Refused(
+                ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is over, this is {self.epoch}"
+            )
+
+    def _vote(self, request: c.VoteRequest, now: float) -> bool:
+        """Whether to vote for a candidate. Sources: KIP-595, KIP-996."""
+        self._check_envelope(request, request.candidate)
+        if (
+            request.log_end < 0
+            or not 0 <= request.last_epoch <= request.epoch - (not request.pre_vote)
+            or request.candidate == self.config.node
+        ):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{request} contradicts itself")
+        self._check_epoch(request.epoch)
+        if request.epoch > self.epoch:
+            self._become_unattached(request.epoch, now)
+        mine = (self._log.last_epoch, self._log.log_end)
+        up_to_date = (request.last_epoch, request.log_end) >= mine
+        if request.pre_vote:
+            if self.role is Role.FOLLOWER and self._fetching.leader_is_well:
+                return False
+            return up_to_date and self.role is not Role.LEADER
+        if self.leader != NOBODY:
+            return False
+        if self.voted == NOBODY and up_to_date:
+            self._become_unattached(self.epoch, now, voted=request.candidate)
+        return self.voted == request.candidate
+
+    def _check_rival(self, leader: int, epoch: int) -> None:
+        """Raise `Refused` for an old leader, or for one of an epoch that another one leads."""
+        self._check_epoch(epoch)
+        is_rival = epoch == self.epoch and self.leader not in (NOBODY, leader)
+        if is_rival or leader == self.config.node:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{leader} says it leads epoch {epoch}, but {self.leader} does",
+            )
+
+    def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
+        self._check_envelope(request, request.leader)
+        self._check_rival(request.leader, request.epoch)
+        self._become_follower(request.leader, request.epoch, now)
+
+    def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
+        """The leader steps down: its best successor is to stand at once, the others later."""
+        self._check_envelope(request, request.leader)
+        self._check_rival(request.leader, request.epoch)
+        if len(request.successors) > len(self.membership.voters):
+            raise Refused(ErrorCode.INVALID_REQUEST, "more successors than there are voters")
+        if request.epoch > self.epoch:
+            self._become_follower(request.leader, request.epoch, now)
+        if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._may_stand:
+            return
+        self._fetching.leader_gone = True
+        successors = request.successors
+        longest = self.config.election_backoff_max_s
+        if self.config.node not in successors:
+            self._deadline = now + longest
+        elif (place := successors.index(self.config.node)) == 0:
+            self._deadline = now
+        else:
+            self._deadline = now + longest / 2 ** (len(successors) - 1) * 2 ** (place - 1)

@@ -1,0 +1,74 @@
+"""What an election and an announcement keep count of. Pure."""
+
+from __future__ import annotations
+
+from hightide_broker.core.quorum.progress import majority_of
+
+_NEVER = float("inf")
+
+
+class Votes:
+    """The votes of one election, or the promises of one pre-vote."""
+
+    def __init__(self, voters: tuple[int, ...]) -> None:
+        self._voters = voters
+        self._votes: dict[int, bool] = {}
+
+    def begin(self, candidate: int) -> None:
+        """A new election: the candidate votes for itself, if it is one of the voters."""
+        self._votes = {candidate: True} if candidate in self._voters else {}
+
+    def count(self, voter: int, *, granted: bool) -> None:
+        """Take a vote."""
+        self._votes[voter] = granted
+
+    @property
+    def won(self) -> bool:
+        """Whether a majority said yes."""
+        return sum(self._votes.values()) >= majority_of(len(self._voters))
+
+    @property
+    def lost(self) -> bool:
+        """Whether those who can still say yes are no majority."""
+        rejected = sum(not granted for granted in self._votes.values())
+        return len(self._voters) - rejected < majority_of(len(self._voters))
+
+
+class Audience:
+    """Who is to be told something, and has not answered yet."""
+
+    def __init__(self) -> None:
+        self._owing: dict[int, bool] = {}
+        self.due_at = _NEVER
+        """When those who owe an answer are told (again)."""
+
+    def begin(self, peers: tuple[int, ...], now: float) -> None:
+        """There is something to tell all of them."""
+        self._owing, self.due_at = dict.fromkeys(peers, False), now
+
+    def end(self) -> None:
+        """There is nothing to tell any more."""
+        self._owing, self.due_at = {}, _NEVER
+
+    def add(self, peer: int) -> None:
+        """Tell this one at the next round, too."""
+        self._owing.setdefault(peer, False)
+
+    def answered(self, peer: int) -> None:
+        """This one knows."""
+        self._owing.pop(peer, None)
+
+    def failed(self, peer: int, *, again_at: float) -> None:
+        """It did not arrive, or its answer did not."""
+        if peer in self._owing:
+            self._owing[peer] = False
+            self.due_at = min(self.due_at, again_at)
+
+    def due(self, now: float) -> list[int]:
+        """Whom to tell now; they are not told twice at a time."""
+        if now < self.due_at:
+            return []
+        self.due_at = _NEVER
+        peers = [peer for peer, on_its_way in self._owing.items() if not on_its_way]
+        self._owing.update(dict.fromkeys(peers, True))
+        return peers

@@ -1,0 +1,4 @@
+"""core/replication: replication of one partition: leader, follower, and what they refuse.
+
+Pure. See README.md beside it.
+"""

@@ -1,0 +1,484 @@
+"""The real disk: the only file that names `os`, file descriptors and worker threads.
+
+Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with
+many segments stays below its limit; a sync works on a duplicate, which the cache cannot close under
+it. Every `OSError` becomes a `DiskError` here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from hightide.records import Buffer
+from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.runtime.base.one_at_a_time import OneAtATime
+
+T = TypeVar("T")
+
+OPEN_FILES_MAX = 4096
+"""Upper bound of the descriptor cache; half of the process's limit if that is lower."""
+LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
+REWRITE_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def _mapped(path: str, operation: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DiskError(path, operation, why, full=error.errno in _FULL) from error
+
+
+class _Tenancy:
+    """The directories that this process has locked, each held open so that no other one can be
+    taken for it: while a process sleeps, a volume may be mounted over its directory, or another one
+    have its name. What is there then is somebody else's."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[str, os.stat_result]] = {}
+
+    def begin(self, directory: str) -> int:
+        """It is this process's now; what `end` wants. Raises `OSError`."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._held[descriptor] = directory, os.fstat(descriptor)
+        return descriptor
+
+    def end(self, descriptor: int) -> None:
+        del self._held[descriptor]
+        os.close(descriptor)
+
+    def check(self, path: str) -> None:
+        """Raise `OSError` if a path leads into a directory that has taken another one's place."""
+        found = [
+            os.path.samestat(os.stat(directory), mine)
+            for directory, mine in list(self._held.values())
+            if path.startswith(f"{directory}/")
+        ]
+        if found and not any(found):
+            raise OSError(errno.ESTALE, OTHER_DIRECTORY)
+
+
+class RealFile:
+    """Implements `ports.DiskFile`."""
+
+    def __init__(self, cache: _Descriptors, path: str, size: int) -> None:
+        self._cache = cache
+        self._path = path
+        self._size = size
+        self._own: int | None = None
+        """The descriptor of a detached file."""
+
+    def __repr__(self) -> str:
+        return f"<RealFile {self._path} {self._size}>"
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, position: int, size: int) -> bytes:
+        with _mapped(self._path, "read"), self._held() as descriptor:
+            return os.pread(descriptor, size, position)
+
+    def read_into(self, view: memoryview, position: int) -> int:
+        with _mapped(self._path, "read"), self._held() as descriptor:
+            return os.preadv(descriptor, [view], position)
+
+    def append(self, data: Buffer) -> None:
+        view = memoryview(data)
+        written = 0
+        with _mapped(self._path, "write"), self._held() as descriptor:
+            try:
+                while written < len(view):
+                    written += os.pwrite(descriptor, view[written:], self._size + written)
+            except OSError:
+                os.ftruncate(descriptor, self._size)
+                raise
+        self._size += written
+
+    def truncate(self, size: int) -> None:
+        with _mapped(self._path, "truncate"), self._held() as descriptor:
+            os.ftruncate(descriptor, size)
+        self._size = size
+
+    def rewrite(self, position: int) -> None:
+        while data := self.read(position, REWRITE_BYTES):
+            view = memoryview(data)
+            with _mapped(self._path, "write"), self._held() as descriptor:
+                while view:
+                    written = os.pwrite(descriptor, view, position)
+                    view, position = view[written:], position + written
+
+    def duplicate_descriptor(self) -> int:
+        with _mapped(self._path, "open"), self._held() as descriptor:
+            return os.dup(descriptor)
+
+    @contextmanager
+    def _held(self) -> Iterator[int]:
+        if self._own is not None:
+            yield self._own
+        else:
+            with self._cache.held(self) as descriptor:
+                yield descriptor
+
+    def detach(self) -> None:
+        if self._own is None:
+            with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
+                own = os.dup(descriptor)
+            # Whoever reads is in one of our calls, and has this file.
+            weakref.finalize(self, os.close, own)
+            self._own = own
+            self._cache.close(self)
+
+    def close(self) -> None:
+        self._cache.close(self)
+
+
+class _Open:
+    """An open descriptor, and how many calls use it at this moment."""
+
+    __slots__ = ("closing", "descriptor", "users")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.users = 0
+        self.closing = False
+
+
+class _Descriptors:
+    """Open descriptors by file, bounded; worker threads use it too, hence the lock and the
+    counts."""
+
+    def __init__(self, limit: int, check: Callable[[str], None]) -> None:
+        self._limit = limit
+        self._check = check
+        self._open: OrderedDict[RealFile, _Open] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self, file: RealFile) -> Iterator[int]:
+        """The file's descriptor, opened if need be; it stays open for the block."""
+        with self._lock:
+            entry = self._open.get(file)
+            if entry is None:
+                self._check(file.path)
+                entry = _Open(os.open(file.path, os.O_RDWR | os.O_CLOEXEC))
+                self._open[file] = entry
+                self._evict()
+            else:
+                self._open.move_to_end(file)
+            entry.users += 1
+        try:
+            yield entry.descriptor
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if entry.closing and not entry.users:
+                    os.close(entry.descriptor)
+
+    def _evict(self) -> None:
+        """Close the least recently used ones that nobody uses now, down to the limit."""
+        excess = len(self._open) - self._limit
+        for file in list(self._open)[: max(excess, 0)]:
+            if not self._open[file].users:
+                os.close(self._open.pop(file).descriptor)
+
+    def close(self, file: RealFile) -> None:
+        """Close a file's descriptor, at the latest when its last user is done."""
+        with self._lock:
+            entry = self._open.pop(file, None)
+            if entry is None:
+                return
+            entry.closing = True
+            if not entry.users:
+                os.close(entry.descriptor)
+
+
+class RealLock:
+    """A locked file; implements `ports.Lock`."""
+
+    def __init__(self, descriptor: int, end: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._end = end
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+        self._end()
+
+
+def raise_open_files_limit() -> int:
+    """Lift the process's soft limit of open files to the hard one; the limit that holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def _put(path: str, temporary: str, data: bytes) -> None:
+    """Write a file beside another one, sync it, and have it take the other one's place."""
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+def _free_bytes(path: str | int) -> int:
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
+
+
+class _Reserve:
+    """A file that holds room, and is emptied for as long as there is no other; worker threads use
+    it, too. It is held open: another one of its name is not this process's. What cannot be done
+    about it is left: it is no worse than to have none."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._is_short = False
+        self._lock = threading.RLock()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is such a file."""
+        return self._descriptor is not None
+
+    def keep(self, path: str) -> None:
+        with self._lock, suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            weakref.finalize(self, os.close, descriptor)
+            self._descriptor = descriptor
+            self._fill(descriptor)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        with self._lock:
+            descriptor = self._descriptor
+            if descriptor is not None and _free_bytes(descriptor) < RESERVE_BYTES:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                self._is_short = True
+            try:
+                yield
+            finally:
+                if descriptor is not None and self._is_short:
+                    self._fill(descriptor)
+
+    def _fill(self, descriptor: int) -> None:
+        """As large as it is to be, or as there is room for."""
+        self._is_short = True
+        with suppress(OSError):
+            size = min(RESERVE_BYTES, os.fstat(descriptor).st_size + _free_bytes(descriptor))
+            if size:
+                os.posix_fallocate(descriptor, 0, size)
+            self._is_short = size < RESERVE_BYTES
+
+
+class RealDisk:
+    """Implements `ports.Disk`."""
+
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._tenancy = _Tenancy()
+        limit = max(min(open_files_max, soft // 2), 16)
+        self._descriptors = _Descriptors(limit, self._tenancy.check)
+        self._replacing = OneAtATime()
+        self._reserve = _Reserve()
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        with self._changing(path, "open") if create else _mapped(path, "open"):
+            if create and not os.path.exists(path):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            return RealFile(self._descriptors, path, os.stat(path).st_size)
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.stat(path)
+        except OSError as error:
+            if isinstance(error, PermissionError):  # it may be there
+                raise DiskError(path, "look", str(error.strerror)) from error
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        with _mapped(path, "list"):
+            return sorted(os.listdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        with self._changing(path, "mkdir"):
+            _make_durable_dirs(path)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._changing(old, "rename"):
+            os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        with self._changing(path, "remove"):
+            try:
+                os.remove(path)
+            except FileNotFoundError:
+                return
+
+    def remove_tree(self, path: str) -> None:
+        with self._changing(path, "remove"):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                return
+
+    def read_file(self, path: str) -> bytes:
+        with _mapped(path, "read"), open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
+        temporary = f"{path}.tmp"
+        with self._changing(path, "replace"), self._replacing.of(path):
+            if unless is not None and unless():
+                return
+            try:
+                _put(path, temporary, data)
+            except OSError as error:
+                if error.errno not in _FULL or not self._reserve.is_kept:
+                    raise
+                with self._reserve.used():
+                    _put(path, temporary, data)
+            _sync_directory(os.path.dirname(path) or ".")
+
+    def keep_reserve(self, path: str) -> None:
+        self._reserve.keep(path)
+
+    def reserve(self) -> AbstractContextManager[None]:
+        return self._reserve.used()
+
+    def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+        _sync(_duplicates(files), directories)
+
+    async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+        # Duplicated here, on the loop: in the thread the cache might close them meanwhile.
+        duplicates = _duplicates(files)
+        await trio.to_thread.run_sync(_sync, duplicates, directories)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function)
+
+    def free_bytes(self, path: str) -> int:
+        with _mapped(path, "statvfs"):
+            return _free_bytes(path)
+
+    def lock(self, path: str) -> RealLock:
+        with _mapped(path, "open"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            begun = self._tenancy.begin(os.path.dirname(path) or ".")
+        except OSError as error:
+            os.close(descriptor)
+            raise DiskError(path, "lock", str(error)) from error
+        try:
+            _flock_soon(descriptor)
+        except OSError as error:
+            self._tenancy.end(begun)
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            why = f"process {owner} uses this data directory" if owner else "it is in use"
+            raise LockHeld(path, "lock", why) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return RealLock(descriptor, partial(self._tenancy.end, begun))
+
+    @contextmanager
+    def _changing(self, path: str, operation: str) -> Iterator[None]:
+        with _mapped(path, operation):
+            self._tenancy.check(path)
+            yield
+
+
+def _flock_soon(descriptor: int) -> None:
+    """Lock a file. Whoever only looks whether it is locked holds it for an instant, and is waited
+    for; a process that uses the directory is not."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:
+    """Path and a descriptor of its own for each file; none is left open if one fails."""
+    found: list[tuple[str, int]] = []
+    try:
+        for file in files:
+            descriptor = file.duplicate_descriptor()
+            assert descriptor is not None, f"{file.path} is no file of the real disk"
+            found.append((file.path, descriptor))
+    except DiskError:
+        for _, descriptor in found:
+            os.close(descriptor)
+        raise
+    return found
+
+
+def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:
+    """Sync and close duplicates; every one is closed, the first failure is raised."""
+    try:
+        for path, descriptor in files:
+            with _mapped(path, "sync"):
+                os.fdatasync(descriptor)
+        for directory in directories:
+            with _mapped(directory, "sync"):
+                _sync_directory(directory)
+    finally:
+        for _, descriptor in files:
+            os.close(descriptor)
+
+
+def _make_durable_dirs(path: str) -> None:
+    """Make a directory and what lies above it; each new name is synced where it stands."""
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    if not os.path.exists(above):
+        _make_durable_dirs(above)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    _sync_directory(above)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,263 @@
+"""The controller of this node: idle until the quorum elects it, then active for that term.
+
+The active controller runs decisions one after the other. A decision reads an image of everything
+appended so far, its changes go to the metadata log and into that image in the same stretch, and its
+reply is parked until they are committed: nobody is ever told what might still be lost. When the
+term is over, everything that waits fails with NOT_CONTROLLER, and the image is forgotten; the next
+term begins with what is committed.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide import quorum_messages as q
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import Random
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.change_texts import sentence
+from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
+from hightide_broker.core.cluster.controller import Controller, Decision
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.watermark import Wake
+from hightide_broker.runtime.cluster.broker_liveness import Lifelines
+from hightide_broker.runtime.cluster.metadata_loader import ImagePublisher
+from hightide_broker.runtime.quorum.driver import QuorumDriver, Term, not_controller
+
+log = logging.getLogger("hightide.controller")
+
+_FOR_EVER = 1 << 62
+_NO_ROOM_PAUSE_S = 1.0
+
+
+def random_id(random: Random) -> str:
+    """A 16-byte id in base64url, 22 characters, that does not begin with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+class _Active(NamedTuple):
+    """What the controller is while it is active."""
+
+    term: Term
+    image: ClusterImage
+    core: Controller
+
+
+class ControllerShell:
+    """The controller of this node."""
+
+    def __init__(
+        self,
+        quorum: QuorumDriver,
+        publisher: ImagePublisher,
+        lifelines: Lifelines,
+        *,
+        cluster_id: str,
+        config: BrokerConfig,
+        random: Random,
+    ) -> None:
+        self._quorum = quorum
+        self._publisher = publisher
+        self._lifelines = lifelines
+        self._cluster_id = cluster_id
+        self._config = config
+        self._random = random
+        self._timeout_s = config.seconds("request.timeout.ms")
+        self._session_s = config.seconds("broker.session.timeout.ms")
+        self._rebalance_s = config.number("leader.imbalance.check.interval.seconds")
+        self._active: _Active | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether requests are decided here now."""
+        return self._active is not None
+
+    # -- terms -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Be active in every term of this node, until cancelled."""
+        last = -1
+        while True:
+            await self._quorum.led.wait_for(last + 1)
+            last = self._quorum.led.value
+            term = self._quorum.term
+            if term is None:
+                continue
+            try:
+                await self._activate(term)
+                await self._watch(term)
+            except Refused as refusal:
+                log.info("no longer active in epoch %d: %s", term.epoch, refusal.message)
+            finally:
+                self._active = None
+
+    async def _activate(self, term: Term) -> None:
+        """Begin once everything from before the term is committed, and in the image."""
+        await term.committed.wait_for(term.start + 1)
+        await self._publisher.applied.wait_for(term.start + 1)
+        if term.committed.closed is not None:
+            raise term.committed.closed
+        image = self._publisher.image.copy()
+        core = Controller(
+            image,
+            cluster_id=self._cluster_id,
+            default_partitions=self._config.number("num.partitions"),
+            default_replication=self._config.number("default.replication.factor"),
+            topic_defaults=self._config.topic_defaults(),
+            session_timeout_s=self._session_s,
+        )
+        core.brokers.activate(trio.current_time())
+        self._active = _Active(term, image, core)
+        self._quorum.announce_move()
+        log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
+
+    async def _watch(self, term: Term) -> None:
+        """Fence brokers that are gone or silent, and move leaders back, until the term is over."""
+        assert self._active is not None
+        core = self._active.core
+        rebalance_at = trio.current_time() + self._rebalance_s
+        settled, losses = False, -1
+        while True:
+            try:
+                if not settled:
+                    self._append(core.partitions.settle())
+                    settled = True
+                losses = self._lifelines.losses.value
+                while gone := core.brokers.fence_gone(self._lifelines.gone, trio.current_time()):
+                    self._append(gone)
+                self._append(core.brokers.fence_silent(trio.current_time()))
+                if trio.current_time() >= rebalance_at:
+                    rebalance_at = trio.current_time() + self._rebalance_s
+                    if self._config.text("auto.leader.rebalance.enable") == "true":
+                        is_well = core.brokers.who_is_well(trio.current_time())
+                        self._append(core.partitions.rebalance(is_well))
+            except Refused as refusal:
+                if term.committed.closed is not None:
+                    raise
+                log.warning("what time asks for has to wait: %s", refusal)
+                await trio.sleep(_NO_ROOM_PAUSE_S)
+            # A session that begins while this sleeps cannot end before `soon`.
+            soon = trio.current_time() + self._session_s
+            await self._until_news(term, losses, min(core.brokers.next_expiry, rebalance_at, soon))
+
+    async def _until_news(self, term: Term, losses: int, deadline: float) -> None:
+        """Until a broker more is gone, or `deadline`; raises `Refused` when the term is over."""
+        wake = Wake()
+        term.committed.wake_at(_FOR_EVER, wake)
+        self._lifelines.losses.wake_at(losses + 1, wake)
+        try:
+            with trio.move_on_at(deadline):
+                await wake.wait()
+        finally:
+            wake.set()
+        if term.committed.closed is not None:
+            raise term.committed.closed
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def submit(self, request: m.Message) -> tuple[m.Message, int]:
+        """Decide, append, wait for commit; the reply and the metadata offset it holds at.
+
+        Raises `Refused`: NOT_CONTROLLER where or when this node is not active, REQUEST_TIMED_OUT
+        when the changes do not commit in time.
+        """
+        since = trio.current_time()
+        if isinstance(request, q.RemoveVoterRequest):
+            await self._quorum.hear_all_but(request.id, since)
+        if self._active is None:
+            raise not_controller(self._quorum.leader)
+        term = self._active.term
+        try:
+            decision = self._decide(self._active.core, request, since)
+        except Refused as refusal:
+            # It, too, may come from what is not committed yet.
+            await self._committed(term, "refused")
+            raise refusal
+        reply = decision.reply
+        first = self._append(decision.changes)
+        for number, change in enumerate(decision.changes):
+            if isinstance(change, RegisterBroker):
+                reply = c.RegisterBrokerResponse(broker_epoch=first + number)
+        try:
+            return reply, await self._committed(term, "done")
+        except Refused as refusal:
+            if not decision.changes:
+                raise
+            # Not to be asked for again as if nothing had happened.
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the change did not commit here, it may still take effect: {refusal.message}",
+            ) from refusal
+
+    async def _committed(self, term: Term, what: str) -> int:
+        """Wait until everything written so far is committed; where that ends. Raises `Refused`."""
+        end = self._quorum.metadata.log_end
+        with trio.move_on_after(self._timeout_s):
+            await term.committed.wait_for(end)
+            return end
+        raise Refused(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"what the request was {what} by did not commit within "
+            f"request.timeout.ms={self._timeout_s * 1000:.0f}",
+        )
+
+    def _append(self, changes: list[AnyChange]) -> int:
+        """Write changes to the log and into the controller's own image; the first one's offset."""
+        active = self._active
+        if not changes or active is None:
+            return -1
+        first = self._quorum.append(changes, active.term.epoch)
+        for number, change in enumerate(changes):
+            if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
+                log.info("%s", told)
+            active.image.replay(change, first + number)
+        return first
+
+    def _decide(self, core: Controller, request: m.Message, since: float) -> Decision:
+        """What becomes of a request that came at `since`; raises `Refused`."""
+        new_id: Callable[[], str] = partial(random_id, self._random)
+        now = trio.current_time()
+        match request:
+            case c.RegisterBrokerRequest():
+                return core.register_broker(request, now)
+            case c.BrokerHeartbeatRequest():
+                return core.broker_heartbeat(request, now)
+            case c.AlterPartitionRequest():
+                return core.alter_partition(request)
+            case c.AllocateProducerIdsRequest():
+                return core.allocate_producer_ids(request)
+            case m.CreateTopicsRequest():
+                return core.create_topics(request, new_id=new_id, shift=self._random.randrange)
+            case m.DeleteTopicsRequest():
+                return core.delete_topics(request)
+            case m.CreatePartitionsRequest():
+                return core.create_partitions(request, shift=self._random.randrange)
+            case m.AlterConfigsRequest():
+                return core.alter_configs(request)
+            case m.ElectLeadersRequest():
+                return core.elect_leaders(request)
+            case q.AddVoterRequest():
+                voters = self._quorum.core.adding(request, now)
+                reply = q.AddVoterResponse(directory=voters[-1].directory)
+                return Decision([SetVoters(voters=voters)], reply)
+            case q.RemoveVoterRequest():
+                directory = self._quorum.core.membership.directory_of(request.id)
+                voters = self._quorum.core.removing(request, since)
+                return Decision(
+                    [SetVoters(voters=voters)], q.RemoveVoterResponse(directory=directory)
+                )
+            case q.DescribeQuorumRequest():
+                return Decision([], self._quorum.describe(self._cluster_id))
+        name = type(request).__name__
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is no request to a controller")

@@ -1,0 +1,127 @@
+"""This node's way to the active controller, wherever it is: in this process, or behind an envelope.
+
+A request is sent again only if it has certainly had no effect: there was no connection, or the node
+that got it was not active. Source: KIP-590.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.apis import API_BY_NAME, API_BY_REQUEST
+from hightide.errors import ApiError, ErrorCode, HightideError, Refused
+from hightide.wire import decode_body
+from hightide_broker.core.quorum.ready import NOBODY
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.cluster.controller import ControllerShell
+from hightide_broker.runtime.quorum.driver import QuorumDriver, not_controller
+from hightide_broker.runtime.quorum.peers import NotSent, Peers
+
+RETRY_S = 0.02
+RETRY_MAX_S = 0.25
+CONTROLLER_APIS = (
+    "register_broker",
+    "broker_heartbeat",
+    "alter_partition",
+    "allocate_producer_ids",
+    "create_topics",
+    "delete_topics",
+    "create_partitions",
+    "alter_configs",
+    "elect_leaders",
+    "describe_quorum",
+    "add_voter",
+    "remove_voter",
+)
+"""What the active controller decides."""
+
+
+class ControllerChannel:
+    """Requests to the active controller."""
+
+    def __init__(
+        self,
+        quorum: QuorumDriver,
+        controller: ControllerShell | None,
+        peers: Peers,
+        *,
+        timeout_s: float,
+    ) -> None:
+        self._quorum = quorum
+        self._controller = controller
+        self._peers = peers
+        self._timeout_s = timeout_s
+
+    async def ask(
+        self, request: m.Message, *, timeout_s: float | None = None
+    ) -> tuple[m.Message, int]:
+        """The controller's reply, and the metadata offset it holds at; raises `Refused`."""
+        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        pause = RETRY_S
+        with trio.move_on_after(patience_s):
+            while True:
+                try:
+                    return await self._ask_once(request, patience_s)
+                except (NotSent, ApiError) as error:
+                    if isinstance(error, ApiError) and error.code is not ErrorCode.NOT_CONTROLLER:
+                        raise Refused(error.code, _plain(error)) from error
+                except Refused as refusal:
+                    if refusal.code is not ErrorCode.NOT_CONTROLLER:
+                        raise
+                except HightideError as error:
+                    raise Refused(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"the controller did not answer, it may have done it: {error}",
+                    ) from error
+                with trio.move_on_after(pause):
+                    await self._quorum.moved()
+                pause = min(pause * 2, RETRY_MAX_S)
+        raise Refused(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"no controller was active within {patience_s:g} s; the quorum of "
+            f"{self._quorum.core.membership.voters} needs a majority",
+        )
+
+    async def _ask_once(self, request: m.Message, timeout_s: float) -> tuple[m.Message, int]:
+        leader = self._quorum.leader
+        if self._controller is not None and (
+            self._controller.is_active or leader == self._quorum.node
+        ):
+            return await self._controller.submit(request)
+        if leader in (NOBODY, self._quorum.node):
+            raise not_controller(leader)
+        api = API_BY_REQUEST[type(request)]
+        envelope = c.EnvelopeRequest(
+            api=api.name, body=msgspec.Raw(msgspec.msgpack.encode(request))
+        )
+        answer, _ = await self._peers.call(leader, envelope, timeout_s=timeout_s)
+        assert isinstance(answer, c.EnvelopeResponse)
+        return decode_body(answer.body, api.response), answer.metadata_offset
+
+    def open_envelope(self, request: c.EnvelopeRequest) -> Callable[[], Awaitable[Reply]]:
+        """A request that another node passes on; it is decided here or not at all."""
+        api = API_BY_NAME.get(request.api)
+        if api is None or api.name not in CONTROLLER_APIS:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"{request.api[:60]!r} is no request to a controller"
+            )
+        if self._controller is None:
+            raise not_controller(self._quorum.leader)
+        controller, inner = self._controller, decode_body(request.body, api.request)
+
+        async def later() -> Reply:
+            reply, offset = await controller.submit(inner)
+            body = msgspec.Raw(msgspec.msgpack.encode(reply))
+            return Reply(c.EnvelopeResponse(metadata_offset=offset, body=body))
+
+        return later
+
+
+def _plain(error: ApiError) -> str:
+    """The controller's own sentence, without the code before it."""
+    return error.message.removeprefix(f"{error.code}: ")

@@ -1,0 +1,149 @@
+"""Follows the committed metadata: replays it into this node's image, then has it carried out.
+
+Changes are applied in the order of the log and in whole batches; whoever waits for `applied` to
+reach an offset may rely on everything below it. From time to time the image is written down as a
+snapshot, and the log before it may go; a node that fell too far behind gets the image from one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.changes import AnyChange
+from hightide_broker.core.cluster.image import ClusterImage, differences
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+
+log = logging.getLogger("hightide.metadata")
+
+ROUND_BYTES = 1 << 20
+"""So much of the log is replayed before what it says is carried out."""
+_NEVER = float("inf")
+
+
+class Follower(Protocol):
+    """Who carries out what the metadata says: the replicas of a broker."""
+
+    async def load(self, image: ClusterImage) -> None:
+        """Begin with this image."""
+        ...
+
+    async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
+        """Carry out changes that are in `image` already."""
+        ...
+
+
+class ImageInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def image_applied(self, node: int, image: ClusterImage) -> None:
+        """A node's image has followed the metadata up to `image.offset`."""
+        ...
+
+
+class ImagePublisher:
+    """This node's image of the cluster."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        committed: Watermark,
+        *,
+        node: int,
+        config: BrokerConfig,
+        instrument: ImageInstrument | None = None,
+    ) -> None:
+        self.image = ClusterImage()
+        self.applied = Watermark()
+        """Everything below it is in the image, and carried out."""
+        self._node = node
+        self._instrument = instrument
+        self._metadata = metadata
+        self._committed = committed
+        self._follower: Follower | None = None
+        self._applying = trio.Lock()
+        self._snapshot_bytes = config.number("metadata.log.max.record.bytes.between.snapshots")
+        self._snapshot_s = config.seconds("metadata.log.max.snapshot.interval.ms")
+        self._retention_bytes = config.number("metadata.max.retention.bytes")
+        self._bytes_since = 0
+        self._snapshot_at = _NEVER
+        if metadata.latest_snapshot is not None:
+            self._load_snapshot()
+            self.applied.advance(self.image.offset)
+
+    async def attach(self, follower: Follower) -> None:
+        """From here on `follower` carries out what the metadata says."""
+        async with self._applying:
+            await follower.load(self.image)
+            self._follower = follower
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            with trio.move_on_at(self._snapshot_at):
+                await self._committed.wait_for(self.applied.value + 1)
+            async with self._applying:
+                if self._committed.value > self.applied.value:
+                    await self._apply()
+                if self._snapshot_is_due():
+                    await self._write_snapshot()
+
+    async def _apply(self) -> None:
+        if self.applied.value < self._metadata.log_start:
+            old = self.image
+            self._load_snapshot()
+            changes = differences(old, self.image)
+        else:
+            changes = self._replay()
+        assert self.image.offset > self.applied.value, "what is committed ends inside a batch"
+        if self._instrument is not None:
+            self._instrument.image_applied(self._node, self.image)
+        if self._follower is not None:
+            await self._follower.apply(self.image, changes)
+        self.applied.advance(self.image.offset)
+
+    def _load_snapshot(self) -> None:
+        snapshot = self._metadata.latest_snapshot
+        assert snapshot is not None, "the log begins behind what is applied, without a snapshot"
+        changes = self._metadata.load_snapshot(snapshot)
+        self.image = ClusterImage.of_snapshot(changes, snapshot.end_offset)
+        self._bytes_since, self._snapshot_at = 0, _NEVER
+
+    def _replay(self) -> list[AnyChange]:
+        """Take the next batches into the image; what they changed."""
+        changes: list[AnyChange] = []
+        size = 0
+        for batch in self._metadata.batches(self.applied.value, self._committed.value):
+            for offset, change in batch.changes:
+                self.image.replay(change, offset)
+                changes.append(change)
+            self.image.offset = batch.next_offset
+            size += batch.size
+            if size >= ROUND_BYTES:
+                break
+        if not self._bytes_since and changes:
+            self._snapshot_at = trio.current_time() + self._snapshot_s
+        if changes:
+            self._bytes_since += size
+        return changes
+
+    def _snapshot_is_due(self) -> bool:
+        return self._bytes_since >= self._snapshot_bytes or trio.current_time() >= self._snapshot_at
+
+    async def _write_snapshot(self) -> None:
+        snapshot = self._metadata.snapshot_id(self.image.offset)
+        self._bytes_since, self._snapshot_at = 0, _NEVER
+        try:
+            size = await self._metadata.write_snapshot(snapshot, self.image.changes())
+            self._metadata.prune(self._retention_bytes)
+        except DiskError as error:
+            log.warning("no snapshot was written, trying again later: %s", error)
+            self._bytes_since, self._snapshot_at = 1, trio.current_time() + self._snapshot_s
+            return
+        log.info("snapshot %d-%d: %d bytes", *snapshot, size)

@@ -1,0 +1,1 @@
+"""runtime/groups: the coordinators of consumer groups. See README.md beside it."""

@@ -1,0 +1,250 @@
+"""The coordinators of the partitions of `__consumer_offsets` that this broker leads.
+
+A group's coordinator is the leader of the partition that its name hashes to. The topic is made when
+somebody first asks for a coordinator; a coordinator, when it is first asked for a group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+import trio
+
+from hightide import group_messages as g
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import WallClock
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.image import BrokerState, ClusterImage
+from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.core.groups.group import Group
+from hightide_broker.core.groups.parts import Limits, State
+from hightide_broker.core.groups.records import OffsetKey, partition_of
+from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replicas import Replicas
+
+log = logging.getLogger("hightide.groups")
+
+LOAD_WAIT_S = 5.0
+"""How long a request waits for its coordinator to be ready."""
+SEGMENT_BYTES = 100 << 20
+GROUP_ID_MAX = 1024
+
+
+class Metadata(Protocol):
+    """The cluster, and how to change it."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    async def change(self, request: m.Message) -> m.Message: ...
+
+
+class Coordinators:
+    """Usable once `run` has begun."""
+
+    def __init__(
+        self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._config = config
+        self._clock = clock
+        self._limits = Limits(
+            session_min_s=config.seconds("group.min.session.timeout.ms"),
+            session_max_s=config.seconds("group.max.session.timeout.ms"),
+            initial_delay_s=config.seconds("group.initial.rebalance.delay.ms"),
+            size_max=config.number("group.max.size"),
+        )
+        self._commit_timeout_s = config.seconds("offsets.commit.timeout.ms")
+        self._coordinators: dict[int, Coordinator] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Until cancelled: what coordinators do in the background."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                while True:
+                    await trio.sleep(self._config.seconds("offsets.retention.check.interval.ms"))
+                    await self._expire()
+            finally:
+                self._nursery = None
+
+    # -- finding them ----------------------------------------------------------------------------
+
+    async def find(self, group: str) -> BrokerState:
+        """The broker that coordinates a group; makes what is missing. Raises `Refused`."""
+        check_name(group)
+        if OFFSETS_TOPIC not in self._metadata.image.topics:
+            await self._make_topic()
+        image = self._metadata.image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there")
+        number = partition_of(group, len(topic.partitions))
+        broker = image.brokers.get(topic.partitions[number].leader)
+        if broker is None:
+            raise Refused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"partition {number} of {OFFSETS_TOPIC} has no leader",
+            )
+        return broker
+
+    async def _make_topic(self) -> None:
+        """With as many replicas as are wanted, or as there are brokers."""
+        brokers = sum("broker" in each.roles for each in self._metadata.image.brokers.values())
+        wanted = self._config.number("offsets.topic.replication.factor")
+        configs = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
+        topic = m.NewTopic(
+            topic=OFFSETS_TOPIC,
+            partitions=self._config.number("offsets.topic.num.partitions"),
+            replication_factor=min(wanted, brokers),
+            configs=configs,
+        )
+        reply = await self._metadata.change(m.CreateTopicsRequest(topics=[topic]))
+        assert isinstance(reply, m.CreateTopicsResponse)
+        for result in reply.topics:
+            if result.error not in (None, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
+
+    async def of(self, group: str) -> Coordinator:
+        """The coordinator of a group, ready; raises `Refused`. What follows is one stretch."""
+        check_name(group)
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"there is no {OFFSETS_TOPIC} yet")
+        coordinator = self._coordinator_of(partition_of(group, len(topic.partitions)))
+        with trio.move_on_after(LOAD_WAIT_S):
+            await coordinator.loaded.wait()
+        if coordinator.ended is not None:
+            raise coordinator.ended
+        if not coordinator.loaded.is_set():
+            raise Refused(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"the groups beside {group!r} are being read",
+            )
+        return coordinator
+
+    def _coordinator_of(self, number: int) -> Coordinator:
+        try:
+            replica = self._replicas.get(OFFSETS_TOPIC, number)
+            replica.require_leader()
+        except Refused as refusal:
+            raise Refused(ErrorCode.NOT_COORDINATOR, refusal.message) from refusal
+        known = self._coordinators.get(number)
+        if known is not None and known.ended is None and known.epoch == replica.leader_epoch:
+            return known
+        if self._nursery is None:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker starts or stops")
+        made = self._coordinators[number] = self._make_coordinator(replica)
+        self._nursery.start_soon(made.run)
+        return made
+
+    def _make_coordinator(self, replica: Replica) -> Coordinator:
+        return Coordinator(
+            replica,
+            limits=self._limits,
+            clock=self._clock,
+            mark_dirty=self._replicas.mark_dirty,
+            commit_timeout_s=self._commit_timeout_s,
+        )
+
+    async def all(self) -> list[Coordinator]:
+        """Every coordinator of this broker, ready; raises `Refused` while one is reading."""
+        found = []
+        for replica in self._replicas:
+            if replica.topic == OFFSETS_TOPIC and replica.leader is not None:
+                with suppress(Refused):  # a failed disk hides nobody else's groups
+                    found.append(self._coordinator_of(replica.partition))
+        with trio.move_on_after(LOAD_WAIT_S):
+            for coordinator in found:
+                await coordinator.loaded.wait()
+        if not all(coordinator.loaded.is_set() for coordinator in found):
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
+        return [coordinator for coordinator in found if coordinator.ended is None]
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """Topic → its id now."""
+        return {name: topic.topic_id for name, topic in self._metadata.image.topics.items()}
+
+    # -- forgetting ------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        """Forget old offsets, and groups of which nothing is left."""
+        for coordinator in list(self._coordinators.values()):
+            if coordinator.ended is None and coordinator.loaded.is_set():
+                for name in [*{**coordinator.groups, **coordinator.offsets}]:
+                    try:
+                        await self._expire_group(coordinator, name)
+                    except Refused as refusal:
+                        log.info("offsets of group %r stay for now: %s", name, refusal)
+
+    async def _expire_group(self, coordinator: Coordinator, name: str) -> None:
+        group = coordinator.group(name)
+        offsets = coordinator.offsets.get(name)
+        if offsets:
+            expired = offsets.expired(
+                self.topic_ids(),
+                now_ms=self._clock.now_ms(),
+                retention_ms=self._config.number("offsets.retention.ms"),
+                empty_since_ms=group.empty_since_ms,
+                read=None if group.state is State.EMPTY else topics_read(group),
+            )
+            # A commit that is under way must not be followed by the old one's end.
+            settled = [w for w in expired if not coordinator.is_changing(OffsetKey(name, *w))]
+            await self._forget_offsets(coordinator, name, settled)
+        if group.state is not State.EMPTY or coordinator.offsets.get(name):
+            return
+        if coordinator.is_known(name):
+            await self.forget(coordinator, group)
+        else:
+            coordinator.groups.pop(name, None)  # somebody asked for it, and that was all
+
+    async def _forget_offsets(
+        self, coordinator: Coordinator, group: str, places: Iterable[tuple[str, int]]
+    ) -> None:
+        await coordinator.commit_offsets(group, [(OffsetKey(group, *w), None) for w in places])
+
+    async def forget(self, coordinator: Coordinator, group: Group) -> None:
+        """Tombstones for a group without members, and for its offsets; then it is gone."""
+        name = group.group_id
+        await self._forget_offsets(coordinator, name, coordinator.offsets.get(name, ()))
+        is_same = coordinator.groups.get(name) is group
+        if is_same and group.state is State.EMPTY and not coordinator.offsets.get(name):
+            await coordinator.remove(group)
+
+
+class _Everything:
+    """Contains whatever there is."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def topics_read(group: Group) -> Container[str]:
+    """What the members of a group subscribe to; everything while that is not known: they join, or
+    say it in words of their own."""
+    if group.members and group.state is not State.STABLE:
+        return _Everything()
+    found: set[str] = set()
+    for member in group.members:
+        try:
+            found.update(g.unpack_subscription(member.metadata(group.protocol)).topics)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _Everything()
+    return found
+
+
+def check_name(group: str) -> None:
+    """Raise `Refused` INVALID_GROUP_ID for what names no group."""
+    if not group or len(group) > GROUP_ID_MAX:
+        raise Refused(
+            ErrorCode.INVALID_GROUP_ID,
+            f"a group's name has {len(group)} characters, expected 1 to {GROUP_ID_MAX}",
+        )

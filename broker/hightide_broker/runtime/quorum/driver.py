@@ -1,0 +1,424 @@
+"""The driver of the quorum's state machine: clocks, disk and network around the core.
+
+Every event goes through `step`, which is one stretch without an `await`: the state machine decides,
+and its duties are carried out in the order that `core/quorum/ready.py` lays down. Votes are on
+disk before an answer leaves, because the answer leaves after `step`; what was appended is synced by
+the `Syncer` and counts from the moment it steps `LogSynced`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import trio
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide import quorum_messages as q
+from hightide.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
+from hightide.ports import Random
+from hightide_broker.core.cluster.changes import Change, SetVoters
+from hightide_broker.core.quorum.ready import (
+    NOBODY,
+    Answered,
+    Ballot,
+    Event,
+    LogSynced,
+    Ready,
+    Requested,
+    Resign,
+    Sending,
+    SnapshotId,
+    Tick,
+    Unusable,
+)
+from hightide_broker.core.quorum.roles import QuorumConfig, Voter
+from hightide_broker.core.quorum.state_machine import Quorum
+from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.runtime.quorum.peers import Peers
+from hightide_broker.storage.quorum_state import (
+    QuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
+from hightide_broker.storage.sync_job import SyncJob
+
+log = logging.getLogger("hightide.quorum")
+
+FETCH_WAIT_MS_MAX = 60_000
+HEARING_LOOKS = 20
+"""In the time that a fetch waits."""
+SNAPSHOT_PIECE_BYTES_MAX = 8 << 20
+
+
+class Term(NamedTuple):
+    """One epoch in which this node leads."""
+
+    epoch: int
+    start: int
+    """Where the epoch begins: the leader change is at this offset."""
+    committed: Watermark
+    """Closed when the term is over."""
+
+
+class QuorumInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+        """An event was taken into account, and all of its duties were carried out."""
+        ...
+
+
+class QuorumDriver:
+    """One node's part in the quorum; implements `syncer.Syncable`."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        metadata: MetadataLog,
+        *,
+        disk: Disk,
+        directory: str,
+        peers: Peers,
+        syncer: Syncer,
+        random: Random,
+        request_timeout_s: float,
+        addresses: dict[int, tuple[str, int]] | None = None,
+        instrument: QuorumInstrument | None = None,
+    ) -> None:
+        """`addresses`: where other nodes listen, kept as the records of the voters say. Raises
+        `QuorumStateDamaged`."""
+        state = read_quorum_state(disk, directory)
+        # What is there may be in the page cache only, if the process before could not sync it.
+        write_quorum_state(disk, directory, state)
+        ballot = Ballot(state.leader_epoch, state.leader_id, state.voted_id)
+        self.core = Quorum(config, metadata, ballot, random=random.random, now=trio.current_time())
+        self.metadata = metadata
+        self.committed = Watermark(self.core.high_watermark)
+        """What this node knows to be committed; never falls."""
+        self.term: Term | None = None
+        self.led = Watermark(-1)
+        """The newest epoch in which this node has led."""
+        self.needs_sync = False
+        self.syncing = False
+        self._disk = disk
+        self._directory = directory
+        self._peers = peers
+        self._syncer = syncer
+        self._request_timeout_s = request_timeout_s
+        self._addresses = {} if addresses is None else addresses
+        self._addresses.update(self.core.membership.addresses)
+        self._instrument = instrument
+        self._nursery: trio.Nursery | None = None
+        self._has_ended = False
+        self._parked: dict[Wake, None] = {}
+        self._wake_at = float("-inf")
+        self._alarm = trio.Event()
+        self._moved = trio.Event()
+        self._standing = (self.core.role, self.core.epoch, self.core.leader)
+        """As it was announced last."""
+
+    @property
+    def node(self) -> int:
+        """This node's id."""
+        return self.core.config.node
+
+    @property
+    def leader(self) -> int:
+        """Who leads, as far as is known; -1 if nobody is."""
+        return self.core.leader
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                await self._watch()
+            finally:
+                self._has_ended = True
+
+    async def _watch(self) -> None:
+        self.step(Tick())
+        while True:
+            sleeping_until = self._wake_at
+            with trio.move_on_at(sleeping_until):
+                await self._alarm.wait()
+            self._alarm = trio.Event()
+            if trio.current_time() >= self._wake_at:
+                self.step(Tick())
+
+    async def resign(self) -> None:
+        """Stop leading, if this node does, and give the others a moment to hear of it."""
+        if self._nursery is None:
+            return
+        was_leader = self.core.is_leader
+        self.step(Resign())
+        if was_leader and self.core.membership.others:
+            with trio.move_on_after(self._request_timeout_s / 4):
+                while self.core.leader == self.node:
+                    await self.moved()
+
+    # -- the one way in --------------------------------------------------------------------------
+
+    def step(self, event: Event) -> Ready:
+        """Let the state machine decide, and carry out what it says, in order."""
+        ready = self.core.step(event, trio.current_time())
+        if ready.ballot is not None:
+            self._persist(ready.ballot)
+        outcome = self._change_log(ready)
+        self._addresses.update(self.core.membership.addresses)
+        for sending in ready.send:
+            if self._has_ended:
+                break  # the node is being stopped, and others did not hear of it in time
+            assert self._nursery is not None, "requests leave while the driver runs"
+            self._nursery.start_soon(self._ask, sending)
+        if ready.committed >= 0:
+            self._advance(ready.committed)  # first: it may be the last thing of a term
+        standing = (self.core.role, self.core.epoch, self.core.leader)
+        if standing != self._standing:
+            self._standing = standing
+            self._role_changed()
+        self._set_alarm(ready.wake_at)
+        if self._instrument is not None:
+            self._instrument.quorum_stepped(self, event, ready)
+        if outcome is not None:
+            self.step(outcome)
+        return ready
+
+    def _persist(self, ballot: Ballot) -> None:
+        state = QuorumState(ballot.leader, ballot.epoch, ballot.voted)
+        try:
+            write_quorum_state(self._disk, self._directory, state)
+        except DiskError as error:
+            raise MetadataFailed(f"the vote cannot be kept: {error}") from error
+
+    def _change_log(self, ready: Ready) -> Event | None:
+        """Cut, append, or begin anew; the event that follows at once, if any."""
+        usable = True
+        if ready.truncate_to is not None:
+            self.metadata.truncate_to(ready.truncate_to)
+            return LogSynced()
+        if ready.begin_epoch:
+            core = self.core
+            self.metadata.append_leader_change(
+                core.epoch, leader=core.leader, voters=core.membership.voters
+            )
+            self._appended()
+        if ready.set_voters:
+            self._record_voters(ready.set_voters)
+        for data in ready.append:
+            usable = self.metadata.replicate(data, epoch=self.core.epoch)
+            self._appended()
+        if ready.piece is not None:
+            usable = self.metadata.gather(ready.piece)
+            if usable and ready.install is None:
+                return LogSynced()
+        if ready.install is not None and usable:
+            usable = self.metadata.install(ready.install)
+            if usable:
+                return LogSynced()
+        return None if usable else Unusable()
+
+    def _record_voters(self, voters: tuple[Voter, ...]) -> None:
+        """Append what only the configuration said so far; with a later step, if there is no room
+        now."""
+        try:
+            self.metadata.append([SetVoters(voters=voters)], self.core.epoch)
+        except Refused as refusal:
+            log.warning("the voters are not recorded yet: %s", refusal.message)
+        else:
+            log.info("the voters are %s", [(voter.id, voter.directory) for voter in voters])
+            self._appended()
+
+    def append(self, changes: Sequence[Change], epoch: int) -> int:
+        """Append changes as the leader of `epoch`; the offset of the first one.
+
+        Raises `Refused` NOT_CONTROLLER if this node does not lead it any more.
+        """
+        if self.term is None or self.term.epoch != epoch or not self.core.is_leader:
+            raise not_controller(self.leader)
+        first = self.metadata.append(changes, epoch)
+        self._appended()
+        if any(isinstance(change, SetVoters) for change in changes):
+            self.step(Tick())  # they count from here on
+        return first
+
+    def _appended(self) -> None:
+        self.needs_sync = True
+        self._syncer.mark(self)
+        self._wake_parked()
+
+    def _advance(self, watermark: int) -> None:
+        self.committed.advance(watermark)
+        if self.term is not None:
+            self.term.committed.advance(watermark)
+        self._wake_parked()
+
+    def _wake_parked(self) -> None:
+        parked, self._parked = self._parked, {}
+        for wake in parked:
+            wake.set()
+
+    def _role_changed(self) -> None:
+        core = self.core
+        if self.term is not None and not (core.is_leader and core.epoch == self.term.epoch):
+            self.term.committed.close(not_controller(core.leader))
+            self.term = None
+        if core.is_leader and self.term is None:
+            self.term = Term(core.epoch, core.epoch_start, Watermark(self.committed.value))
+            self.led.advance(core.epoch)
+        self.announce_move()
+        self._wake_parked()
+        leader = "nobody known" if core.leader == NOBODY else f"node {core.leader}"
+        log.info("%s in epoch %d, leader: %s", core.role.value, core.epoch, leader)
+
+    def _set_alarm(self, wake_at: float) -> None:
+        if wake_at < self._wake_at or self._wake_at <= trio.current_time():
+            self._alarm.set()
+        self._wake_at = wake_at
+
+    # -- syncer.Syncable -------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncJob | None:
+        """What is to be synced now."""
+        self.needs_sync = False
+        return self.metadata.begin_sync()
+
+    def finish_sync(self, job: SyncJob) -> None:
+        """It is durable: from now on it counts."""
+        self.metadata.finish_sync(job)
+        self.step(LogSynced())
+
+    def go_offline(self, why: str) -> None:
+        """The metadata cannot be promised any more."""
+        raise MetadataFailed(why)
+
+    async def hear_all_but(self, node: int, since: float) -> None:
+        """Until every other voter fetched since then, or had the time to twice over."""
+        pause_s = self.core.config.fetch_wait_ms / 1000 / HEARING_LOOKS
+        for _ in range(2 * HEARING_LOOKS):
+            if self.core.has_heard_all_but(node, since):
+                return
+            await trio.sleep(pause_s)
+
+    # -- asking others ---------------------------------------------------------------------------
+
+    async def _ask(self, sending: Sending) -> None:
+        peer, request = sending
+        timeout_s = self._request_timeout_s
+        if isinstance(request, m.FetchRequest):
+            timeout_s += request.max_wait_ms / 1000
+        try:
+            response, attachments = await self._peers.call(peer, request, timeout_s=timeout_s)
+        except HightideError as error:
+            log.debug("no answer of node %d: %s", peer, error)
+            gone = isinstance(error, BrokerUnreachable)
+            self.step(Answered(peer, request, None, gone=gone))
+        else:
+            self.step(Answered(peer, request, response, attachments))
+
+    async def moved(self) -> None:
+        """Until there is news of who leads, or this node's controller becomes active."""
+        await self._moved.wait()
+
+    def announce_move(self) -> None:
+        """Wake those who wait for such news."""
+        self._moved.set()
+        self._moved = trio.Event()
+
+    # -- answering others ------------------------------------------------------------------------
+
+    def begin(self, request: m.Message) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Answer a voter or an observer."""
+        ready = self.step(Requested(request))
+        if ready.reply is not None:
+            return Reply(ready.reply)
+        assert ready.serve, f"{request} was neither answered nor found to be valid"
+        if isinstance(request, c.FetchSnapshotRequest):
+            return self._snapshot_piece(request)
+        assert isinstance(request, m.FetchRequest)
+        answer = self._fetched(request)
+        if answer is not None:
+            return answer
+        # In the same stretch as the look at the log: what comes from now on wakes it.
+        wake = Wake()
+        self._parked[wake] = None
+        return partial(self._park, request, wake)
+
+    def _snapshot_piece(self, request: c.FetchSnapshotRequest) -> Reply:
+        leader, epoch = self.core.leader, self.core.epoch
+        wanted = SnapshotId(request.snapshot.end_offset, request.snapshot.epoch)
+        most = min(max(request.max_bytes, 1), SNAPSHOT_PIECE_BYTES_MAX)
+        try:
+            size, data = self.metadata.snapshot_piece(wanted, request.position, most)
+        except Refused as refusal:
+            return Reply(
+                c.FetchSnapshotResponse(
+                    epoch=epoch, leader=leader, error=refusal.code, message=refusal.message
+                )
+            )
+        return Reply(
+            c.FetchSnapshotResponse(
+                epoch=epoch, leader=leader, size=size, position=request.position, data=0
+            ),
+            [data],
+        )
+
+    def _fetched(self, request: m.FetchRequest, *, even_nothing: bool = False) -> Reply | None:
+        """The answer to a valid fetch; None if there is nothing to say yet."""
+        (part,) = request.partitions
+        found = self.metadata.read(part.fetch_offset, min(part.max_bytes, request.max_bytes))
+        watermark = self.core.high_watermark
+        is_news = 0 <= part.high_watermark < watermark
+        if found is None and not is_news and not even_nothing and request.max_wait_ms > 0:
+            return None
+        result = m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            high_watermark=watermark,
+            log_start_offset=self.metadata.log_start,
+            current_leader=m.LeaderHint(leader=self.core.leader, leader_epoch=self.core.epoch),
+            records=-1 if found is None else 0,
+        )
+        return Reply(m.FetchResponse(partitions=[result]), [] if found is None else [found])
+
+    async def _park(self, request: m.FetchRequest, wake: Wake) -> Reply:
+        """Wait for something to say, or until the fetcher's patience is over."""
+        over = trio.current_time() + min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
+        while True:
+            with trio.move_on_at(over):
+                await wake.wait()
+            self._parked.pop(wake, None)
+            ready = self.step(Requested(request, parked=True))
+            if ready.reply is not None:
+                return Reply(ready.reply)
+            answer = self._fetched(request, even_nothing=trio.current_time() >= over)
+            if answer is not None:
+                return answer
+            wake = Wake()
+            self._parked[wake] = None
+
+    def describe(self, cluster_id: str) -> q.DescribeQuorumResponse:
+        """The quorum as its leader sees it; raises `Refused` elsewhere."""
+        voters, observers = self.core.describe(trio.current_time())
+        return q.DescribeQuorumResponse(
+            cluster_id=cluster_id,
+            leader=self.core.leader,
+            epoch=self.core.epoch,
+            high_watermark=self.core.high_watermark,
+            voters=voters,
+            observers=observers,
+        )
+
+
+def not_controller(leader: int) -> Refused:
+    """The refusal of a node that is not the active controller."""
+    who = f"node {leader} is" if leader != NOBODY else "none is known"
+    return Refused(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller, {who}")

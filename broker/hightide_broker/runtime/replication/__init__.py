@@ -1,0 +1,1 @@
+"""runtime/replication: the replicas of this broker. See README.md beside it."""

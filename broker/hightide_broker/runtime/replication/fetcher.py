@@ -1,0 +1,340 @@
+"""Fetches from leaders: one connection for each leader broker, all its partitions together.
+
+A partition is in at most one request at a time, but a leader may have several to answer: a request
+that waits for news of some partitions does not hold up another one whose records have just been
+synced. Those that come back with nothing come back together, and go out together again. Whoever was
+served last is asked for last, so no partition starves.
+
+With `flush=synced` a partition is not fetched again before what it got is on disk, because the next
+fetch is the acknowledgement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import islice
+
+import trio
+
+from hightide import messages as m
+from hightide.connection import Answer, Connection
+from hightide.errors import (
+    BrokerUnreachable,
+    HightideError,
+    RemoteProtocolError,
+    RequestTimedOut,
+)
+from hightide.pool import ConnectionPool
+from hightide.ports import Network
+from hightide.records import Buffer
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.replication.follower import AskOffsets, next_fetch
+from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.base.watermark import Wake
+from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
+from hightide_broker.runtime.replication.replica import Replica
+
+log = logging.getLogger("hightide.fetcher")
+
+PARTITIONS_MAX = 1000
+"""Partitions in one request."""
+IN_FLIGHT_MAX = 64
+"""Requests to one leader at a time."""
+GATHER_S = 0.002
+"""How long partitions that came back with nothing wait for others to go out with."""
+_Asked = tuple[Replica, m.FetchPartition]
+
+
+class Fetchers:
+    """All that this broker follows; usable once `run` has begun."""
+
+    def __init__(
+        self, network: Network, syncer: Syncer, *, broker: int, config: BrokerConfig
+    ) -> None:
+        self.image = ClusterImage()
+        """The newest metadata: where the brokers are."""
+        self.broker = broker
+        self.broker_epoch = -1
+        """The registration of this process, which need not be the newest one of its id."""
+        self.wait_s = config.seconds("replica.fetch.wait.max.ms")
+        self.patience_s = config.seconds("replica.socket.timeout.ms")
+        self.partition_bytes = config.number("replica.fetch.max.bytes")
+        self.response_bytes = config.number("replica.fetch.response.max.bytes")
+        self.syncer = syncer
+        self._network = network
+        self._nursery: trio.Nursery | None = None
+        self._leaders: dict[int, LeaderFetcher] = {}
+        self._following: Following | None = None
+        self._ended = trio.Event()
+
+    async def run(self, following: Following, broker_epoch: int) -> None:
+        """Fetch until cancelled, or told to stop, as the process that was registered as
+        `broker_epoch`."""
+        self._following, self.broker_epoch = following, broker_epoch
+        try:
+            async with trio.open_nursery() as nursery:
+                pool = ConnectionPool(self._network, nursery, client_id=f"follower-{self.broker}")
+                self._pool = pool
+                self._nursery = nursery
+                for fetcher in self._leaders.values():
+                    nursery.start_soon(fetcher.run)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await pool.aclose()
+        finally:
+            self._nursery = None
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Fetch no more; when this returns, nothing is appended any more."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+            await self._ended.wait()
+
+    def follow(self, replica: Replica) -> None:
+        """A replica follows another leader, or the same in another epoch."""
+        if replica.follower is None:
+            return
+        leader = replica.follower.leader
+        fetcher = self._leaders.get(leader)
+        if fetcher is None:
+            fetcher = self._leaders[leader] = LeaderFetcher(self, leader)
+            if self._nursery is not None:
+                self._nursery.start_soon(fetcher.run)
+        fetcher.follow(replica)
+
+    @property
+    def following(self) -> Following:
+        """Who carries out what an answer means."""
+        assert self._following is not None, "fetchers run"
+        return self._following
+
+    async def connect(self, leader: int) -> Connection:
+        """A connection to a leader; raises `BrokerUnreachable`."""
+        state = self.image.brokers.get(leader)
+        if state is None:
+            raise BrokerUnreachable(f"broker {leader} is not registered")
+        with trio.move_on_after(self.patience_s):
+            return await self._pool.connection(state.host, state.port)
+        raise BrokerUnreachable(
+            f"no connection within {self.patience_s:g} s", broker=f"{state.host}:{state.port}"
+        )
+
+
+class LeaderFetcher:
+    """The partitions that one other broker leads. A replica is in one of these places: at work in a
+    request, ready for the next, waiting for a sync or a pause; or not followed here any more."""
+
+    def __init__(self, fetchers: Fetchers, leader: int) -> None:
+        self._fetchers = fetchers
+        self._leader = leader
+        self._at_work: dict[Replica, m.FetchPartition] = {}
+        self._ready: dict[Replica, None] = {}
+        self._waiting: dict[Replica, None] = {}
+        self._requests = 0
+        self._wake = Wake()
+
+    def __repr__(self) -> str:
+        return (
+            f"<LeaderFetcher of {self._leader}: {len(self._ready)} ready, "
+            f"{len(self._at_work)} at work, {len(self._waiting)} waiting>"
+        )
+
+    def follow(self, replica: Replica) -> None:
+        """Fetch a replica from here on, as its `follower` says."""
+        if replica not in self._at_work:
+            self._place(replica)
+            self._wake.set()
+
+    def _place(self, replica: Replica) -> None:
+        """Decide what a replica that is not at work waits for, if it is followed here at all."""
+        self._waiting.pop(replica, None)
+        follower = replica.follower
+        if follower is None or follower.leader != self._leader or replica.offline:
+            return
+        if follower.stopped:
+            return
+        if owes_sync(replica) or not follower.may_fetch(trio.current_time()):
+            self._waiting[replica] = None
+        else:
+            self._ready[replica] = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._until_ready()
+                asked = self._take()
+                if asked:
+                    await self._send(asked, nursery)
+
+    async def _until_ready(self) -> None:
+        """Until a partition is ready and a request more may be sent."""
+        while True:
+            self._wake = Wake()
+            until = self._look_at_waiting()
+            if self._ready and self._requests < IN_FLIGHT_MAX:
+                return
+            with trio.move_on_at(until):
+                await self._wake.wait()
+
+    def _look_at_waiting(self) -> float:
+        """Place those whose wait is over; when the next pause ends."""
+        until = float("inf")
+        for replica in list(self._waiting):
+            self._place(replica)
+            if replica in self._waiting and replica.follower is not None:
+                if owes_sync(replica):
+                    replica.synced_wake = self._wake
+                else:
+                    until = min(until, replica.follower.paused_until)
+        return until
+
+    def _take(self) -> list[_Asked]:
+        """The partitions of the next request."""
+        asked: list[_Asked] = []
+        for replica in list(islice(self._ready, PARTITIONS_MAX)):
+            del self._ready[replica]
+            follower = replica.follower
+            if follower is None or follower.leader != self._leader or replica.offline:
+                continue
+            part = next_fetch(
+                replica.topic,
+                replica.topic_id,
+                replica.partition,
+                follower,
+                own_log(replica),
+                high_watermark=replica.high_watermark,
+                max_bytes=self._fetchers.partition_bytes,
+            )
+            asked.append((replica, part))
+            self._at_work[replica] = part
+        return asked
+
+    async def _send(self, asked: list[_Asked], nursery: trio.Nursery) -> None:
+        """Send one request; its answer is waited for by a task of its own."""
+        fetchers, wait_s = self._fetchers, self._wait_s()
+        request = m.FetchRequest(
+            replica_id=fetchers.broker,
+            replica_epoch=fetchers.broker_epoch,
+            max_wait_ms=int(wait_s * 1000),
+            max_bytes=fetchers.response_bytes,
+            partitions=[part for _, part in asked],
+        )
+        try:
+            connection = await fetchers.connect(self._leader)
+            answer = await connection.begin(request, timeout_s=fetchers.patience_s)
+        except HightideError as error:
+            self._failed(asked, error)
+            return
+        self._requests += 1
+        nursery.start_soon(self._finish, asked, connection, answer, wait_s + fetchers.patience_s)
+
+    def _wait_s(self) -> float:
+        """How long the leader may wait: all requests that find nothing come back together."""
+        whole = self._fetchers.wait_s
+        left = whole - trio.current_time() % whole
+        return left if left > whole / 2 else left + whole
+
+    async def _finish(
+        self, asked: list[_Asked], connection: Connection, answer: Answer, timeout_s: float
+    ) -> None:
+        try:
+            response, attachments = await answer.wait(timeout_s)
+            if not response.partitions and self._requests > 1:
+                await trio.sleep(GATHER_S)
+            await self._take_in(asked, response, attachments, connection)
+        except (RequestTimedOut, RemoteProtocolError) as error:
+            self._failed(asked, error)
+            await connection.aclose()
+        except HightideError as error:
+            self._failed(asked, error)
+        finally:
+            self._requests -= 1
+            self._wake.set()
+
+    def _failed(self, asked: list[_Asked], error: HightideError) -> None:
+        """No answer, or none that can be read on: what is still asked is asked again after a
+        pause."""
+        log.info("fetching %d partitions from broker %d: %s", len(asked), self._leader, error)
+        now = trio.current_time()
+        for replica, part in asked:
+            if self._at_work.get(replica) is not part:
+                continue  # it had its answer, and may be at work in another request by now
+            follower = replica.follower
+            if follower is not None and follower.epoch == part.current_leader_epoch:
+                follower.back_off(str(error), now)
+            self._done(replica)
+
+    def _done(self, replica: Replica) -> None:
+        self._at_work.pop(replica, None)
+        self._place(replica)
+
+    async def _take_in(
+        self,
+        asked: list[_Asked],
+        response: m.FetchResponse,
+        attachments: Sequence[memoryview],
+        connection: Connection,
+    ) -> None:
+        """Carry out an answer; partitions without news come first, then those that were served."""
+        results = {(result.topic, result.partition): result for result in response.partitions}
+        served: list[_Asked] = []
+        for replica, part in asked:
+            if (part.topic, part.partition) in results:
+                served.append((replica, part))
+            else:
+                self._done(replica)
+        for replica, part in served:
+            result = results[(part.topic, part.partition)]
+            data = _attachment(attachments, result.records)
+            now = trio.current_time()
+            step = self._fetchers.following.take(replica, part, result, data, now)
+            if isinstance(step, AskOffsets):
+                await self._reset(replica, part, connection)
+            if replica.needs_sync:
+                self._fetchers.syncer.mark(replica)
+            self._done(replica)
+
+    async def _reset(
+        self, replica: Replica, part: m.FetchPartition, connection: Connection
+    ) -> None:
+        """The leader does not have what comes next: ask where its log begins and ends."""
+        bounds = [
+            m.ListOffsetsPartition(
+                topic=part.topic,
+                partition=part.partition,
+                timestamp=timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+            )
+            for timestamp in (m.EARLIEST, m.LATEST)
+        ]
+        request = m.ListOffsetsRequest(partitions=bounds, replica_id=self._fetchers.broker)
+        answer, _ = await connection.call(request, timeout_s=self._fetchers.patience_s)
+        follower, now = replica.follower, trio.current_time()
+        if follower is None or replica.offline:
+            return
+        if len(answer.partitions) != 2:
+            raise RemoteProtocolError(f"{len(answer.partitions)} answers about 2 offsets")
+        start, end = answer.partitions
+        if start.error or end.error:
+            why = f"{start.error or end.error}: {start.message or end.message}"
+            follower.back_off(why, now)
+            return
+        step = follower.out_of_range(part, start.offset, end.offset, own_log(replica), now)
+        self._fetchers.following.carry_out(replica, step, b"", now)
+
+
+def _attachment(attachments: Sequence[memoryview], number: int) -> Buffer:
+    """The records of a result; raises `RemoteProtocolError` if they did not come."""
+    if number < 0:
+        return b""
+    if number >= len(attachments):
+        raise RemoteProtocolError(
+            f"records are attachment {number}, {len(attachments)} came with the answer"
+        )
+    return attachments[number]

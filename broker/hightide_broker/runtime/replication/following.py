@@ -1,0 +1,187 @@
+"""What a follower's decisions mean for its replica: records stored, a log cut, a pause.
+
+Every function is one stretch without an `await`. An answer's bytes are all checked before any are
+stored; a cut is durable before anything relies on it, and so is the recovery point below it, which
+`lower_offsets` keeps: what is appended after a cut must not be taken for durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from hightide import messages as m
+from hightide.errors import CorruptBatch
+from hightide.records import BatchHeader, Buffer, check_crc, iter_batches
+from hightide_broker.core.replication.follower import (
+    Append,
+    AskOffsets,
+    Ignore,
+    OwnLog,
+    Pause,
+    StartAnew,
+    Step,
+    Stop,
+    Truncate,
+)
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.replication.replica import Replica, advice
+from hightide_broker.storage.log import Log, UnexpectedAppendOffset
+from hightide_broker.storage.segment import SegmentDamage
+
+log = logging.getLogger("hightide.follower")
+
+
+def own_log(replica: Replica) -> OwnLog:
+    """What a follower compares with its leader; raises `Refused` while it is offline."""
+    found = replica.log
+    ends = found.epochs.end_offset_for
+    return OwnLog(
+        found.log_start,
+        found.log_end,
+        found.epochs.latest_epoch,
+        lambda epoch: ends(epoch, found.log_end),
+    )
+
+
+def owes_sync(replica: Replica) -> bool:
+    """Whether a fetch from the log end would acknowledge what is not on disk yet."""
+    return replica.config.synced and replica.log.synced_end < replica.log.log_end
+
+
+class Following:
+    """Carries out the steps of followers.
+
+    `lower_offsets(replica, offset)` makes it durable that nothing above is.
+    """
+
+    def __init__(
+        self, *, now_ms: Callable[[], int], lower_offsets: Callable[[Replica, int], None]
+    ) -> None:
+        self._now_ms = now_ms
+        self._lower_offsets = lower_offsets
+
+    def take(
+        self,
+        replica: Replica,
+        asked: m.FetchPartition,
+        result: m.FetchResult,
+        data: Buffer,
+        now: float,
+    ) -> Step:
+        """Make what there is to make of a leader's answer; what was decided."""
+        follower = replica.follower
+        if follower is None or replica.offline:
+            return Ignore()
+        step = follower.on_result(asked, result, own_log(replica), now)
+        return self.carry_out(replica, step, data, now)
+
+    def carry_out(self, replica: Replica, step: Step, data: Buffer, now: float) -> Step:
+        """Do what a step says; a failing disk makes another step of it."""
+        follower = replica.follower
+        assert follower is not None, f"{replica!r} does not follow"
+        try:
+            match step:
+                case Append():
+                    return self._append(replica, step, data)
+                case Truncate() | StartAnew():
+                    return self._cut(replica, step)
+                case Pause() | Stop():
+                    log.info("%s waits: %s", replica.name, step.why)
+                case AskOffsets() | Ignore():
+                    pass
+        except SegmentDamage as damage:
+            replica.go_offline(advice(damage), damaged=True)
+            return Stop(str(damage))
+        except CorruptBatch as error:
+            return follower.back_off(f"the leader sent damaged records: {error}", now)
+        except DiskError as error:
+            if error.full:
+                return follower.back_off(f"the disk is full: {error}", now)
+            replica.go_offline(str(error))
+            return Stop(str(error))
+        finally:
+            replica.tell(replica)
+        return step
+
+    def _append(self, replica: Replica, step: Append, data: Buffer) -> Step:
+        """Store batches as the leader sent them, then take over its watermark and log start."""
+        found = replica.log
+        batches = _checked(data, replica.leader_epoch)
+        if batches:
+            anew = _where_to_begin_anew(batches[0][0], found, step.log_start)
+            if anew is not None:
+                self._cut(replica, StartAnew(anew))
+                if replica.offline:
+                    return Stop(replica.offline)
+            replica.needs_sync = replica.needs_sync or replica.config.synced
+            begins_epoch = batches[-1][0].leader_epoch > found.epochs.latest_epoch
+            replica.needs_sync = replica.needs_sync or begins_epoch
+        for header, batch in batches:
+            self._store(replica, found, header, batch)
+            if replica.offline:
+                return Stop(replica.offline)
+        committed = max(replica.committed.value, min(step.high_watermark, found.log_end))
+        replica.committed.advance(committed)
+        found.advance_log_start(min(step.log_start, committed))
+        return step
+
+    def _store(self, replica: Replica, found: Log, header: BatchHeader, batch: memoryview) -> None:
+        now_ms, segments_before = self._now_ms(), found.segment_count
+        try:
+            found.append_as_follower(batch, header, now_ms=now_ms)
+        except UnexpectedAppendOffset as error:
+            raise CorruptBatch(str(error)) from error
+        if found.segment_count != segments_before:
+            replica.rolled(found.segment_bases()[-1])
+        replica.producers.update(header, now_ms=now_ms)
+
+    def _cut(self, replica: Replica, step: Truncate | StartAnew) -> Step:
+        """Cut the log, or drop all of it. A disk that fails in the middle takes the replica
+        offline: it is not known what is left."""
+        found, before = replica.log, replica.log.log_end
+        anew = isinstance(step, StartAnew)
+        target = step.offset if anew else found.end_after_cut(step.offset)
+        if anew or target < before:
+            self._lower_offsets(replica, target)
+        try:
+            if anew:
+                log.warning("%s begins anew at %d, as its leader does", replica.name, target)
+                found.truncate_fully(target)
+            elif found.truncate_to(step.offset) == before:
+                return step
+            log.info("%s was cut from %d to %d", replica.name, before, found.log_end)
+            replica.lower_watermark(found.log_end)
+            replica.rebuild_producers(now_ms=self._now_ms())
+        except DiskError as error:
+            replica.go_offline(f"cutting it at {target} failed: {error}")
+            return Stop(replica.offline)
+        replica.committed.advance(max(replica.committed.value, found.log_start))
+        return step
+
+
+def _checked(data: Buffer, leader_epoch: int) -> list[tuple[BatchHeader, memoryview]]:
+    """The whole batches of an answer; raises `CorruptBatch` if any is damaged or out of order.
+
+    Batches of a newer epoch than the one that was fetched in are left out, and all after them: the
+    leader was overtaken while it answered (KAFKA-18723).
+    """
+    batches: list[tuple[BatchHeader, memoryview]] = []
+    next_offset = 0
+    for header, batch in iter_batches(data):
+        check_crc(batch, header)
+        if header.leader_epoch > leader_epoch:
+            break
+        if header.base_offset < next_offset:
+            raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
+        next_offset = header.next_offset
+        batches.append((header, batch))
+    return batches
+
+
+def _where_to_begin_anew(first: BatchHeader, found: Log, leader_start: int) -> int | None:
+    """The leader's log begins inside its first batch, and all that is older is gone there: a log
+    that ends inside that batch begins anew with it."""
+    straddles = first.base_offset < found.log_end < first.next_offset
+    has_nothing_older = found.log_end == found.log_start or leader_start >= found.log_end
+    return first.base_offset if straddles and has_nothing_older else None

@@ -1,0 +1,219 @@
+"""What a broker does on a timer: checkpoints, retention, compaction, forgetting silent producers.
+
+Each chore is a loop of its own in the node's nursery; a chore that fails on a disk takes the
+replica it worked on offline and goes on with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from hightide.errors import CorruptBatch, Refused
+from hightide.ports import WallClock
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.replication.retention import deletable
+from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.replication.replica import Replica, advice
+from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.storage.cleaner import (
+    CleanedSegment,
+    CleaningPlan,
+    Unwanted,
+    clean_segments,
+    last_producer_batches,
+    learn_newest,
+    plan_cleaning,
+)
+from hightide_broker.storage.log import Log
+from hightide_broker.storage.segment import SegmentDamage
+
+log = logging.getLogger("hightide.housekeeping")
+
+MEND_S = 1.0
+"""How often damaged replicas are looked at: may they be mended by now?"""
+
+
+class Housekeeping:
+    """The chores of one broker."""
+
+    def __init__(
+        self, replicas: Replicas, *, config: BrokerConfig, disk: Disk, clock: WallClock
+    ) -> None:
+        self._replicas = replicas
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._doomed_files: dict[str, int] = {}
+        """Files of deleted segments → when they may go, ms."""
+
+    async def run(self) -> None:
+        """All chores, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_high_watermarks)
+            nursery.start_soon(self._keep_recovery_points)
+            nursery.start_soon(self._look_at_logs)
+            nursery.start_soon(self._mend)
+
+    async def _keep_high_watermarks(self) -> None:
+        every_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
+        last: dict[tuple[str, int], int] = {}
+        while True:
+            await trio.sleep(every_s)
+            marks = {(r.topic, r.partition): r.high_watermark for r in self._replicas}
+            if marks != last:
+                await self._replicas.checkpoint_high_watermarks()
+                last = marks
+
+    async def _keep_recovery_points(self) -> None:
+        every_s = self._config.seconds("log.flush.offset.checkpoint.interval.ms")
+        while True:
+            await trio.sleep(every_s)
+            await self._replicas.sync_all()
+            await self._replicas.checkpoint_recovery_points()
+
+    async def _mend(self) -> None:
+        while True:
+            await trio.sleep(MEND_S)
+            await self._replicas.mend()
+
+    async def _look_at_logs(self) -> None:
+        every_s = self._config.seconds("log.retention.check.interval.ms")
+        while True:
+            await trio.sleep(every_s)
+            await self.look_once()
+
+    async def look_once(self) -> None:
+        """One round over all replicas."""
+        await self._replicas.remove_doomed()
+        await self._remove_files()
+        for replica in self._replicas:
+            if replica.offline:
+                continue
+            try:
+                expiry_ms = self._config.number("producer.id.expiration.ms")
+                replica.producers.expire(before_ms=self._clock.now_ms() - expiry_ms)
+                self.apply_retention(replica)
+                if replica.config.is_compacted:
+                    await self.compact(replica)
+            except DiskError as error:
+                log.error("%s: %s", replica.name, error)
+                if not error.full:
+                    replica.go_offline(str(error))
+            except Refused as refusal:
+                log.info("%s was closed meanwhile: %s", replica.name, refusal.message)
+            except SegmentDamage as damage:
+                log.error("%s: compaction met damage: %s", replica.name, damage)
+                replica.go_offline(advice(damage), damaged=True)
+            except CorruptBatch as error:
+                # Its bytes are as they were stored, and nobody can read what is in them.
+                log.error("%s cannot be compacted: %s", replica.name, error)
+
+    async def _remove_files(self) -> None:
+        """Remove the files of deleted segments whose time has come."""
+        now_ms = self._clock.now_ms()
+        for path in [path for path, due_ms in self._doomed_files.items() if due_ms <= now_ms]:
+            try:
+                await self._disk.in_thread(partial(self._disk.remove, path))
+            except DiskError as error:
+                log.warning("%s, trying again later", error)
+                continue
+            del self._doomed_files[path]
+
+    def apply_retention(self, replica: Replica) -> int:
+        """Delete a replica's old segments; how many went. A follower deletes what its leader has
+        deleted, and decides nothing."""
+        config, leads = replica.config, replica.leader is not None
+        count = deletable(
+            replica.log.segments,
+            log_start=replica.log.log_start,
+            high_watermark=replica.high_watermark,
+            now_ms=self._clock.now_ms(),
+            retention_ms=config.number("retention.ms") if config.is_deleted and leads else -1,
+            retention_bytes=config.number("retention.bytes") if config.is_deleted and leads else -1,
+        )
+        # What is known of producers outlives their records.
+        if count == replica.log.segment_count and not replica.roll():
+            count -= 1
+        if count == 0:
+            return 0
+        renamed = replica.log.delete_segments(count)
+        log.info(
+            "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
+        )
+        due_ms = self._clock.now_ms() + config.number("file.delete.delay.ms")
+        self._doomed_files.update(dict.fromkeys(renamed, due_ms))
+        return count
+
+    async def compact(self, replica: Replica) -> bool:
+        """One pass of compaction over a replica; whether there was anything to do."""
+        key, at_work = (replica.topic, replica.partition), self._replicas.at_work
+        if key in at_work:
+            return False  # it is mended
+        with at_work.on(key):
+            try:
+                return await self._compact(replica, partial(at_work.is_wanted, key))
+            except Unwanted:
+                log.info("%s is compacted no further: its directory is needed", replica.name)
+                return False
+
+    async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:
+        config, key = replica.config, (replica.topic, replica.partition)
+        now_ms = self._clock.now_ms()
+        cleaned = self._replicas.checkpoints.cleaner_offsets.get(key, 0)
+        plan = plan_cleaning(
+            replica.log,
+            dirty_from=max(cleaned if cleaned <= replica.log.log_end else 0, replica.log.log_start),
+            high_watermark=replica.high_watermark,
+            dirty_ratio=config.min_cleanable_dirty_ratio,
+            newest_ms=now_ms - config.number("min.compaction.lag.ms"),
+        )
+        if plan is None:
+            return False
+        retention_ms = config.number("delete.retention.ms")
+        work = partial(_clean, self._disk, replica.log, plan, now_ms, retention_ms, is_wanted)
+        found, cuts = replica.log, replica.log.cut_count
+        try:
+            rewritten, until = await self._disk.in_thread(work)
+        except (DiskError, SegmentDamage):
+            if found.cut_count == cuts:
+                raise
+            # What it looked for is not there any more, or something else is.
+        if found.cut_count != cuts:
+            log.info("%s was cut while it was compacted: again, later", replica.name)
+            return False
+        for segment in rewritten:
+            replica.log.replace_segment(segment.base, segment.path)
+        # What counts as cleaned must not be found uncleaned after a power cut.
+        await self._disk.sync([], [replica.log.directory])
+        if found.cut_count != cuts:
+            return False  # and what comes there is not clean
+        await self._replicas.checkpoints.keep_cleaner_offset(key, until)
+        log.info("%s: compacted up to offset %d", replica.name, until)
+        return True
+
+
+def _clean(
+    disk: Disk,
+    log_: Log,
+    plan: CleaningPlan,
+    now_ms: int,
+    delete_retention_ms: int,
+    is_wanted: Callable[[], bool],
+) -> tuple[list[CleanedSegment], int]:
+    """The worker thread's part: everything but the swap."""
+    newest, until = learn_newest(log_, plan, is_wanted=is_wanted)
+    cleaned = clean_segments(
+        disk,
+        log_,
+        plan,
+        newest,
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        last_batches=last_producer_batches(log_, plan.until),
+        is_wanted=is_wanted,
+    )
+    return cleaned, until

@@ -1,0 +1,39 @@
+"""The idempotence window of a log: found again from what lies beside it and in it.
+
+A snapshot of the producers lies beside each segment as of its beginning, and one where an orderly
+stop left the log. Source: Kafka's ProducerStateManager.
+"""
+
+from __future__ import annotations
+
+from hightide_broker.core.replication.producers import Producers, SnapshotDamaged
+from hightide_broker.storage.log import Log
+
+
+def rebuild(producers: Producers, log: Log, *, now_ms: int) -> None:
+    """The newest good snapshot, then the batches after it; also those that are there still, though
+    nobody may read them any more. Raises `DiskError`, `SegmentDamage`."""
+    producers.clear()
+    start = _restore(producers, log)
+    if start < log.log_end:
+        for header in log.headers(start):
+            producers.update(header, now_ms=now_ms)
+
+
+def _restore(producers: Producers, log: Log) -> int:
+    """Take in the newest good snapshot, and remove what is none; where its log goes on."""
+    bases, snapshots = log.segment_bases(), log.snapshots()
+    start, dropped = bases[0], []
+    for offset in reversed(snapshots):
+        is_stray = offset not in bases and offset != snapshots[-1]
+        if bases[0] <= offset <= log.log_end and not is_stray:
+            try:
+                producers.restore(log.read_snapshot(offset))
+                start = offset
+                break
+            except SnapshotDamaged:
+                pass
+        dropped.append(offset)
+    if dropped:
+        log.remove_snapshots(dropped)
+    return start

@@ -1,0 +1,496 @@
+"""One partition on this broker: its log, its producers, its role, and who waits for its offsets.
+
+The one rule that everything here serves: decide and change in one stretch, without an `await`
+between. `append` checks idempotence, writes, moves the log end and, where nothing has to be synced
+first, the watermark; whoever waits is woken by the `Watermark`s. A follower's records come as its
+leader stored them, and so does its watermark. A failed disk takes this replica offline, and nothing
+is acknowledged after that; a full disk refuses one append and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import trio
+
+from hightide.errors import CorruptBatch, ErrorCode, Refused
+from hightide.records import stamp_append_time
+from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication.follower import Follower
+from hightide_broker.core.replication.leader import UNKNOWN, Leader
+from hightide_broker.core.replication.producers import Producers
+from hightide_broker.core.replication.validation import check_produced, check_sent
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.replication import producer_snapshots
+from hightide_broker.storage.log import Log, OffsetOutOfRange
+from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
+from hightide_broker.storage.sync_job import SyncJob
+
+
+class Appended(NamedTuple):
+    """What became of a produced batch."""
+
+    base_offset: int
+    end_offset: int
+    """The offset after it: acks=all waits for the watermark to reach this."""
+    append_time_ms: int
+    """-1 unless the broker set the timestamps."""
+    is_repeated: bool = False
+    """It is stored since an earlier request."""
+
+
+class Snapshot(NamedTuple):
+    """The offsets that bound a partition, taken at one moment."""
+
+    log_start: int
+    high_watermark: int
+    log_end: int
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """What the log needs of a topic's configuration."""
+    return LogConfig(
+        segment_bytes=config.number("segment.bytes"),
+        segment_ms=config.number("segment.ms"),
+        segment_index_bytes=config.number("segment.index.bytes"),
+        index_interval_bytes=config.number("index.interval.bytes"),
+    )
+
+
+class ReplicaInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        """A node's replica has another role, or another offset, or is offline."""
+        ...
+
+
+class Replica:
+    """A partition's replica; `log` is None while its files could not be opened."""
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        *,
+        config: TopicConfig,
+        log: Log | None,
+        high_watermark: int,
+        inflated_max: int,
+        offline: str = "",
+        is_damaged: bool = False,
+        troubles: Watermark | None = None,
+        tell: Callable[[Replica], None] | None = None,
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.config = config
+        self.offline = offline
+        """Why this replica serves nobody; empty while it is online."""
+        self.is_damaged = is_damaged
+        """Offline because stored bytes are wrong: its leader's may take their place."""
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        """Neither leader nor follower: nobody leads, as far as the metadata is known."""
+        self.leader_epoch = -1
+        self.producers = Producers()
+        self.needs_sync = False
+        self.syncing = False
+        self.log_is_missing = log is None
+        self._troubles = troubles
+        """How often the controller had something to hear at once."""
+        self._log = log
+        self.tell = tell or _tell_nobody
+        """Told of this replica after each change of role or offset, and when it goes offline; see
+        `ReplicaInstrument`."""
+        self._inflated_max = inflated_max
+        self._now = now
+        self.appended = Watermark(log.log_end if log else 0)
+        """The log end, for the followers that wait for it; closed when this role ends."""
+        start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
+        self.committed = Watermark(start)
+        """The high watermark; closed for those who may not wait any longer."""
+        self.deleted = Watermark(0)
+        """The low watermark, for those who wait until records are gone from every live replica;
+        closed when this role ends."""
+        self.synced_wake: Wake | None = None
+        """Who waits for everything to be on disk: the fetch that will acknowledge it."""
+
+    def __repr__(self) -> str:
+        role = "leads" if self.leader else "follows" if self.follower else "idle"
+        state = f"epoch={self.leader_epoch} watermark={self.committed.value}"
+        return f"<Replica {self.name} {role} {state} {self._log!r}>"
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`, the name of its directory."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def log(self) -> Log:
+        """The log; raises `Refused` KAFKA_STORAGE_ERROR while this replica is offline."""
+        if self.offline or self._log is None:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
+        return self._log
+
+    def close_log(self) -> None:
+        """Release the files, offline or not."""
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below it is committed."""
+        return self.committed.value
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def become_leader(
+        self,
+        state: PartitionState,
+        *,
+        broker: int,
+        broker_epoch: int = UNKNOWN,
+        active: Mapping[int, int] | None = None,
+        lag_max_s: float = 30.0,
+    ) -> None:
+        """Lead in a new epoch. It begins at the log end, before anything is appended."""
+        log = self.log
+        log.epochs.assign(state.leader_epoch, log.log_end)
+        self.leader_epoch = state.leader_epoch
+        self.follower = None
+        self.leader = Leader(
+            now=self._now(),
+            broker=broker,
+            broker_epoch=broker_epoch,
+            epoch=state.leader_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            partition_epoch=state.partition_epoch,
+            min_isr=self.config.number("min.insync.replicas"),
+            synced_counts=self.config.synced,
+            lag_max_s=lag_max_s,
+            active={} if active is None else active,
+            epoch_start=log.log_end,
+            log_end=log.log_end,
+            synced_end=log.synced_end,
+            high_watermark=self.committed.value,
+        )
+        self.needs_sync = True
+        self._wake_followers(_moved(self, state))
+        self._end_deletes(_moved(self, state))
+        self.recompute()
+
+    def update_leader(self, state: PartitionState) -> None:
+        """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
+        leader = self.leader
+        assert leader is not None, f"{self!r} does not lead"
+        leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
+        self.recompute()
+        if not leader.has_enough:
+            self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        self.tell(self)
+
+    def recompute(self) -> None:
+        """Time passed, or brokers came and went: the watermark may have moved."""
+        if self.leader is not None:
+            self.committed.advance(self.leader.advance(self._now()))
+            self._advance_deleted()
+            self.tell(self)
+
+    def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
+        """Follow whoever leads the new epoch, if anybody does; lead no more."""
+        why = _moved(self, state)
+        self.resign(state.leader_epoch, why)
+        if state.leader != NO_LEADER:
+            self.follower = Follower(
+                leader=state.leader, epoch=state.leader_epoch, pause_max_s=pause_max_s
+            )
+            self.needs_sync = self.config.synced
+        self.tell(self)
+
+    def resign(self, leader_epoch: int, why: Refused) -> None:
+        """Lead and follow no more: everybody who waits for an offset gets `why`."""
+        self.leader = self.follower = None
+        self.leader_epoch = leader_epoch
+        self._wake_followers(why)
+        self._end_deletes(why)
+        self._let_go(why)
+
+    def _let_go(self, why: Refused) -> None:
+        old, self.committed = self.committed, Watermark(self.committed.value)
+        old.close(why)
+
+    def _wake_followers(self, why: Refused) -> None:
+        end = self._log.log_end if self._log is not None else 0
+        old, self.appended = self.appended, Watermark(end)
+        old.close(why)
+
+    def _end_deletes(self, why: Refused) -> None:
+        old, self.deleted = self.deleted, Watermark(0)
+        old.close(why)
+
+    def _advance_deleted(self) -> None:
+        """The low watermark may have risen; no work unless it is behind."""
+        leader, log = self.leader, self._log
+        if leader is not None and log is not None and self.deleted.value < log.log_start:
+            self.deleted.advance(max(self.deleted.value, leader.low_watermark(log.log_start)))
+
+    def go_offline(self, why: str, *, damaged: bool = False) -> None:
+        """Serve nobody any more; nothing that is not committed yet is acknowledged."""
+        if not self.offline:
+            self.offline, self.is_damaged = why, damaged
+            if self._troubles is not None:
+                self._troubles.advance(self._troubles.value + 1)
+            refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
+            self._wake_followers(refusal)
+            self._end_deletes(refusal)
+            self._let_go(refusal)
+            self.tell(self)
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Use a changed topic configuration from here on."""
+        self.config = config
+        if self._log is not None:
+            self._log.update_config(log_config(config))
+        if self.leader is not None:
+            self.leader.min_isr = config.number("min.insync.replicas")
+            self.leader.synced_counts = config.synced
+            self.needs_sync = True
+            self.recompute()
+        elif self.follower is not None:
+            self.needs_sync = config.synced
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise `Refused` if this replica is offline, or in another leader epoch than the asker."""
+        _ = self.log  # an offline replica says so before anything else
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            older = current_leader_epoch < self.leader_epoch
+            code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise Refused(
+                code,
+                f"{self.name}: leader epoch {current_leader_epoch}, here it is {self.leader_epoch}",
+            )
+
+    def require_leader(self, current_leader_epoch: int = -1) -> Leader:
+        """The leader's state; raises `Refused`. Epochs are checked before leadership, as in
+        Kafka."""
+        self.check_epoch(current_leader_epoch)
+        if self.leader is None:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.name}"
+            )
+        return self.leader
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, *, acks_all: bool, now_ms: int) -> Appended:
+        """Store a producer's batch; one stretch without an await. Raises `Refused`."""
+        log = self.log
+        leader = self.require_leader()
+        if acks_all:
+            leader.refuse_if_too_few()
+        header = check_sent(batch)
+        known = self.producers.check(header)
+        if known is not None:
+            return Appended(known.base_offset, known.last_offset + 1, -1, is_repeated=True)
+        check_produced(batch, header, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
+        append_time = -1
+        if self.config.append_time:
+            append_time = now_ms
+            stamp_append_time(batch, now_ms)
+            header = header._replace(max_timestamp=now_ms)
+        segments_before = log.segment_count
+        try:
+            stored = log.append_as_leader(
+                batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
+            )
+        except DiskError as error:
+            raise self._storage_refusal(error) from error
+        if log.segment_count != segments_before:
+            # Before this batch is taken in: the snapshot says what lies below it, and no more.
+            self.rolled(stored.base_offset)
+        self.producers.update(stored, now_ms=now_ms)
+        self.needs_sync = self.needs_sync or self.config.synced
+        self.appended.advance(log.log_end)
+        self.committed.advance(leader.on_append(log.log_end, self._now()))
+        self.tell(self)
+        return Appended(stored.base_offset, stored.next_offset, append_time)
+
+    def roll(self) -> bool:
+        """Close the active segment; whether the producers are kept. Raises `DiskError`."""
+        return self.rolled(self.log.roll())
+
+    def rolled(self, base: int) -> bool:
+        """A segment begins at `base`: keep the producers beside it, if that can be done; it is to
+        be synced."""
+        self.needs_sync = True
+        try:
+            self.log.write_snapshot(base, self.producers.snapshot())
+        except DiskError as error:
+            # A missing snapshot costs a longer replay, nothing else.
+            if not error.full:
+                self.go_offline(str(error))
+            return False
+        return True
+
+    def _storage_refusal(self, error: DiskError) -> Refused:
+        if error.full:
+            return Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the disk of this broker is full: {error}; nothing was stored, free some room",
+            )
+        self.go_offline(str(error))
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline}")
+
+    # -- followers -------------------------------------------------------------------------------
+
+    def fetched_by(self, broker: int, offset: int, *, log_start: int, broker_epoch: int) -> None:
+        """A follower fetched from `offset`, and its log agrees with this one up to there."""
+        assert self.leader is not None, f"{self!r} does not lead"
+        self.committed.advance(
+            self.leader.on_fetch(
+                broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
+            )
+        )
+        self._advance_deleted()
+        self.tell(self)
+
+    def lower_watermark(self, log_end: int) -> None:
+        """The log was cut: nothing above its end is committed, whatever was heard before."""
+        if self.committed.value > log_end:
+            why = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} was cut at {log_end}")
+            old, self.committed = self.committed, Watermark(log_end)
+            old.close(why)
+
+    # -- syncing ---------------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncJob | None:
+        """What is to be synced now; None if there is nothing, or nobody to sync."""
+        self.needs_sync = False
+        return None if self.offline or self._log is None else self._log.begin_sync()
+
+    def finish_sync(self, job: SyncJob) -> None:
+        """A sync came to its end: durable records count from here on."""
+        if self.offline or self._log is None:
+            return
+        synced_end = self._log.finish_sync(job)
+        if self.leader is not None:
+            self.committed.advance(self.leader.on_synced(synced_end, self._now()))
+        if self.synced_wake is not None and synced_end == self._log.log_end:
+            self.synced_wake.set()
+            self.synced_wake = None
+        self.tell(self)
+
+    def rebuild_producers(self, *, now_ms: int) -> None:
+        """Recompute the idempotence window from the log; raises `DiskError`, `SegmentDamage`."""
+        producer_snapshots.rebuild(self.producers, self.log, now_ms=now_ms)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The offsets now."""
+        log = self.log
+        return Snapshot(log.log_start, self.committed.value, log.log_end)
+
+    def read(
+        self, offset: int, *, limit: int, max_bytes: int, at_least_one: bool
+    ) -> FileSlice | None:
+        """Batches below `limit`: the high watermark for a consumer, the log end for a follower.
+
+        Raises `Refused`.
+        """
+        try:
+            return self._read(offset, limit, max_bytes=max_bytes, at_least_one=at_least_one)
+        except OffsetOutOfRange as error:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {error}") from error
+
+    def _read(
+        self, offset: int, limit: int, *, max_bytes: int, at_least_one: bool
+    ) -> FileSlice | None:
+        log = self.log
+        for attempt in (1, 2):
+            try:
+                return log.read(
+                    offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
+                )
+            except SegmentDamage as damage:
+                # The way there may have led through a damaged index: build it anew, once.
+                if attempt == 2 or not log.rebuild_indexes_at(offset):
+                    self.go_offline(advice(damage), damaged=True)
+                    raise Refused(
+                        ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}"
+                    ) from damage
+            except DiskError as error:
+                raise self._storage_refusal(error) from error
+        raise AssertionError("unreachable")
+
+    def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first committed record with a timestamp ≥ `timestamp`."""
+        return self._find(lambda log: log.offset_for_timestamp(timestamp))
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp."""
+        return self._find(Log.offset_of_max_timestamp)
+
+    def _find(self, look: Callable[[Log], TimestampOffset | None]) -> TimestampOffset | None:
+        try:
+            found = look(self.log)
+        except SegmentDamage as damage:
+            self.go_offline(advice(damage), damaged=True)
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
+        except CorruptBatch as error:
+            # It is as it was stored, and nobody can read what is in it.
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+        except DiskError as error:
+            raise self._storage_refusal(error) from error
+        return found if found is None or found.offset < self.committed.value else None
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log start up to `offset` (-1: the high watermark); the log start then.
+
+        The records are gone everywhere once `deleted` has reached it. Raises `Refused`.
+        """
+        self.require_leader()
+        log = self.log
+        if not self.config.is_deleted:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"cleanup.policy of {self.topic} is {self.config.values['cleanup.policy']}, "
+                f"records can be deleted only with 'delete'",
+            )
+        target = self.committed.value if offset == -1 else offset
+        if not 0 <= target <= self.committed.value:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name}: offset {offset}, expected -1 or 0 to {self.committed.value} "
+                f"(the high watermark)",
+            )
+        moved = log.advance_log_start(target)
+        if moved:
+            self._wake_followers(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
+        self._advance_deleted()
+        return log.log_start
+
+
+def _moved(replica: Replica, state: PartitionState) -> Refused:
+    """What those hear who waited for an offset of an older leader epoch."""
+    who = f"broker {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
+    return Refused(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {replica.name} in epoch {state.leader_epoch}"
+    )
+
+
+def advice(damage: SegmentDamage) -> str:
+    """Why a replica is offline, and what to do about it."""
+    return f"{damage}; `hightide log verify` lists the damage"
+
+
+def _tell_nobody(_: Replica) -> None:
+    """There is no instrument."""

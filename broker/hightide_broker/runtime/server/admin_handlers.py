@@ -1,0 +1,318 @@
+"""Requests about the cluster: metadata, topics, configs, producer ids, descriptions.
+
+What changes the cluster goes to the controller, and is answered only after this broker has applied
+it: a topic that was created can be used at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol
+
+from hightide import controller_messages as c
+from hightide import messages as m
+from hightide.apis import Api
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.config import BrokerConfig
+from hightide_broker.config_keys import KEYS
+from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage, TopicState
+from hightide_broker.core.cluster.leaderless import why_nobody_leads
+from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
+from hightide_broker.ports import Disk
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.replication.replicas import Replicas
+
+VERSION = "0.1.0"
+
+PRODUCER_IDS_WAIT_S = 5.0
+"""How long a producer waits for its id here: another broker may reach the controller."""
+
+
+class Metadata(Protocol):
+    """What the node knows of the cluster, and its way to the controller."""
+
+    cluster_id: str
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def controller_id(self) -> int: ...
+
+    async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
+        """Have the controller decide; returns once this broker has applied it. Raises `Refused`."""
+        ...
+
+
+class AdminHandlers:
+    """Everything that is not about records."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        replicas: Replicas,
+        *,
+        broker: int,
+        config: BrokerConfig,
+        disk: Disk,
+        apis: Callable[[], list[Api]],
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._broker = broker
+        self._config = config
+        self._disk = disk
+        self._apis = apis
+        self._producer_ids = range(0)
+
+    def api_versions(self, _: m.ApiVersionsRequest, __: list[memoryview]) -> Reply:
+        """Which APIs are spoken here, in which versions."""
+        ranges = [
+            m.ApiRange(name=api.name, min_version=api.min_version, max_version=api.max_version)
+            for api in self._apis()
+        ]
+        return Reply(m.ApiVersionsResponse(apis=ranges, broker_version=VERSION))
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def metadata(
+        self, request: m.MetadataRequest, _: list[memoryview]
+    ) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Brokers and topics; may make topics that are missing, if the configuration says so."""
+        missing = [name for name in request.topics or () if name not in self._metadata.image.topics]
+        allowed = self._config.text("auto.create.topics.enable") == "true"
+        if missing and allowed and request.auto_create:
+            return partial(self._create_and_describe, request, missing)
+        return self._describe_metadata(request, {})
+
+    async def _create_and_describe(self, request: m.MetadataRequest, missing: list[str]) -> Reply:
+        new = [m.NewTopic(topic=name) for name in missing]
+        reply = await self._metadata.change(m.CreateTopicsRequest(topics=new))
+        assert isinstance(reply, m.CreateTopicsResponse)
+        refused = {result.topic: result for result in reply.topics if result.error}
+        return self._describe_metadata(request, refused)
+
+    def _describe_metadata(
+        self, request: m.MetadataRequest, refused: dict[str, m.TopicResult]
+    ) -> Reply:
+        image = self._metadata.image
+        names = sorted(image.topics) if request.topics is None else request.topics
+        topics = []
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is None:
+                refusal = refused.get(name)
+                topics.append(
+                    m.TopicMetadata(
+                        topic=name,
+                        error=refusal.error if refusal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        message=refusal.message if refusal else f"topic {name!r} does not exist",
+                    )
+                )
+            else:
+                topics.append(_topic_metadata(topic, image))
+        return Reply(
+            m.MetadataResponse(
+                cluster_id=self._metadata.cluster_id,
+                controller=self._metadata.controller_id,
+                brokers=self._brokers(only_active=True),
+                topics=topics,
+            )
+        )
+
+    def _brokers(self, *, only_active: bool) -> list[m.BrokerInfo]:
+        return [
+            m.BrokerInfo(
+                id=state.broker,
+                host=state.host,
+                port=state.port,
+                rack=state.rack,
+                roles=list(state.roles),
+                fenced=state.fenced,
+                epoch=state.epoch,
+            )
+            for state in self._metadata.image.brokers.values()
+            if not (only_active and state.fenced)
+        ]
+
+    def describe_cluster(self, _: m.DescribeClusterRequest, __: list[memoryview]) -> Reply:
+        """Every registered broker, fenced ones too."""
+        return Reply(
+            m.DescribeClusterResponse(
+                cluster_id=self._metadata.cluster_id,
+                controller=self._metadata.controller_id,
+                brokers=self._brokers(only_active=False),
+            )
+        )
+
+    def describe_log_dirs(self, request: m.DescribeLogDirsRequest, _: list[memoryview]) -> Reply:
+        """This broker's replicas with their offsets and sizes."""
+        infos = []
+        for replica in self._replicas:
+            if request.topics is not None and replica.topic not in request.topics:
+                continue
+            if replica.offline:
+                info = m.ReplicaInfo(
+                    topic=replica.topic,
+                    partition=replica.partition,
+                    size_bytes=-1,
+                    log_start_offset=-1,
+                    log_end_offset=-1,
+                    high_watermark=-1,
+                    error=replica.offline,
+                )
+            else:
+                log = replica.log
+                info = m.ReplicaInfo(
+                    topic=replica.topic,
+                    partition=replica.partition,
+                    size_bytes=log.size_bytes,
+                    log_start_offset=log.log_start,
+                    log_end_offset=log.log_end,
+                    high_watermark=replica.high_watermark,
+                    synced_offset=log.synced_end,
+                    leader_epoch=replica.leader_epoch,
+                )
+            infos.append(info)
+        path = self._replicas.directory
+        free = self._disk.free_bytes(path)
+        return Reply(
+            m.DescribeLogDirsResponse(
+                broker=self._broker, path=path, replicas=infos, free_bytes=free
+            )
+        )
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def change(self, request: m.Message, _: list[memoryview]) -> Callable[[], Awaitable[Reply]]:
+        """Topics and configs: the controller decides."""
+
+        async def later() -> Reply:
+            return Reply(await self._metadata.change(request))
+
+        return later
+
+    def init_producer_id(
+        self, _: m.InitProducerIdRequest, __: list[memoryview]
+    ) -> Reply | Callable[[], Awaitable[Reply]]:
+        """A producer id that nobody has had before, epoch 0."""
+        if self._producer_ids:
+            return self._next_producer_id()
+        return self._refill_producer_ids
+
+    async def _refill_producer_ids(self) -> Reply:
+        request = c.AllocateProducerIdsRequest(
+            broker=self._broker, broker_epoch=self._metadata.broker_epoch
+        )
+        reply = await self._metadata.change(request, timeout_s=PRODUCER_IDS_WAIT_S)
+        assert isinstance(reply, c.AllocateProducerIdsResponse)
+        # Two of these may have run at once: keep whichever block is not used up.
+        if not self._producer_ids:
+            self._producer_ids = range(reply.first, reply.first + reply.count)
+        return self._next_producer_id()
+
+    def _next_producer_id(self) -> Reply:
+        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return Reply(m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+
+    # -- configs ---------------------------------------------------------------------------------
+
+    def describe_configs(self, request: m.DescribeConfigsRequest, _: list[memoryview]) -> Reply:
+        """Every key of a topic or of this broker, with its value and where it comes from."""
+        results = []
+        for resource in request.resources:
+            try:
+                entries = self._config_entries(resource)
+                results.append(
+                    m.ConfigResult(kind=resource.kind, name=resource.name, entries=entries)
+                )
+            except Refused as refusal:
+                results.append(
+                    m.ConfigResult(
+                        kind=resource.kind,
+                        name=resource.name,
+                        error=refusal.code,
+                        message=refusal.message,
+                    )
+                )
+        return Reply(m.DescribeConfigsResponse(resources=results))
+
+    def _config_entries(self, resource: m.ConfigResource) -> list[m.ConfigEntry]:
+        if resource.kind == "topic":
+            return self._topic_entries(resource.name)
+        if (resource.kind, resource.name) == CLUSTER:
+            return self._cluster_entries()
+        if resource.kind == "broker" and resource.name == str(self._broker):
+            return [
+                m.ConfigEntry(
+                    name=key.name,
+                    value=self._config.text(key.name),
+                    default=key.name not in self._config.given,
+                    read_only=True,
+                    doc=key.doc,
+                )
+                for key in KEYS.values()
+            ]
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{resource.kind} {resource.name!r}, expected a topic, broker {self._broker}, or the "
+            f"cluster, which has no name",
+        )
+
+    def _cluster_entries(self) -> list[m.ConfigEntry]:
+        """What holds for all topics that do not say themselves."""
+        known = self._metadata.image.cluster_config
+        keys = [TOPIC_KEYS[name] for name in CLUSTER_KEYS]
+        return [
+            m.ConfigEntry(
+                name=key.name,
+                value=known.get(key.name, key.default),
+                default=known.get(key.name, key.default) == key.default,
+                doc=key.doc,
+            )
+            for key in keys
+        ]
+
+    def _topic_entries(self, topic: str) -> list[m.ConfigEntry]:
+        if topic not in self._metadata.image.topics:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+        set_here = self._metadata.image.topic_config(topic)
+        in_metadata = self._metadata.image.topic_settings(topic)
+        config = TopicConfig.of(in_metadata, self._config.topic_defaults())
+        return [
+            m.ConfigEntry(
+                name=key.name,
+                value=config.values[key.name],
+                default=key.name not in set_here,
+                doc=key.doc,
+            )
+            for key in TOPIC_KEYS.values()
+        ]
+
+
+def _topic_metadata(topic: TopicState, image: ClusterImage) -> m.TopicMetadata:
+    partitions = [
+        m.PartitionMetadata(
+            partition=number,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            replicas=list(state.replicas),
+            isr=list(state.isr),
+            elr=list(state.elr),
+            last_known_elr=list(state.last_known_elr),
+            last_leader=state.last_leader,
+            message=why_nobody_leads(f"{topic.name}-{number}", state, image.is_active),
+            error=ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else None,
+        )
+        for number, state in enumerate(topic.partitions)
+    ]
+    return m.TopicMetadata(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        internal=topic.name.startswith("__"),
+        partitions=partitions,
+    )

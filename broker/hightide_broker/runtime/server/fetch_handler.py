@@ -1,0 +1,298 @@
+"""The fetch of followers and consumers: one request, one look at each partition, Kafka's order of
+checks.
+
+A follower's fetch is also its acknowledgement, and counts once, when it arrives and has been found
+to agree with this log; looking again after a wait changes nothing. A fetch waits where there is
+nothing to say, and is woken by exactly what it waits for: a consumer by the high watermark, a
+follower by the log end, and by a watermark that it does not know yet (KIP-1166). Its answer names
+only partitions that have news (as with KIP-227's sessions); a consumer's names all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import trio
+
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide_broker.config import BrokerConfig
+from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.storage.segment import FileSlice
+
+FETCH_WAIT_MS_MAX = 60_000
+"""The longest a fetch is parked, whatever it asks for."""
+
+
+class Source(Protocol):
+    """The replicas of a broker, as far as a fetch needs them."""
+
+    def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
+        """A replica; raises `Refused`."""
+        ...
+
+    def broker_epoch(self, broker: int) -> int:
+        """The epoch of a broker's registration, -1 if it has none."""
+        ...
+
+    def rack_of(self, broker: int) -> str:
+        """Where a broker stands, empty if it does not say."""
+        ...
+
+    def mark_proposal(self, replica: Replica) -> None:
+        """Have a leader's proposal sent to the controller, if there is one."""
+        ...
+
+
+class _Seen(NamedTuple):
+    """What a partition's offset was when it was looked at; it has news once that rises or ends."""
+
+    part: m.FetchPartition
+    offset: Watermark
+    value: int
+
+    @property
+    def has_news(self) -> bool:
+        return self.offset.closed is not None or self.offset.value > self.value
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at all partitions of a fetch."""
+
+    complete: bool
+    """Whether it may be sent now."""
+    results: list[m.FetchResult] = field(default_factory=list)
+    slices: list[FileSlice] = field(default_factory=list)
+    seen: list[_Seen] = field(default_factory=list)
+
+    def reply(self) -> Reply:
+        return Reply(m.FetchResponse(partitions=self.results), self.slices)
+
+
+class FetchHandler:
+    """Answers fetches of records."""
+
+    def __init__(self, replicas: Source, config: BrokerConfig) -> None:
+        self._replicas = replicas
+        self._bytes_max = config.number("fetch.max.bytes")
+
+    def fetch(self, request: m.FetchRequest) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Answer at once with enough bytes, an error or no time to wait; else park."""
+        look = self._look(request, request.partitions, is_new=True)
+        if look.complete or request.max_wait_ms <= 0:
+            return look.reply()
+        return partial(self._park, request, look)
+
+    async def _park(self, request: m.FetchRequest, look: _Look) -> Reply:
+        with trio.move_on_after(min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000):
+            while not look.complete:
+                await _news(look.seen)
+                look = self._look_again(request, look)
+        if not look.complete:
+            # What it found may be gone by now: deleted, or rewritten.
+            look = self._look(request, request.partitions, is_new=False)
+        return look.reply()
+
+    def _look_again(self, request: m.FetchRequest, before: _Look) -> _Look:
+        if request.replica_id < 0:
+            return self._look(request, request.partitions, is_new=False)
+        moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
+        look = self._look(request, [*moved.values()], is_new=False)
+        look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
+        return look
+
+    def _look(
+        self, request: m.FetchRequest, parts: list[m.FetchPartition], *, is_new: bool
+    ) -> _Look:
+        look = _Look(complete=not request.partitions)
+        left = min(max(request.max_bytes, 0), self._bytes_max)
+        size = 0
+        for part in parts:
+            try:
+                result, found = self._look_at(request, part, left - size, look, is_new=is_new)
+            except Refused as refusal:
+                look.results.append(self._refusal(part, refusal))
+                look.complete = True
+                continue
+            if found is not None:
+                look.slices.append(found)
+                size += found.size
+            if request.replica_id < 0 or found is not None or _is_news(part, result):
+                look.results.append(result)
+            if result.diverging_epoch is not None:
+                look.complete = True
+            if request.replica_id >= 0 and _is_awaited(part, result):
+                look.complete = True
+        # A follower takes whatever there is: what it has waited for is news of single partitions.
+        enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
+        look.complete = look.complete or size >= enough
+        return look
+
+    def _look_at(
+        self,
+        request: m.FetchRequest,
+        part: m.FetchPartition,
+        left: int,
+        look: _Look,
+        *,
+        is_new: bool,
+    ) -> tuple[m.FetchResult, FileSlice | None]:
+        replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
+        is_follower = request.replica_id >= 0
+        if is_follower:
+            self._check_follower(request, part, replica)
+        else:
+            self._check_consumer(request, part, replica)
+        diverging = _divergence(part, replica)
+        nearest = self._nearest(request, part, replica)
+        if diverging is None and nearest >= 0:
+            look.complete = True
+            return _elsewhere(part, replica, nearest), None
+        limit = replica.log.log_end if is_follower else replica.committed.value
+        found: FileSlice | None = None
+        if diverging is None:
+            found = replica.read(
+                part.fetch_offset,
+                limit=limit,
+                max_bytes=min(max(left, 0), max(part.max_bytes, 0)),
+                at_least_one=not look.slices,
+            )
+            if is_follower and is_new:
+                # Only now: a fetch that is refused acknowledges nothing.
+                self._acknowledge(request, part, replica)
+        if is_follower:
+            look.seen.append(_Seen(part, replica.appended, limit))
+        look.seen.append(_Seen(part, replica.committed, replica.committed.value))
+        result = m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            high_watermark=replica.committed.value,
+            log_start_offset=replica.log.log_start,
+            diverging_epoch=diverging,
+            records=-1 if found is None else len(look.slices),
+        )
+        return result, found
+
+    def _check_consumer(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        """Consumers that say where they stand may read from followers (KIP-392)."""
+        if request.rack and replica.follower is not None:
+            replica.check_epoch(part.current_leader_epoch)
+        else:
+            replica.require_leader(part.current_leader_epoch)
+
+    def _nearest(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
+        """The other broker that a consumer should ask, -1 if there is none better (KIP-392)."""
+        leader = replica.leader
+        if not request.rack or request.replica_id >= 0 or leader is None:
+            return -1
+        if part.fetch_offset < replica.log.log_start:
+            return -1  # out of range, even if somebody has not deleted it yet
+        nearest = leader.nearest(part.fetch_offset, request.rack, self._replicas.rack_of)
+        return -1 if nearest == leader.broker else nearest
+
+    def _check_follower(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        """Only a replica of this partition, and only its newest process (KIP-903)."""
+        follower = request.replica_id
+        leader = replica.require_leader(part.current_leader_epoch)
+        if follower not in leader.remotes:
+            known = part.current_leader_epoch >= 0
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise Refused(
+                code, f"broker {follower} is no other replica of {replica.name}: {leader.replicas}"
+            )
+        registered = self._replicas.broker_epoch(follower)
+        if 0 <= request.replica_epoch < registered:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {follower} fetches with epoch {request.replica_epoch}, "
+                f"it is registered with {registered}",
+            )
+
+    def _acknowledge(
+        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
+    ) -> None:
+        replica.fetched_by(
+            request.replica_id,
+            part.fetch_offset,
+            log_start=part.log_start_offset,
+            broker_epoch=request.replica_epoch,
+        )
+        self._replicas.mark_proposal(replica)
+
+    def _refusal(self, part: m.FetchPartition, refusal: Refused) -> m.FetchResult:
+        log_start = -1
+        if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            log_start = self._replicas.get(part.topic, part.partition).log.log_start
+        return m.FetchResult(
+            topic=part.topic,
+            partition=part.partition,
+            error=refusal.code,
+            message=refusal.message,
+            log_start_offset=log_start,
+        )
+
+
+def _divergence(part: m.FetchPartition, replica: Replica) -> m.EpochEnd | None:
+    """Where the logs part, if they do before the fetch offset; None if they agree (KIP-595)."""
+    if part.last_fetched_epoch < 0:
+        return None
+    log = replica.log
+    epoch, end = log.epochs.end_offset_for(part.last_fetched_epoch, log.log_end)
+    if epoch < 0 or part.fetch_offset < log.log_start:
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{replica.name}: offset {part.fetch_offset} of epoch {part.last_fetched_epoch}, "
+            f"the log holds {log.log_start} to {log.log_end}",
+        )
+    if epoch < part.last_fetched_epoch or end < part.fetch_offset:
+        return m.EpochEnd(epoch=epoch, end_offset=end)
+    return None
+
+
+def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.FetchResult:
+    """No records: a replica in the consumer's rack has them."""
+    return m.FetchResult(
+        topic=part.topic,
+        partition=part.partition,
+        high_watermark=replica.committed.value,
+        log_start_offset=replica.log.log_start,
+        preferred_read_replica=broker,
+    )
+
+
+def _is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether a follower learns anything from a result without records."""
+    return (
+        result.diverging_epoch is not None
+        or result.high_watermark > part.high_watermark
+        or result.log_start_offset > part.log_start_offset
+    )
+
+
+def _is_awaited(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether somebody waits for a follower to learn this: of commits, or of deletions."""
+    return (
+        0 <= part.high_watermark < result.high_watermark
+        or 0 <= part.log_start_offset < result.log_start_offset
+    )
+
+
+async def _news(seen: list[_Seen]) -> None:
+    """Until any of these offsets rises or ends."""
+    wake = Wake()
+    try:
+        for each in seen:
+            each.offset.wake_at(each.value + 1, wake)
+        await wake.wait()
+    finally:
+        wake.set()

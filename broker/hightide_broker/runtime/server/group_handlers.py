@@ -1,0 +1,230 @@
+"""Requests about the members of consumer groups.
+
+Every handler waits, if it must, for its coordinator to have read what was kept, and decides after
+that in one stretch.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from hightide import group_messages as g
+from hightide.errors import ErrorCode, Refused
+from hightide.messages import Message
+from hightide.ports import Random, WallClock
+from hightide_broker.core.groups.group import Group
+from hightide_broker.core.groups.parts import State
+from hightide_broker.runtime.base.reply import Later, Reply
+from hightide_broker.runtime.cluster.controller import random_id
+from hightide_broker.runtime.groups.coordinator import Coordinator, Parked
+from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.server.listener import asking_host
+
+
+class GroupHandlers:
+    """find_coordinator, join_group, sync_group, heartbeat, leave_group, *_groups."""
+
+    def __init__(
+        self, coordinators: Coordinators, *, broker: int, clock: WallClock, random: Random
+    ) -> None:
+        self._coordinators = coordinators
+        self._broker = broker
+        self._clock = clock
+        self._random = random
+
+    def find_coordinator(self, request: g.FindCoordinatorRequest, _: list[memoryview]) -> Later:
+        """The broker that coordinates a group."""
+
+        async def later() -> Reply:
+            broker = await self._coordinators.find(request.group)
+            return Reply(
+                g.FindCoordinatorResponse(broker=broker.broker, host=broker.host, port=broker.port)
+            )
+
+        return later
+
+    # -- membership ------------------------------------------------------------------------------
+
+    def join_group(self, request: g.JoinGroupRequest, _: list[memoryview]) -> Later:
+        """Become a member, or join the next generation."""
+
+        async def later() -> Reply:
+            coordinator = await self._coordinators.of(request.group)
+            if request.member_id and request.group not in coordinator.groups:
+                raise Refused(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here"
+                )
+            group, parked = coordinator.group(request.group), Parked()
+            new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
+            now = trio.current_time()
+            answer = group.join(request, parked, now, new_id=new_id, host=asking_host.get())
+            return await _answer(coordinator, group, answer, parked)
+
+        return later
+
+    def sync_group(self, request: g.SyncGroupRequest, _: list[memoryview]) -> Later:
+        """Hear one's assignment; the leader brings everybody's."""
+
+        async def later() -> Reply:
+            coordinator = await self._coordinators.of(request.group)
+            group, parked = _existing(coordinator, request.group), Parked()
+            answer = group.sync(request, parked, trio.current_time())
+            return await _answer(coordinator, group, answer, parked)
+
+        return later
+
+    def heartbeat(self, request: g.GroupHeartbeatRequest, _: list[memoryview]) -> Later:
+        """Stay a member."""
+
+        async def later() -> Reply:
+            coordinator = await self._coordinators.of(request.group)
+            group = _existing(coordinator, request.group)
+            try:
+                group.heartbeat(request, trio.current_time())
+            finally:
+                coordinator.settle(group)
+            return Reply(g.GroupHeartbeatResponse())
+
+        return later
+
+    def leave_group(self, request: g.LeaveGroupRequest, _: list[memoryview]) -> Later:
+        """Members go."""
+
+        async def later() -> Reply:
+            coordinator = await self._coordinators.of(request.group)
+            group = _existing(coordinator, request.group)
+            results = [_leave(group, leaving) for leaving in request.members]
+            coordinator.settle(group)
+            return Reply(g.LeaveGroupResponse(members=results))
+
+        return later
+
+    # -- administration --------------------------------------------------------------------------
+
+    def list_groups(self, _: g.ListGroupsRequest, __: list[memoryview]) -> Later:
+        """The groups that this broker coordinates."""
+
+        async def later() -> Reply:
+            found = []
+            for coordinator in await self._coordinators.all():
+                for name in sorted({*coordinator.groups, *coordinator.offsets}):
+                    if coordinator.is_known(name):
+                        group = coordinator.group(name)
+                        found.append(
+                            g.ListedGroup(
+                                group=name,
+                                state=group.state,
+                                protocol_type=group.protocol_type,
+                                members=len(group.members),
+                            )
+                        )
+            return Reply(g.ListGroupsResponse(groups=found))
+
+        return later
+
+    def describe_groups(self, request: g.DescribeGroupsRequest, _: list[memoryview]) -> Later:
+        """Members, assignments, and why there were rebalances."""
+
+        async def later() -> Reply:
+            found = []
+            for name in request.groups:
+                try:
+                    found.append(self._describe(await self._coordinators.of(name), name))
+                except Refused as refusal:
+                    found.append(
+                        g.DescribedGroup(group=name, error=refusal.code, message=refusal.message)
+                    )
+            return Reply(g.DescribeGroupsResponse(groups=found))
+
+        return later
+
+    def _describe(self, coordinator: Coordinator, name: str) -> g.DescribedGroup:
+        if not coordinator.is_known(name):
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
+        group, now, now_ms = coordinator.group(name), trio.current_time(), self._clock.now_ms()
+        return g.DescribedGroup(
+            group=name,
+            state=group.state,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            generation=group.generation,
+            leader=group.leader,
+            coordinator=self._broker,
+            members=[
+                g.DescribedMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    host=member.host,
+                    metadata=member.metadata(group.protocol),
+                    assignment=member.assignment,
+                )
+                for member in group.members
+            ],
+            rebalances=[
+                g.Rebalance(
+                    at_ms=now_ms - round((now - cause.at) * 1000),
+                    generation=cause.generation,
+                    cause=cause.text,
+                )
+                for cause in group.causes
+            ],
+        )
+
+    def delete_groups(self, request: g.DeleteGroupsRequest, _: list[memoryview]) -> Later:
+        """Forget groups that have no members, with their offsets."""
+
+        async def later() -> Reply:
+            results = []
+            for name in request.groups:
+                try:
+                    await self._delete_group(name)
+                    results.append(g.DeletedGroup(group=name))
+                except Refused as refusal:
+                    results.append(
+                        g.DeletedGroup(group=name, error=refusal.code, message=refusal.message)
+                    )
+            return Reply(g.DeleteGroupsResponse(groups=results))
+
+        return later
+
+    async def _delete_group(self, name: str) -> None:
+        coordinator = await self._coordinators.of(name)
+        if not coordinator.is_known(name):
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
+        group = coordinator.group(name)
+        if group.state is not State.EMPTY:
+            raise Refused(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {name!r} is {group.state} with {len(group.members)} members",
+            )
+        await self._coordinators.forget(coordinator, group)
+
+
+async def _answer(
+    coordinator: Coordinator, group: Group, answer: Message | None, parked: Parked
+) -> Reply:
+    """The answer at once, or when it is there."""
+    coordinator.settle(group)
+    return Reply(answer if answer is not None else await parked.wait())
+
+
+def _existing(coordinator: Coordinator, name: str) -> Group:
+    group = coordinator.groups.get(name)
+    if group is None:
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {name!r} here")
+    return group
+
+
+def _leave(group: Group, leaving: g.LeavingMember) -> g.LeaveResult:
+    error, message = None, ""
+    try:
+        group.leave(leaving, trio.current_time())
+    except Refused as refusal:
+        error, message = refusal.code, refusal.message
+    return g.LeaveResult(
+        member_id=leaving.member_id,
+        instance_id=leaving.instance_id,
+        error=error,
+        message=message,
+    )

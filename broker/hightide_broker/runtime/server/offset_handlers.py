@@ -1,0 +1,160 @@
+"""Requests about the committed offsets of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from hightide import group_messages as g
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import WallClock
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.groups.records import OffsetKey, OffsetValue
+from hightide_broker.runtime.base.reply import Later, Reply
+from hightide_broker.runtime.groups.coordinators import Coordinators, Metadata, topics_read
+
+
+class OffsetHandlers:
+    """offset_commit, offset_fetch, offset_delete."""
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        metadata: Metadata,
+        *,
+        config: BrokerConfig,
+        clock: WallClock,
+    ) -> None:
+        self._coordinators = coordinators
+        self._metadata = metadata
+        self._metadata_bytes_max = config.number("offset.metadata.max.bytes")
+        self._clock = clock
+
+    def offset_commit(self, request: g.OffsetCommitRequest, _: list[memoryview]) -> Later:
+        """Keep offsets; answered once they are committed."""
+
+        async def later() -> Reply:
+            results = _results(request.partitions, await self._commit(request))
+            return Reply(g.OffsetCommitResponse(partitions=results))
+
+        return later
+
+    async def _commit(self, request: g.OffsetCommitRequest) -> dict[int, Refused]:
+        """What was refused, by number."""
+        coordinator = await self._coordinators.of(request.group)
+        if request.generation >= 0 and request.group not in coordinator.groups:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group!r} here")
+        group = coordinator.group(request.group)
+        group.check_commit(request, trio.current_time())
+        coordinator.settle(group)
+        refusals: dict[int, Refused] = {}
+        records: list[tuple[OffsetKey, OffsetValue]] = []
+        now_ms, topic_ids = self._clock.now_ms(), self._coordinators.topic_ids()
+        for number, part in enumerate(request.partitions):
+            try:
+                self._check_part(part)
+                coordinator.check_turn(request, part)
+            except Refused as refusal:
+                refusals[number] = refusal
+                continue
+            value = OffsetValue(
+                offset=part.offset,
+                topic_id=topic_ids[part.topic],
+                leader_epoch=part.leader_epoch,
+                metadata=part.metadata,
+                commit_time_ms=now_ms,
+            )
+            records.append((OffsetKey(request.group, part.topic, part.partition), value))
+        await coordinator.commit_offsets(request.group, records)
+        return refusals
+
+    def _check_part(self, part: g.CommitPartition) -> None:
+        topic = self._metadata.image.topics.get(part.topic)
+        if topic is None or not 0 <= part.partition < len(topic.partitions):
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no partition {part.partition} of topic {part.topic!r}",
+            )
+        limit = self._metadata_bytes_max
+        if len(part.metadata.encode()) > limit:
+            raise Refused(
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                f"{len(part.metadata.encode())} bytes beside the offset, "
+                f"offset.metadata.max.bytes is {limit}",
+            )
+        if part.offset < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"offset {part.offset}, expected 0 or more")
+
+    def offset_fetch(self, request: g.OffsetFetchRequest, _: list[memoryview]) -> Later:
+        """What is committed."""
+
+        async def later() -> Reply:
+            coordinator = await self._coordinators.of(request.group)
+            offsets = coordinator.offsets.get(request.group)
+            known = offsets.all(self._coordinators.topic_ids()) if offsets is not None else {}
+            wanted = (
+                list(known)
+                if request.partitions is None
+                else [(part.topic, part.partition) for part in request.partitions]
+            )
+            found = []
+            for topic, partition in wanted:
+                value = known.get((topic, partition)) or OffsetValue(offset=g.NO_OFFSET)
+                found.append(
+                    g.FetchedOffset(
+                        topic=topic,
+                        partition=partition,
+                        offset=value.offset,
+                        leader_epoch=value.leader_epoch,
+                        metadata=value.metadata,
+                        commit_time_ms=value.commit_time_ms,
+                    )
+                )
+            return Reply(g.OffsetFetchResponse(partitions=found))
+
+        return later
+
+    def offset_delete(self, request: g.OffsetDeleteRequest, _: list[memoryview]) -> Later:
+        """Forget offsets of topics that no member reads."""
+
+        async def later() -> Reply:
+            results = _results(request.partitions, await self._delete_offsets(request))
+            return Reply(g.OffsetDeleteResponse(partitions=results))
+
+        return later
+
+    async def _delete_offsets(self, request: g.OffsetDeleteRequest) -> dict[int, Refused]:
+        coordinator = await self._coordinators.of(request.group)
+        if not coordinator.is_known(request.group):
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {request.group!r}")
+        read = topics_read(coordinator.group(request.group))
+        refusals, records = {}, []
+        for number, part in enumerate(request.partitions):
+            if part.topic in read:
+                refusals[number] = Refused(
+                    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                    f"a member of group {request.group!r} reads {part.topic!r}",
+                )
+            else:
+                records.append((OffsetKey(request.group, part.topic, part.partition), None))
+        await coordinator.commit_offsets(request.group, records)
+        return refusals
+
+
+def _results(
+    parts: Sequence[g.CommitPartition | g.GroupPartition], refusals: Mapping[int, Refused]
+) -> list[g.CommitResult]:
+    """What became of each partition; `refusals` by number."""
+    results = []
+    for number, part in enumerate(parts):
+        refusal = refusals.get(number)
+        results.append(
+            g.CommitResult(
+                topic=part.topic,
+                partition=part.partition,
+                error=refusal.code if refusal else None,
+                message=refusal.message if refusal else "",
+            )
+        )
+    return results

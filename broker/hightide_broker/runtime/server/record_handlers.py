@@ -1,0 +1,293 @@
+"""Requests about records: produce, fetch, offsets. The one door where a refusal becomes a code.
+
+Each handler is one synchronous stretch that gives a `Reply`, or the rest of the work to be awaited.
+What changes state (an append) happens in that stretch, in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import trio
+
+from hightide import messages as m
+from hightide.errors import ErrorCode, Refused
+from hightide.ports import WallClock
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster import offsets_topic
+from hightide_broker.core.replication.leader import Leader
+from hightide_broker.runtime.base.reply import CloseConnection, Reply
+from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.server.fetch_handler import FetchHandler
+
+WAIT_MS_MAX = 300_000
+"""The longest that a produce or a deletion waits for other replicas, whatever it asks for."""
+
+
+class _Waiting(NamedTuple):
+    """A partition of a request that waits for a watermark of the leader epoch it was served in."""
+
+    number: int
+    watermark: Watermark
+    threshold: int
+
+
+class RecordHandlers:
+    """produce, fetch, list_offsets, offset_for_leader_epoch, describe_producers, delete_records."""
+
+    def __init__(self, replicas: Replicas, *, config: BrokerConfig, clock: WallClock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._fetching = FetchHandler(replicas, config)
+
+    # -- produce ---------------------------------------------------------------------------------
+
+    def produce(
+        self, request: m.ProduceRequest, attachments: list[memoryview]
+    ) -> Reply | Callable[[], Awaitable[Reply]] | None:
+        """Append each batch; with acks=all answer once all are committed or time is up."""
+        results: list[m.ProduceResult] = []
+        waiting: list[_Waiting] = []
+        for number, part in enumerate(request.partitions):
+            try:
+                result, wait = self._append(number, part, request.acks, attachments)
+            except Refused as refusal:
+                result, wait = _refused(m.ProduceResult, part, refusal), None
+            results.append(result)
+            if wait is not None:
+                waiting.append(wait)
+        if request.acks == 0:
+            failed = next((r for r in results if r.error), None)
+            if failed is not None:
+                raise CloseConnection(f"acks=0 and {failed.error}: {failed.message}")
+            return None
+        if not waiting:
+            return Reply(m.ProduceResponse(partitions=results))
+        too_late = "not committed within {:g} s; the records may still be"
+        kinds = m.ProduceResult, m.ProduceResponse
+        return partial(_await, request, results, waiting, *kinds, too_late)
+
+    def _append(
+        self, number: int, part: m.ProducePartition, acks: int, attachments: list[memoryview]
+    ) -> tuple[m.ProduceResult, _Waiting | None]:
+        if acks not in (0, 1, m.ACKS_ALL):
+            raise Refused(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, expected 0, 1 or -1 (all)"
+            )
+        if not 0 <= part.records < len(attachments):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"records is attachment {part.records}, {len(attachments)} came with the request",
+            )
+        offsets_topic.check_produce(part.topic)
+        replica = self._replicas.get(part.topic, part.partition)
+        appended = replica.append(
+            attachments[part.records],
+            acks_all=acks == m.ACKS_ALL,
+            now_ms=self._clock.now_ms(),
+        )
+        self._replicas.mark_dirty(replica)
+        result = m.ProduceResult(
+            topic=part.topic,
+            partition=part.partition,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.append_time_ms,
+            is_repeated=appended.is_repeated,
+            log_start_offset=replica.log.log_start,
+        )
+        if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
+            return result, _Waiting(number, replica.committed, appended.end_offset)
+        return result, None
+
+    def fetch(
+        self, request: m.FetchRequest, _: list[memoryview]
+    ) -> Reply | Callable[[], Awaitable[Reply]]:
+        """Records for followers and consumers."""
+        return self._fetching.fetch(request)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def list_offsets(self, request: m.ListOffsetsRequest, _: list[memoryview]) -> Reply:
+        """Earliest, latest, by timestamp, or of the largest timestamp."""
+        look = partial(self._list_offset, request.replica_id >= 0)
+        results = _each(request.partitions, look, m.ListOffsetsResult)
+        return Reply(m.ListOffsetsResponse(partitions=results))
+
+    def _list_offset(self, is_follower: bool, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+        replica = self._replicas.get(part.topic, part.partition)
+        leader = replica.require_leader(part.current_leader_epoch)
+        log = replica.log
+        timestamp = -1
+        if part.timestamp == m.EARLIEST:
+            offset, epoch = log.log_start, log.epochs.epoch_for_offset(log.log_start)
+        elif part.timestamp == m.LATEST and is_follower:
+            offset, epoch = log.log_end, leader.epoch
+        elif part.timestamp == m.LATEST:
+            require_watermark(replica, leader)
+            offset, epoch = replica.high_watermark, leader.epoch
+        elif part.timestamp < m.MAX_TIMESTAMP:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} has no meaning")
+        else:
+            largest = part.timestamp == m.MAX_TIMESTAMP
+            found = (
+                replica.find_max_timestamp() if largest else replica.find_timestamp(part.timestamp)
+            )
+            if found is None:
+                require_watermark(replica, leader)
+            timestamp, offset, epoch = found or (-1, -1, -1)
+        return m.ListOffsetsResult(
+            topic=part.topic,
+            partition=part.partition,
+            offset=offset,
+            timestamp=timestamp,
+            leader_epoch=epoch,
+        )
+
+    def offset_for_leader_epoch(
+        self, request: m.OffsetForLeaderEpochRequest, _: list[memoryview]
+    ) -> Reply:
+        """Where an epoch ends here."""
+        results = _each(request.partitions, self._epoch_end, m.EpochResult)
+        return Reply(m.OffsetForLeaderEpochResponse(partitions=results))
+
+    def _epoch_end(self, part: m.EpochPartition) -> m.EpochResult:
+        replica = self._replicas.get(part.topic, part.partition)
+        replica.require_leader(part.current_leader_epoch)
+        epoch, end = replica.log.epochs.end_offset_for(part.leader_epoch, replica.log.log_end)
+        return m.EpochResult(
+            topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
+        )
+
+    def describe_producers(self, request: m.DescribeProducersRequest, _: list[memoryview]) -> Reply:
+        """How far producers have got here."""
+        results = _each(request.partitions, self._producer, m.ProducerState)
+        return Reply(m.DescribeProducersResponse(partitions=results))
+
+    def _producer(self, part: m.ProducerQuestion) -> m.ProducerState:
+        replica = self._replicas.get(part.topic, part.partition)
+        leader = replica.require_leader(-1)
+        require_watermark(replica, leader)
+        known = replica.producers.get(part.producer_id)
+        last = known.batches[-1] if known is not None and known.batches else None
+        return m.ProducerState(
+            topic=part.topic,
+            partition=part.partition,
+            producer_epoch=-1 if known is None else known.epoch,
+            last_sequence=-1 if last is None else last.last_sequence,
+            last_offset=-1 if last is None else last.last_offset,
+            high_watermark=replica.committed.value,
+        )
+
+    def delete_records(
+        self, request: m.DeleteRecordsRequest, _: list[memoryview]
+    ) -> Callable[[], Awaitable[Reply]]:
+        """Move log starts up; answer once they are up on every live replica, or time is up."""
+        results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
+        waiting = [
+            _Waiting(number, self._replicas.get(each.topic, each.partition).deleted, low)
+            for number, each in enumerate(results)
+            if (low := each.low_watermark) >= 0
+        ]
+        too_late = "not deleted everywhere within {:g} s; the records will still be"
+        kinds = m.DeleteRecordsResult, m.DeleteRecordsResponse
+        return partial(_await, request, results, waiting, *kinds, too_late)
+
+    def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
+        log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
+        return m.DeleteRecordsResult(
+            topic=part.topic, partition=part.partition, low_watermark=log_start
+        )
+
+
+class _Part(Protocol):
+    """A partition that a request asks about."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+
+P = TypeVar("P", bound=_Part)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _Refusable(Protocol[R_co]):
+    """A result that may be a refusal."""
+
+    def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
+
+
+class _Bounded(Protocol[P]):
+    """A request about partitions that says how long it waits."""
+
+    @property
+    def partitions(self) -> list[P]: ...
+
+    @property
+    def timeout_ms(self) -> int: ...
+
+
+async def _await(
+    request: _Bounded[P],
+    results: list[R],
+    waiting: list[_Waiting],
+    result: _Refusable[R],
+    response: Callable[..., m.Message],
+    too_late: str,
+) -> Reply:
+    """The answer once all have got there, or time is up."""
+    for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+        results[number] = _refused(result, request.partitions[number], refusal)
+    return Reply(response(partitions=results))
+
+
+async def _refusals(
+    waiting: Sequence[_Waiting], timeout_ms: int, too_late: str
+) -> dict[int, Refused]:
+    """Wait for all; by number, why some have not got there: a role that ended, or time."""
+    timeout_s = min(max(timeout_ms, 0), WAIT_MS_MAX) / 1000
+    with trio.move_on_after(timeout_s):
+        for wait in waiting:
+            with suppress(Refused):
+                await wait.watermark.wait_for(wait.threshold)
+    late = Refused(ErrorCode.REQUEST_TIMED_OUT, too_late.format(timeout_s))
+    return {
+        wait.number: wait.watermark.closed or late
+        for wait in waiting
+        if wait.watermark.value < wait.threshold
+    }
+
+
+def require_watermark(replica: Replica, leader: Leader) -> None:
+    """Raise `Refused` while a new leader cannot say what is committed."""
+    if not leader.knows_its_watermark():
+        raise Refused(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"the new leader of {replica.name} does not know its watermark yet: it has "
+            f"{leader.high_watermark}, and its epoch began at {leader.epoch_start}",
+        )
+
+
+def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -> list[R]:
+    """The answer about each partition; where it is refused, a `result` that says so."""
+    results = []
+    for part in parts:
+        try:
+            results.append(answer(part))
+        except Refused as refusal:
+            results.append(_refused(result, part, refusal))
+    return results
+
+
+def _refused(result: _Refusable[R], part: _Part, refusal: Refused) -> R:
+    return result(
+        topic=part.topic, partition=part.partition, error=refusal.code, message=refusal.message
+    )

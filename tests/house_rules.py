@@ -1,0 +1,356 @@
+"""The house rules: which room may look into which, what is pure, how large a file may be.
+
+No test lives here. A rule is a function from a module to its violations. Limits go down.
+"""
+
+import ast
+import re
+import sys
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+HOUSE = ("client", "broker", "cli")
+TOP_LEVEL = {"pyproject.toml", "broker", "client", "cli", "tests", "deploy", "README.md"}
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+LINE_CHARACTERS_MAX = 100
+
+
+class Room(NamedTuple):
+    """What the modules under one dotted name may import of this house, and of the outside."""
+
+    allowed: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    stdlib_only: bool = False
+
+
+def these(package, names):
+    return tuple(f"{package}.{name}" for name in names.split())
+
+
+PURE_WIRE = "errors records columns messages controller_messages group_messages quorum_messages"
+# From the ground up: a room looks into those before it.
+CORE_ROOMS = "quorum cluster replication groups"
+RUNTIME_ROOMS = "base quorum cluster replication groups server"
+UNDER_RUNTIME = ("hightide", *these("hightide_broker", "core storage ports config config_keys"))
+
+
+def floors(package, rooms, below):
+    """A row for each room of a package whose rooms stand on each other."""
+    names = rooms.split()
+    on = {name: these(package, " ".join(names[: at + 1])) for at, name in enumerate(names)}
+    return {package: Room(below)} | {f"{package}.{n}": Room((*on[n], *below)) for n in names}
+
+
+# The longest name that fits a module is its room.
+CONFIG_OF_TOPICS = ("hightide_broker.core.cluster.topic_config",)
+ARROWS = {
+    "hightide": Room(("hightide",), refused=("hightide.spark",)),
+    "hightide.spark": Room(("hightide",)),
+    "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
+    "hightide_broker": Room(("hightide_broker", "hightide")),
+    **floors("hightide_broker.core", CORE_ROOMS, these("hightide", PURE_WIRE)),
+    "hightide_broker.storage": Room(
+        these("hightide_broker", "storage ports")
+        + these("hightide", "errors records columns bins ports")
+    ),
+    **floors("hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME),
+    "hightide_broker.config": Room(
+        ("hightide.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS), stdlib_only=True
+    ),
+    "hightide_broker.config_keys": Room((), stdlib_only=True),
+    "hightide_broker.ports": Room(these("hightide", "ports records errors")),
+    "hightide_cli": Room(("hightide_cli", "hightide_broker", "hightide", "pyspark_hightide")),
+}
+ARROW_EXCEPTIONS = {"hightide.testing": ("hightide_broker",)}
+FIRST_PARTY = {name.partition(".")[0] for name in ARROWS}
+REPLACEMENTS = {
+    "trio": "decide without waiting and let the shell await",
+    "asyncio": "decide without waiting and let the shell await",
+    "os": "go through the Disk port, or take the value as an argument",
+    "time": "take `now_ms` as an argument",
+    "random": "take the drawn value as an argument",
+    "logging": "return the fact and let the shell log it",
+    "socket": "return the bytes and let the shell send them through the Network port",
+    "threading": "stay on one thread and let the shell use a worker",
+    "subprocess": "return the wish and let the shell start the process",
+}
+PURE_CLIENT = PURE_WIRE + " apis bins arrow wire accumulator partitioner subscription assignors"
+PURE = {
+    **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
+    "hightide_broker.core": REPLACEMENTS.keys(),
+    "hightide_broker.storage": REPLACEMENTS.keys() - {"logging", "asyncio", "subprocess"},
+}
+CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}
+
+MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow_rows")
+HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", *MAY_BE_HEAVY)
+LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_module_names}}
+
+# {path: reason}; only the edge of a nursery or of a process is a reason.
+ALLOWED_BROAD_EXCEPT = {
+    "broker/hightide_broker/runtime/server/listener.py": "a connection's edge: a bug ends that one",
+    "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
+    "cli/hightide_cli/main.py": "the process's edge",
+    "client/hightide/background.py": "carries the block's exception around its nursery",
+    "client/hightide/blocking.py": "carries an exception to the caller's thread",
+    "client/hightide/portal.py": "carries an exception to the caller's thread",
+    "client/hightide/consumer.py": "closes what it opened, and raises on",
+    "client/hightide/rebalance.py": "carries what a listener raises to the caller",
+}
+CATCH_ALLS = {"Exception", "BaseException"}
+
+LEFTOVERS = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X)\b")
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+
+
+class Module(NamedTuple):
+    """One file: where it lies from the top of the repository, and what it says."""
+
+    path: str
+    source: str
+    tree: ast.Module
+
+    @property
+    def in_house(self):
+        return self.path.split("/")[0] in HOUSE
+
+    @property
+    def name(self):
+        """The name it is imported by, less its source root; a package's ends in `.__init__`."""
+        return ".".join(PurePosixPath(self.path).with_suffix("").parts[self.in_house :])
+
+    def violation(self, line, why):
+        return f"{self.path}:{line}: {why}"
+
+
+def parse(path, source):
+    return Module(path, source, ast.parse(source, filename=path))
+
+
+@cache
+def modules():
+    folders = [REPOSITORY / folder for folder in (*HOUSE, "tests")]
+    files = sorted(file for folder in folders for file in folder.rglob("[!.]*.py"))
+    paths = [file.relative_to(REPOSITORY).as_posix() for file in files]
+    return [parse(path, (REPOSITORY / path).read_text(encoding="utf-8")) for path in paths]
+
+
+def within(name, package):
+    return name == package or name.startswith(package + ".")
+
+
+def nearest(name, table):
+    """The longest key of `table` that `name` lies in, or None."""
+    return max((key for key in table if within(name, key)), key=len, default=None)
+
+
+def imports(module, nodes=None):
+    """(line, dotted target, name it gets) of each import; `from a import b` counts as `a.b`."""
+    for node in ast.walk(module.tree) if nodes is None else nodes:
+        match node:
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                base = import_base(module, node)
+                for each in names:
+                    yield node.lineno, base + each.name, each.asname or each.name
+            case ast.Call(func=func, args=[ast.Constant(value=str(target)), *_]):
+                if last_name(func) in {"import_module", "__import__"}:
+                    yield node.lineno, target, ""
+
+
+def last_name(node):
+    return getattr(node, "attr", None) or getattr(node, "id", None)
+
+
+def import_base(module, node):
+    """What stands before the imported names, with its last dot; dots in front are resolved."""
+    level = getattr(node, "level", 0)
+    package = module.name.split(".")[:-level] if level else []
+    return "".join(f"{part}." for part in (*package, getattr(node, "module", None)) if part)
+
+
+def at_load(node):
+    """What runs when the module is imported: no function bodies, nothing for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.Lambda)):
+            continue
+        if isinstance(child, ast.If) and last_name(child.test) == "TYPE_CHECKING":
+            child = ast.Module(body=child.orelse, type_ignores=[])
+        yield child
+        yield from at_load(child)
+
+
+def arrows(module):
+    if not module.in_house:
+        return []
+    key = nearest(module.name, ARROWS)
+    if key is None:
+        return [module.violation(1, f"`{module.name}` has no room: give it a row in ARROWS")]
+    extra = ARROW_EXCEPTIONS.get(nearest(module.name, ARROW_EXCEPTIONS), ())
+    room = ARROWS[key]._replace(allowed=ARROWS[key].allowed + extra)
+    return [
+        module.violation(line, f"{key} must not import {target}; see ARROWS")
+        for line, target, _ in imports(module)
+        if not may_import(room, target)
+    ]
+
+
+def may_import(room, target):
+    top = target.partition(".")[0]
+    if top not in FIRST_PARTY:
+        return not room.stdlib_only or top in sys.stdlib_module_names
+    return bool(nearest(target, room.allowed)) and not nearest(target, room.refused)
+
+
+def purity(module):
+    room = nearest(module.name, PURE)
+    if room is None:
+        return []
+    tops = [(line, target.partition(".")[0]) for line, target, _ in imports(module)]
+    return [
+        module.violation(line, f"{room} is free of `{top}`: {REPLACEMENTS[top]}")
+        for line, top in [*tops, *((line, "time") for line in clock_reads(module))]
+        if top in PURE[room]
+    ]
+
+
+def clock_reads(module):
+    known_as = {name: target for _, target, name in imports(module)}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute):
+            head, _, rest = ast.unparse(node).partition(".")
+            if f"{known_as.get(head, head)}.{rest}" in CLOCK_READS:
+                yield node.lineno
+
+
+def lazy_imports(module):
+    """Heavy libraries wait until they are needed, and the command line's first file stays light."""
+    client = within(module.name, "hightide") and not nearest(module.name, MAY_BE_HEAVY)
+    light = LIGHT_MAIN.get(module.path)
+    return [
+        module.violation(line, f"import `{what}` inside the function that needs it")
+        for line, target, _ in imports(module, at_load(module.tree))
+        if (client and (what := nearest(target, HEAVY)))
+        or (light is not None and (what := target.partition(".")[0]) not in light)
+    ]
+
+
+def sizes(module):
+    lines = module.source.removesuffix("\n").split("\n")
+    sized = [(len(lines), len(lines), "lines in this file", FILE_LINES_MAX)]
+    sized += [
+        (at, len(line), "characters in this line", LINE_CHARACTERS_MAX)
+        for at, line in enumerate(lines, 1)
+    ]
+    sized += [
+        (
+            node.lineno,
+            node.end_lineno - node.lineno + 1,
+            f"lines in {node.name}",
+            FUNCTION_LINES_MAX,
+        )
+        for node in ast.walk(module.tree)
+        if isinstance(node, FUNCTIONS)
+    ]
+    return [
+        module.violation(at, f"{size} {what}: {limit} is the limit, split it")
+        for at, size, what, limit in sized
+        if size > limit
+    ]
+
+
+def docstring(module):
+    why = "say in a docstring what this module is"
+    return [] if ast.get_docstring(module.tree) else [module.violation(1, why)]
+
+
+def bans(module):
+    found = [
+        module.violation(at, f"`{word.group()}`: do it, or file an issue")
+        for at, line in enumerate(module.source.split("\n"), 1)
+        for word in LEFTOVERS.finditer(line)
+    ]
+    may_print = not module.in_house or within(module.name, "hightide_cli")
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Name(id="print") if not may_print:
+                why = "`print`: only the command line talks; return, raise or log it"
+            case ast.Name(id="breakpoint"):
+                why = "`breakpoint`: take it out"
+            case ast.Assert(test=ast.Constant(value=value)) if value:
+                why = "this assert cannot fail: assert a condition"
+            case ast.Assert(test=ast.Tuple(elts=[_, *_])):
+                why = "this assert cannot fail, it asserts a tuple: drop the parentheses"
+            case _:
+                continue
+        found.append(module.violation(node.lineno, why))
+    return found
+
+
+def broad_excepts(module, allowed=ALLOWED_BROAD_EXCEPT):
+    if not module.in_house or module.path in allowed:
+        return []
+    why = "catches everything: name the errors, or list the file in ALLOWED_BROAD_EXCEPT"
+    return [module.violation(line, why) for line in sorted(catch_alls(module.tree))]
+
+
+def catch_alls(tree):
+    for node in ast.walk(tree):
+        caught = []
+        if isinstance(node, ast.ExceptHandler):
+            caught = getattr(node.type, "elts", [node.type])
+        elif isinstance(node, ast.Call) and last_name(node.func) == "suppress":
+            caught = node.args
+        if any(each is None or last_name(each) in CATCH_ALLS for each in caught):
+            yield node.lineno
+
+
+def stale_allowances(allowed, known):
+    catching = {module.path for module in known if any(catch_alls(module.tree))}
+    idle = sorted(allowed.keys() - catching)
+    return [f"{path}: catches nothing broad: strike it off" for path in idle]
+
+
+def set_order(module):
+    if not within(module.name, "hightide_broker.core"):
+        return []
+    return [
+        module.violation(node.iter.lineno, "the order of a set is chance: sort it")
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and is_set(node.iter)
+    ]
+
+
+def is_set(node):
+    match node:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "iter" | "enumerate"), args=[first, *_]):
+            return is_set(first)
+        case ast.BinOp(left=left, right=right):
+            return is_set(left) or is_set(right)
+    return False
+
+
+def top_level(names):
+    visible = {name for name in names if not name.startswith(".")}
+    return [f"{name}: does not belong at the top" for name in sorted(visible - TOP_LEVEL)] + [
+        f"{name}: is missing at the top" for name in sorted(TOP_LEVEL - visible)
+    ]
+
+
+def unfound_packages(paths, where):
+    """Folders with code that setuptools would leave out of the wheel."""
+    strangers = {path.split("/")[0] for path in paths} - set(where)
+    packages = {folder for path in paths for folder in PurePosixPath(path).parents[:-2]}
+    return [f"{root}: is not in `where` of packages.find" for root in sorted(strangers)] + [
+        f"{package}: has no __init__.py"
+        for package in sorted(packages)
+        if f"{package}/__init__.py" not in paths
+    ]
+
+
+RULES = (arrows, purity, lazy_imports, sizes, docstring, bans, broad_excepts, set_order)
