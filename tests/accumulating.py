@@ -1,9 +1,9 @@
 """An accumulator in short words, for tests that tell a story of it. No test lives here."""
 
-from hightide.accumulator import Accumulator
-from hightide.columns import to_records
-from hightide.errors import ApiError, ErrorCode
-from hightide.records import parse_header
+from hightide.produce.accumulator import Accumulator
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import ApiError, ErrorCode
+from hightide.protocol.records import parse_header
 
 NEVER = float("inf")
 LOST = ApiError(ErrorCode.REQUEST_TIMED_OUT)

@@ -16,11 +16,11 @@ import trio
 from patience import PATIENCE_S
 from trio.testing import wait_all_tasks_blocked
 
-from hightide import messages as m
-from hightide.columns import Headers, Record, encode_columns, to_records
-from hightide.connection import Connection, open_connection
-from hightide.records import encode_batch, iter_batches
-from hightide.tcp import TcpNetwork, listen
+from hightide.net.connection import Connection, open_connection
+from hightide.net.tcp import TcpNetwork, listen
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Headers, Record, encode_columns, to_records
+from hightide.protocol.records import encode_batch, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.node import Listener, Node, open_node
 from hightide_broker.ports import Disk, DiskFile

@@ -22,10 +22,10 @@ from commands import hightide
 from patience import PATIENCE_S, Patience, wait_until_true
 
 from hightide import Admin, Consumer
-from hightide.columns import to_records
-from hightide.errors import ApiError, HightideError
-from hightide.ports import system_random
-from hightide.records import check_crc, iter_batches
+from hightide.net.ports import system_random
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import ApiError, HightideError
+from hightide.protocol.records import check_crc, iter_batches
 from hightide_broker.runtime.cluster.controller import random_id
 from hightide_cli.processes import (
     NodeProcess,

@@ -11,7 +11,7 @@ import trio
 from chaos import TOPIC
 
 from hightide import Consumer
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 from hightide_broker.simulation.group_workload import GroupLog
 
 GROUP = "chaos"

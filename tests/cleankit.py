@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from brokers import NOW_MS
 
-from hightide.columns import Record, to_records
-from hightide.records import BatchHeader, Buffer, iter_batches
+from hightide.protocol.columns import Record, to_records
+from hightide.protocol.records import BatchHeader, Buffer, iter_batches
 from hightide_broker.ports import Disk
 from hightide_broker.storage.cleaner import (
     CleanedSegment,

@@ -34,11 +34,11 @@ from client_adversary_tools import (
     watched,
 )
 
-from hightide import messages as m
 from hightide.blocking import Admin, Producer
-from hightide.columns import to_records
-from hightide.portal import Opened
-from hightide.records import check_crc, iter_batches
+from hightide.blocking.portal import Opened
+from hightide.protocol import messages as m
+from hightide.protocol.columns import to_records
+from hightide.protocol.records import check_crc, iter_batches
 
 KINDS = (
     *client_adversary_blocking.KINDS,

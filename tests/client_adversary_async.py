@@ -15,7 +15,7 @@ from client_adversary_misuse import CALLS, LONG_MS, REFUSALS, WRONG, draw_odd
 from client_adversary_tools import NUMBERS, PARTITIONS, Reading
 
 from hightide import Consumer, Producer
-from hightide.errors import ClosedError, UsageError
+from hightide.protocol.errors import ClosedError, UsageError
 
 
 def run(each, program):

@@ -20,7 +20,7 @@ from client_adversary_tools import (
 )
 
 from hightide.blocking import Consumer, Producer
-from hightide.errors import ClosedError
+from hightide.protocol.errors import ClosedError
 
 LONG_MS = 1000 * HANGS_S
 

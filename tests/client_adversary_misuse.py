@@ -11,8 +11,8 @@ from client_adversary_blocking import LONG_MS, confirm, group_options
 from client_adversary_tools import PARTITIONS, number_value
 
 from hightide.blocking import Consumer, Producer
-from hightide.errors import ClosedError, HightideError, UsageError
-from hightide.subscription import OffsetAndMetadata
+from hightide.consume.subscription import OffsetAndMetadata
+from hightide.protocol.errors import ClosedError, HightideError, UsageError
 
 # --- callbacks ----------------------------------------------------------------------------------
 

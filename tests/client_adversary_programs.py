@@ -25,7 +25,7 @@ from client_adversary_tools import (
 )
 
 from hightide.blocking import Consumer, Producer
-from hightide.errors import ClosedError, HightideError, UsageError
+from hightide.protocol.errors import ClosedError, HightideError, UsageError
 
 # --- threads ------------------------------------------------------------------------------------
 

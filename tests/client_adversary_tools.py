@@ -23,8 +23,8 @@ from typing import Any
 import trio
 
 import hightide
-from hightide import messages as m
-from hightide.errors import ApiError, ClosedError, ErrorCode
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, ClosedError, ErrorCode
 from hightide.spark.client import BlockingClient
 
 HANGS_S = float(os.environ.get("HIGHTIDE_HANGS_S", "240"))

@@ -11,7 +11,7 @@ from brokers import Client, FakeClock, client_of, new_node, settings
 from patience import PATIENCE_MS
 
 from hightide import Admin, Consumer, Producer
-from hightide.columns import Record
+from hightide.protocol.columns import Record
 from hightide_broker.node import Node
 from hightide_broker.simulation.disk import SimDisk
 

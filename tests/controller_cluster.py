@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     FenceBroker,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mutants import Mutant, planted
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import brokers, partition_changes
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.image import ClusterImage

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import trio
 from trio.testing import memory_stream_pair
 
-from hightide import messages as m
-from hightide import wire
-from hightide.apis import API_BY_NAME
-from hightide.columns import Record, to_records
-from hightide.errors import ErrorCode
-from hightide.records import BatchHeader, iter_batches, stamp
-from hightide.tcp import TcpNetwork, listen
+from hightide.net.tcp import TcpNetwork, listen
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.apis import API_BY_NAME
+from hightide.protocol.columns import Record, to_records
+from hightide.protocol.errors import ErrorCode
+from hightide.protocol.records import BatchHeader, iter_batches, stamp
 
 NEVER_STORED = -1
 STEPS_AT_ONCE_MAX = 100_000

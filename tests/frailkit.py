@@ -12,9 +12,9 @@ from leaderkit import EPOCH, ME, THREE, TWO, Here, Nowhere, broker_epoch
 from logkit import contents, make_batch, path_of
 from replicakit import batch, joined, spans_of, write
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import Refused
 from hightide_broker.core.replication.follower import Follower, next_fetch
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.replication.fetcher import Fetchers

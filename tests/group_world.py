@@ -16,10 +16,10 @@ import trio
 from brokers import Client
 
 from hightide import Consumer
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.connection import open_connection
-from hightide.errors import ApiError, ErrorCode, error_code
+from hightide.net.connection import open_connection
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, ErrorCode, error_code
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import partition_of
 from hightide_broker.ports import DiskFile

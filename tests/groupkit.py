@@ -7,8 +7,8 @@ seconds. `check` says what holds for every group after every event.
 
 from __future__ import annotations
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.groups.group import Group, Limits, State
 from hightide_broker.core.groups.members import NEVER, common
 

@@ -32,6 +32,18 @@ def these(package, names):
 
 
 PURE_WIRE = "errors records columns messages controller_messages group_messages quorum_messages"
+# Which others each room of the client looks into.
+CLIENT_ROOMS = {
+    "protocol": "",
+    "net": "protocol",
+    "arrow": "protocol",
+    "produce": "protocol net arrow",
+    "consume": "protocol net arrow",
+    "admin": "protocol net consume",
+    "blocking": "protocol net produce consume admin",
+    "testing": "protocol net blocking",
+    "spark": "protocol net arrow produce java",
+}
 # From the ground up: a room looks into those before it.
 CORE_ROOMS = "quorum cluster replication groups"
 RUNTIME_ROOMS = "base quorum cluster replication groups server"
@@ -49,20 +61,25 @@ def floors(package, rooms, below):
 CONFIG_OF_TOPICS = ("hightide_broker.core.cluster.topic_config",)
 ARROWS = {
     "hightide": Room(("hightide",), refused=("hightide.spark",)),
-    "hightide.spark": Room(("hightide",)),
+    **{
+        f"hightide.{name}": Room(these("hightide", f"{name} {on}"))
+        for name, on in CLIENT_ROOMS.items()
+    },
     "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
     "hightide_broker": Room(("hightide_broker", "hightide")),
-    **floors("hightide_broker.core", CORE_ROOMS, these("hightide", PURE_WIRE)),
+    **floors("hightide_broker.core", CORE_ROOMS, these("hightide.protocol", PURE_WIRE)),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
-        + these("hightide", "errors records columns bins ports")
+        + these("hightide.protocol", "errors records columns bins")
+        + ("hightide.net.ports",)
     ),
     **floors("hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME),
     "hightide_broker.config": Room(
-        ("hightide.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS), stdlib_only=True
+        ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
+        stdlib_only=True,
     ),
     "hightide_broker.config_keys": Room((), stdlib_only=True),
-    "hightide_broker.ports": Room(these("hightide", "ports records errors")),
+    "hightide_broker.ports": Room(these("hightide", "net.ports protocol.records protocol.errors")),
     "hightide_cli": Room(("hightide_cli", "hightide_broker", "hightide", "pyspark_hightide")),
 }
 ARROW_EXCEPTIONS = {"hightide.testing": ("hightide_broker",)}
@@ -78,7 +95,10 @@ REPLACEMENTS = {
     "threading": "stay on one thread and let the shell use a worker",
     "subprocess": "return the wish and let the shell start the process",
 }
-PURE_CLIENT = PURE_WIRE + " apis bins arrow wire accumulator partitioner subscription assignors"
+PURE_CLIENT = (
+    "protocol arrow.to_arrow produce.accumulator produce.partitioner consume.subscription "
+    "consume.assignors"
+)
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
     "hightide_broker.core": REPLACEMENTS.keys(),
@@ -86,7 +106,7 @@ PURE = {
 }
 CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}
 
-MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow_rows")
+MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow.from_arrow")
 HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", *MAY_BE_HEAVY)
 LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_module_names}}
 
@@ -95,11 +115,11 @@ ALLOWED_BROAD_EXCEPT = {
     "broker/hightide_broker/runtime/server/listener.py": "a connection's edge: a bug ends that one",
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
-    "client/hightide/background.py": "carries the block's exception around its nursery",
-    "client/hightide/blocking.py": "carries an exception to the caller's thread",
-    "client/hightide/portal.py": "carries an exception to the caller's thread",
-    "client/hightide/consumer.py": "closes what it opened, and raises on",
-    "client/hightide/rebalance.py": "carries what a listener raises to the caller",
+    "client/hightide/net/background.py": "carries the block's exception around its nursery",
+    "client/hightide/blocking/clients.py": "carries an exception to the caller's thread",
+    "client/hightide/blocking/portal.py": "carries an exception to the caller's thread",
+    "client/hightide/consume/consumer.py": "closes what it opened, and raises on",
+    "client/hightide/consume/rebalance.py": "carries what a listener raises to the caller",
 }
 CATCH_ALLS = {"Exception", "BaseException"}
 

@@ -14,10 +14,10 @@ import trio
 from brokers import DATA, FakeClock, batch, settings
 from trio.testing import wait_all_tasks_blocked
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
-from hightide.records import iter_batches
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.records import iter_batches
 from hightide_broker.core.cluster.changes import (
     ChangePartition,
     CreatePartition,

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hightide.columns import encode_columns
-from hightide.records import HEADER_BYTES, BatchHeader, encode_batch, iter_batches, parse_header
+from hightide.protocol.columns import encode_columns
+from hightide.protocol.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    encode_batch,
+    iter_batches,
+    parse_header,
+)
 from hightide_broker.ports import Disk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking
-from hightide.tcp import LASTING_PORTS, free_ports
+from hightide.net.tcp import LASTING_PORTS, free_ports
 from hightide_cli.processes import nodes_of, read_plan, start_node
 
 FIRST_SEGMENT = "00000000000000000000.log"

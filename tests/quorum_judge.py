@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from quorum_node import Entry, FakeLog, Node
 
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.quorum.progress import majority_of
 from hightide_broker.core.quorum.roles import Role, Voter
 

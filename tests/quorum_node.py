@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.quorum.ready import Ballot, SnapshotId
 from hightide_broker.core.quorum.roles import Role, Voter
 from hightide_broker.core.quorum.state_machine import Quorum

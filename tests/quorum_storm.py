@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from quorum_world import TIMEOUT_S, Crash, FakeLog, Letter, Node, World
 
-from hightide import quorum_messages as q
-from hightide.errors import Refused
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum.progress import majority_of
 from hightide_broker.core.quorum.roles import Voter
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from quorum_text import kind, show_voters
 from quorum_world import Asked, Entry, FakeLog, Letter, Node, World, show_role
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import Ballot
 from hightide_broker.core.quorum.roles import Role

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.quorum.roles import Voter
 
 ADDRESSED = c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest

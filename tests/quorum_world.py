@@ -12,10 +12,10 @@ from quorum_judge import Disk, Judge
 from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
 from quorum_text import show_request, show_response, show_voters
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import Answered, LogSynced, Ready, Requested, SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from logkit import NOW_MS, TOPIC_ID, Stored, contents, create, follow, make_batch
 
-from hightide import messages as m
-from hightide.records import encode_batch
+from hightide.protocol import messages as m
+from hightide.protocol.records import encode_batch
 from hightide_broker.core.cluster.image import PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Pause, Step, next_fetch

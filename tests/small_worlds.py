@@ -5,10 +5,10 @@ No test lives here. The network is calm and no faults happen but those that a te
 
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.connection import open_connection
-from hightide.errors import ApiError, Refused
+from hightide.net.connection import open_connection
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, Refused
 from hightide_broker.simulation.scheduler import run_seeded
 from hightide_broker.simulation.world import CLUSTER_ID, PORT, Knobs, World
 

@@ -22,7 +22,7 @@ from patience import PATIENCE_S, Patience, size_of
 from pyspark.errors import StreamingQueryException
 
 from hightide.blocking import Admin, Producer
-from hightide.ports import system_random
+from hightide.net.ports import system_random
 from hightide.spark import session, started
 from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node

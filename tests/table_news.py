@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.records import Buffer
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.records import Buffer
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.replication.follower import AskOffsets, Step

@@ -18,8 +18,8 @@ import trio
 import trio.testing
 from table_news import Letter, NewsTable, Question, Unable
 
-from hightide.columns import batch_at
-from hightide.errors import Refused, error_code
+from hightide.protocol.columns import batch_at
+from hightide.protocol.errors import Refused, error_code
 from hightide_broker.core.replication.follower import (
     Append,
     Ignore,

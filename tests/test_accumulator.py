@@ -8,10 +8,10 @@ broker would get is decoded from the drained bytes. Order, gaps and expiry are
 import pytest
 from accumulating import NEVER, REFUSED, Story, header, sequences, stored
 
-from hightide.accumulator import SEQUENCE_MAX
-from hightide.columns import to_records
-from hightide.errors import DeliveryTimeout
-from hightide.records import check_crc
+from hightide.produce.accumulator import SEQUENCE_MAX
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import DeliveryTimeout
+from hightide.protocol.records import check_crc
 
 # --- filling ------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from accumulating import (
     values,
 )
 
-from hightide.columns import to_records
-from hightide.delivery import Delivery
-from hightide.errors import DeliveryTimeout
+from hightide.produce.delivery import Delivery
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import DeliveryTimeout
 
 # --- again --------------------------------------------------------------------------------------
 

@@ -21,9 +21,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hightide.accumulator import EPOCH_MAX, Accumulator
-from hightide.batch import Batch
-from hightide.errors import ApiError, DeliveryTimeout, ErrorCode, HightideError, RequestTimedOut
+from hightide.produce.accumulator import EPOCH_MAX, Accumulator
+from hightide.protocol.batch_builder import Batch
+from hightide.protocol.errors import (
+    ApiError,
+    DeliveryTimeout,
+    ErrorCode,
+    HightideError,
+    RequestTimedOut,
+)
 
 MEMORY = 10_000
 RECORD_BYTES = 10

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logkit import make_batch
 
-from hightide.arrow import join_arrow
-from hightide.columns import open_batch
-from hightide.errors import CorruptBatch
-from hightide.records import parse_header
+from hightide.arrow.to_arrow import join_arrow
+from hightide.protocol.columns import open_batch
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import parse_header
 
 
 @st.composite

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hightide import Producer, blocking
-from hightide import messages as m
-from hightide.arrow_rows import (
+from hightide.arrow.from_arrow import (
     ArrowBatch,
     Rows,
     chunks,
@@ -23,10 +22,11 @@ from hightide.arrow_rows import (
     places_of,
     rows_of,
 )
-from hightide.columns import to_records
-from hightide.errors import RecordTooLarge, UsageError
-from hightide.partitioner import partition_for_key
-from hightide.records import parse_header
+from hightide.produce.partitioner import partition_for_key
+from hightide.protocol import messages as m
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import RecordTooLarge, UsageError
+from hightide.protocol.records import parse_header
 from hightide.testing import BlockingCluster
 
 NOW = 1_700_000_000_000

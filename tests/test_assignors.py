@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.assignors import (
+from hightide.consume.assignors import (
     ASSIGNORS,
     Member,
     assign_cooperative_sticky,
@@ -21,7 +21,7 @@ from hightide.assignors import (
     assign_round_robin,
     assign_sticky,
 )
-from hightide.subscription import TopicPartition
+from hightide.consume.subscription import TopicPartition
 
 NOTE = re.compile(r"(\w+)(?:/(\w*))?(?:@(-?\d+))?(?:=(\w+))?(?:: ?(.*))?")
 every_assignor = pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())

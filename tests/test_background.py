@@ -12,7 +12,7 @@ import pytest
 import trio
 from patience import PATIENCE_S
 
-from hightide.background import open_background
+from hightide.net.background import open_background
 
 
 async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
@@ -27,7 +27,7 @@ async def test_the_blocks_own_exception_leaves_a_background_as_it_is():
 
 STRUCK_AT_STEPS = """
 import signal, sys, trio
-from hightide.background import open_background
+from hightide.net.background import open_background
 
 
 class Strike(trio.abc.Instrument):
@@ -55,7 +55,7 @@ sys.exit(struck < 3)
 """
 STRUCK_AT_LINES = """
 import signal, sys, trio
-from hightide.background import open_background, start
+from hightide.net.background import open_background, start
 
 left = 0
 

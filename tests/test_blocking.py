@@ -17,11 +17,11 @@ import trio
 from brokers import FakeClock, client_of, new_node, settings
 from patience import PATIENCE_MS, PATIENCE_S
 
-from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut, portal
-from hightide import messages as m
-from hightide.blocking import Admin, Consumer, Delivery, Producer
-from hightide.errors import ClosedError, HightideError, RecordTooLarge, UsageError
-from hightide.subscription import TopicPartition
+from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut
+from hightide.blocking import Admin, Consumer, Delivery, Producer, portal
+from hightide.consume.subscription import TopicPartition
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ClosedError, HightideError, RecordTooLarge, UsageError
 from hightide_broker.simulation.disk import SimDisk
 
 HANGS_S = PATIENCE_S

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 
 import hightide
-from hightide.batch import RECORD_OVERHEAD, Batch
-from hightide.bulk import Cutter, Deliveries, by_partition
-from hightide.delivery import Unseen
-from hightide.errors import ApiError, ErrorCode, RecordTooLarge, UsageError
-from hightide.partitioner import partition_for_key
+from hightide.produce.bulk import Cutter, Deliveries, by_partition
+from hightide.produce.delivery import Unseen
+from hightide.produce.partitioner import partition_for_key
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
+from hightide.protocol.errors import ApiError, ErrorCode, RecordTooLarge, UsageError
 from hightide.testing import cluster
 
 blobs = st.lists(st.none() | st.binary(max_size=30), max_size=40)

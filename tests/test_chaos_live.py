@@ -34,7 +34,7 @@ from chaos_groups import Group
 from commands import hightide
 
 from hightide import Admin, Producer
-from hightide.messages import LATEST
+from hightide.protocol.messages import LATEST
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

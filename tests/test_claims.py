@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from controller_cluster import NONE, SESSION_S, Cluster, refusal
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 from hightide_broker.core.cluster.log_ends import LogEnds
 from hightide_broker.core.cluster.partition_changes import LogEnd

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logkit import create, lead, reopen, sync
 
-from hightide import messages as m
-from hightide.columns import to_records
-from hightide.records import iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.columns import to_records
+from hightide.protocol.records import iter_batches
 from hightide_broker.ports import DiskError
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import CLEANER_OFFSETS

@@ -12,8 +12,8 @@ from cleankit import clean, records_of
 from logkit import create, lead, reopen, sync
 from logkit import make_batch as stored_batch
 
-from hightide import messages as m
-from hightide.records import parse_header
+from hightide.protocol import messages as m
+from hightide.protocol.records import parse_header
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.cleaner import (

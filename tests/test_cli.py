@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hightide.errors import ApiError, ErrorCode
+from hightide.protocol.errors import ApiError, ErrorCode
 from hightide_cli.failures import explain
 from hightide_cli.main import COMMANDS, main
 

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from hightide import messages as m
-from hightide.errors import BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide.protocol import messages as m
+from hightide.protocol.errors import BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide_cli import options
 from hightide_cli.failures import CONFLICT, NOT_FOUND, UNREACHABLE, USAGE, exit_code
 from hightide_cli.main import main

@@ -11,9 +11,9 @@ import sys
 import pytest
 from test_cli import command  # noqa: F401
 
-from hightide.errors import ERRORS, UsageError
-from hightide.quorum_messages import RemoveVoterRequest
-from hightide.wire import encode_request
+from hightide.protocol.errors import ERRORS, UsageError
+from hightide.protocol.quorum_messages import RemoveVoterRequest
+from hightide.protocol.wire import encode_request
 
 
 @pytest.mark.parametrize("word", ["NOT_ENOUGH_REPLICAS", "not-enough-replicas", "19"])

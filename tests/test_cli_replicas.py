@@ -14,7 +14,7 @@ from commands import hightide
 from three_nodes import Nodes, until
 
 from hightide import Admin, Producer
-from hightide.records import HEADER_BYTES, encode_batch, iter_batches
+from hightide.protocol.records import HEADER_BYTES, encode_batch, iter_batches
 from hightide_cli.failures import CONFLICT, CORRUPT, NOT_FOUND, UNREACHABLE, USAGE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

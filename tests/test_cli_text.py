@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hightide.columns import Record
-from hightide.errors import UsageError
-from hightide.records import TIMESTAMP_MAX
+from hightide.protocol.columns import Record
+from hightide.protocol.errors import UsageError
+from hightide.protocol.records import TIMESTAMP_MAX
 from hightide_cli.envelope import decode_line, encode_record
 from hightide_cli.format import Formatter
 from hightide_cli.times import parse_time

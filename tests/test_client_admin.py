@@ -14,8 +14,8 @@ from clients import world
 from fake_broker import IGNORE, LOSE_ANSWER, FakeBroker, in_memory
 
 from hightide import Admin, ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
-from hightide import messages as m
-from hightide.errors import ClosedError, HightideError
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ClosedError, HightideError
 
 
 @pytest.fixture

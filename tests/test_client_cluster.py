@@ -25,12 +25,13 @@ from fake_broker import (
 )
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut, wire
-from hightide import messages as m
-from hightide.background import Nudge
-from hightide.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
-from hightide.connection import Connection, open_connection
-from hightide.errors import RemoteProtocolError, UsageError
+from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut
+from hightide.net.background import Nudge
+from hightide.net.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
+from hightide.net.connection import Connection, open_connection
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.errors import RemoteProtocolError, UsageError
 from hightide_broker.simulation.disk import SimDisk
 
 ANOTHER = m.ApiRange(name="x", min_version=1, max_version=1)

@@ -24,7 +24,7 @@ from fake_broker import (
 )
 
 from hightide import ApiError, Consumer, CorruptBatch, ErrorCode
-from hightide import messages as m
+from hightide.protocol import messages as m
 
 FAULTS = {
     "closes in mid-answer": CLOSE_IN_MID_ANSWER,

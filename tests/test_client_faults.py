@@ -35,9 +35,9 @@ from hightide import (
     Producer,
     RequestTimedOut,
 )
-from hightide import messages as m
-from hightide.errors import RemoteProtocolError
-from hightide.records import parse_header
+from hightide.protocol import messages as m
+from hightide.protocol.errors import RemoteProtocolError
+from hightide.protocol.records import parse_header
 
 FAULTS = {
     "closes in mid-answer": CLOSE_IN_MID_ANSWER,

@@ -16,8 +16,8 @@ from patience import PATIENCE_S
 
 from hightide import Consumer
 from hightide.blocking import Admin
-from hightide.errors import ClosedError, UsageError
-from hightide.subscription import OffsetAndMetadata
+from hightide.consume.subscription import OffsetAndMetadata
+from hightide.protocol.errors import ClosedError, UsageError
 from hightide.testing import BlockingCluster
 
 HUGE = 1 << 70

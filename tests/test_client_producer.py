@@ -15,8 +15,8 @@ from clients import FOR_EVER_MS, world
 from patience import PATIENCE_S
 
 from hightide import ApiError, ErrorCode, Producer
-from hightide.errors import ClosedError, RecordTooLarge, UsageError
-from hightide.partitioner import partition_for_key
+from hightide.produce.partitioner import partition_for_key
+from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.arrow import TIMESTAMP_MAX, schema, to_arrow
-from hightide.columns import (
+from hightide.arrow.to_arrow import TIMESTAMP_MAX, schema, to_arrow
+from hightide.protocol.columns import (
     Headers,
     Record,
     encode_columns,
@@ -27,8 +27,8 @@ from hightide.columns import (
     pack_columns,
     to_records,
 )
-from hightide.errors import CorruptBatch
-from hightide.records import HEADER_BYTES, BatchHeader, Buffer, encode_batch, parse_header
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import HEADER_BYTES, BatchHeader, Buffer, encode_batch, parse_header
 
 I32_MAX = (1 << 31) - 1
 I64_MAX = (1 << 63) - 1

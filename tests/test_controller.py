@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from controller_cluster import Cluster, epochs, isrs, leaders
 
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
     AnyChange,

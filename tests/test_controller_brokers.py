@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders, refusal
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import (
     ChangePartition,
     FenceBroker,

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from hightide import controller_messages as c
+from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.image import PartitionState
 
 BROKERS = (1, 2, 3)

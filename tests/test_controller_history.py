@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import CLUSTER, PartitionState
 from hightide_broker.core.cluster.topic_config import check_topic_configs
 

@@ -19,9 +19,9 @@ from small_worlds import (
     until_led,
 )
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.config import make_config
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic
 from hightide_broker.ports import RESERVE_BYTES

@@ -12,9 +12,9 @@ import trio
 from clients import world
 from group_world import QUICK, SESSION_MS, Asking, later, outcome, refusal, site, virtual
 
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import partition_of
 from hightide_broker.runtime.groups.coordinators import GROUP_ID_MAX

@@ -23,9 +23,9 @@ from group_world import (
     virtual,
 )
 
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, encode
 

@@ -21,9 +21,9 @@ from brokers import (
 )
 from patience import PATIENCE_S
 
-from hightide import messages as m
-from hightide.errors import HightideError
-from hightide.tcp import listen
+from hightide.net.tcp import listen
+from hightide.protocol import messages as m
+from hightide.protocol.errors import HightideError
 from hightide_broker.node import open_node
 from hightide_broker.simulation.disk import SimDisk
 

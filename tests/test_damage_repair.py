@@ -17,8 +17,8 @@ from leaderkit import EPOCH, ME, THREE, TWO, settled
 from logkit import contents, follow, make_batch, path_of, sync
 from replicakit import spans_of
 
-from hightide import controller_messages as c
-from hightide.errors import Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import Refused
 from hightide_broker.config import make_config
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.follower import Follower

@@ -15,7 +15,7 @@ import pytest
 import trio
 from leaderkit import ME, THREE, TWO, Here, broker_epoch, part, question, settled
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.leader import Leader
 

@@ -6,7 +6,7 @@ Method: a real broker in this process, asked before and after batches of a known
 from brokers import batch
 from clients import world
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 
 ME = 77
 

@@ -18,7 +18,7 @@ from leaderkit import EPOCH, ME, TWO, settled
 from logkit import make_batch
 from replicakit import joined, write
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import ChangePartition
 from hightide_broker.core.replication.follower import next_fetch
 from hightide_broker.ports import DiskFile

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import ChangePartition, UnfenceBroker
 from hightide_broker.core.cluster.image import PartitionState
 from hightide_broker.core.cluster.partitions import REBALANCE_MAX

@@ -26,9 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from hightide import messages as m
-from hightide.errors import ApiError, HightideError
-from hightide.records import HEADER_BYTES
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, HightideError
+from hightide.protocol.records import HEADER_BYTES
 from hightide_broker.ports import RESERVE_BYTES, DiskError, NodeMustStop
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.recovery import LogDamaged

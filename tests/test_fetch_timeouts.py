@@ -17,9 +17,9 @@ from cleankit import records_in
 from leaderkit import Here, part, question, settled
 from patience import PATIENCE_S
 
-from hightide import messages as m
-from hightide.columns import Record
-from hightide.records import check_crc, iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Record
+from hightide.protocol.records import check_crc, iter_batches
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from logkit import Stored
 from replicakit import LEADER, Place, spans_of, state, write
 
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.replication.follower import (
     PAUSE_MIN_S,
     Append,

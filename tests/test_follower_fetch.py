@@ -24,7 +24,7 @@ from leaderkit import (
 )
 from replicakit import write
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.runtime.base.reply import Reply
 
 NONE = -1

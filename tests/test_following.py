@@ -24,8 +24,8 @@ from replicakit import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from hightide.errors import ErrorCode, Refused
-from hightide.records import parse_header
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.records import parse_header
 from hightide_broker.core.replication.follower import Append, Pause, StartAnew, Stop, Truncate
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark

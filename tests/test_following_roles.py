@@ -17,7 +17,7 @@ from replicakit import (
     state,
 )
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.replication.follower import (
     AskOffsets,
     Follower,

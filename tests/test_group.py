@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from groupkit import REBALANCE_S, SESSION_S, Coordinator, started
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import REBALANCES_KEPT, State
 from hightide_broker.core.groups.members import NEVER
 

@@ -13,9 +13,9 @@ import trio
 from group_world import MANUAL, Reader, fill, joined, refusal, shared, site, take, until, virtual
 
 from hightide import ApiError
-from hightide.assignors import assign_range
-from hightide.errors import ErrorCode, UsageError
-from hightide.subscription import TopicPartition
+from hightide.consume.assignors import assign_range
+from hightide.consume.subscription import TopicPartition
+from hightide.protocol.errors import ErrorCode, UsageError
 
 E = ErrorCode
 BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])

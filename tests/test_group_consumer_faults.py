@@ -27,8 +27,8 @@ from group_world import (
 )
 
 from hightide import ApiError
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 
 E = ErrorCode

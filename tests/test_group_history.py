@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import State
 from hightide_broker.core.groups.members import NEVER
 

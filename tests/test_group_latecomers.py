@@ -10,7 +10,7 @@ import pytest
 import trio
 from group_world import later, outcome, refusal, site, virtual
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 
 E = ErrorCode
 SOON_S = 1.0

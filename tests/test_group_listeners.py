@@ -11,8 +11,8 @@ import trio
 from group_world import MANUAL, Reader, fill, joined, shared, site, take, until, virtual
 
 from hightide import RequestTimedOut
-from hightide import messages as m
-from hightide.errors import UsageError
+from hightide.protocol import messages as m
+from hightide.protocol.errors import UsageError
 
 BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 

@@ -20,7 +20,7 @@ from groupkit import (
 from test_group import completing, preparing
 from test_group_static import with_static
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import State
 from hightide_broker.core.groups.records import GroupValue, MemberValue
 

@@ -10,8 +10,8 @@ import pytest
 from group_world import fill, site, virtual
 
 from hightide import Admin, ApiError, ErrorCode
-from hightide.errors import UsageError
-from hightide.group_admin import GroupMove
+from hightide.admin.group_admin import GroupMove
+from hightide.protocol.errors import UsageError
 
 START = 1_700_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hightide.group_messages import Protocol
+from hightide.protocol.group_messages import Protocol
 from hightide_broker.core.groups.records import (
     GroupKey,
     GroupRecordDamaged,

@@ -16,8 +16,8 @@ import trio
 from brokers import FakeClock
 from leaderkit import ME, TWO, Here, settled
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.runtime.groups.coordinators import Coordinators

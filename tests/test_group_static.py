@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from groupkit import BROKEN_DISK, SESSION_S, Coordinator
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import State
 
 E = ErrorCode

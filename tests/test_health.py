@@ -13,10 +13,10 @@ from fake_broker import IGNORE, FakeBroker, in_memory, refuse
 from group_world import later, site, take, virtual
 
 from hightide import ApiError, Consumer
-from hightide import messages as m
-from hightide.errors import RequestTimedOut
-from hightide.health import View, health_of
-from hightide.subscription import Assignment, TopicPartition
+from hightide.consume.health import View, health_of
+from hightide.consume.subscription import Assignment, TopicPartition
+from hightide.protocol import messages as m
+from hightide.protocol.errors import RequestTimedOut
 
 
 def consumer_of(broker, network, **options):

@@ -12,10 +12,10 @@ from quorum_world import FakeLog, Node
 from quorum_world import World as QuorumWorld
 from small_worlds import ask, in_world, others, until_led
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import FenceBroker, SetConfig
 from hightide_broker.core.cluster.controller import PARTITIONS_MAX
 from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS

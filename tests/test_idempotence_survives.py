@@ -13,8 +13,8 @@ from logkit import NOW_MS, TOPIC_ID, make_batch, reopen
 from mutants import planted
 from replicakit import Place, sequenced, state
 
-from hightide import messages as m
-from hightide.records import parse_header
+from hightide.protocol import messages as m
+from hightide.protocol.records import parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk

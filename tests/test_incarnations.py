@@ -17,8 +17,8 @@ import trio
 from small_worlds import until
 
 from hightide import Admin, Producer
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.config import make_config
 from hightide_broker.node import open_node
 from hightide_broker.ports import NodeMustStop

@@ -25,8 +25,8 @@ from leaderkit import (
 )
 from replicakit import write
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import ChangePartition
 from hightide_broker.core.cluster.image import PartitionState
 from hightide_broker.runtime.replication.isr import PARTITIONS_MAX, RESEND_S

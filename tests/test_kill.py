@@ -17,7 +17,7 @@ from commands import Cluster, hightide
 from patience import PATIENCE_S, wait_until_true
 
 from hightide import Consumer, Producer
-from hightide.messages import LATEST
+from hightide.protocol.messages import LATEST
 
 pytestmark = pytest.mark.live
 

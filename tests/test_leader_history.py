@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 from test_leader import LAG_S, leader
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.replication.leader import UNKNOWN, Leader, Proposal
 
 REPLICAS = (1, 2, 3)

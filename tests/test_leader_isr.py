@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from test_leader import LAG_S, fetch, leader, of_three
 
-from hightide.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.replication.leader import UNKNOWN, Leader, Proposal
 
 E = ErrorCode

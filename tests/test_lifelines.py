@@ -12,7 +12,7 @@ from controller_cluster import NONE, Cluster, epochs, leaders
 from sim_machines import CALM, LONG_S, PORT, network_of, receive, virtual
 from small_worlds import in_world, isolate, until, until_led
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import FenceBroker
 from hightide_broker.core.cluster.controller import Decision
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage

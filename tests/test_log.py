@@ -31,7 +31,7 @@ from logkit import (
     sync,
 )
 
-from hightide.records import iter_batches, parse_header
+from hightide.protocol.records import iter_batches, parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk

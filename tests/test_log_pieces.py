@@ -8,7 +8,7 @@ is larger than a piece between two small ones.
 import pytest
 from logkit import create, fill, lead, make_batch, path_of
 
-from hightide.records import iter_batches
+from hightide.protocol.records import iter_batches
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import LogConfig
 from hightide_broker.storage.segment import SCAN_BYTES, SegmentDamage

@@ -16,7 +16,7 @@ from brokers import DATA, broker, settings
 from frailkit import Frail
 from leaderkit import ME, THREE, TWO
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.storage.checkpoint import PARTITION_METADATA

@@ -10,7 +10,7 @@ import pytest
 from controller_cluster import NONE, SESSION_S, Cluster
 from quorum_story import QuorumStory, tell
 
-from hightide import controller_messages as c
+from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, SetConfig
 from hightide_broker.core.cluster.image import ClusterImage
 

@@ -16,7 +16,7 @@ from lost_disks import Disks
 from three_nodes import until
 
 from hightide import blocking
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 from hightide_cli.failures import CONFLICT, REFUSED, UNHEALTHY, UNREACHABLE, USAGE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

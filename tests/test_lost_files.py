@@ -18,8 +18,8 @@ from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import contents, create, fill, path_of, reopen, sync
 from replicakit import spans_of, write
 
-from hightide import messages as m
-from hightide.tcp import TcpNetwork
+from hightide.net.tcp import TcpNetwork
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import (
     CreatePartition,
     CreateTopic,

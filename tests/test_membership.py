@@ -12,7 +12,7 @@ from itertools import combinations
 import pytest
 from quorum_node import Entry, FakeLog, voter, voters
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.membership import VOTERS_MAX, Membership
 from hightide_broker.core.quorum.progress import majority_of
 from hightide_broker.core.quorum.roles import QuorumConfig

@@ -17,7 +17,7 @@ import trio
 from brokers import FakeClock
 from logkit import BreakingDisk, PowerFailure
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, FenceBroker
 from hightide_broker.core.quorum.ready import SnapshotId, SnapshotPiece
 from hightide_broker.ports import DiskError

@@ -8,7 +8,7 @@ Every way takes the same, so that followers ask in the very moment in which ther
 import pytest
 import trio
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.node import FETCH_WAIT_MS
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.network import Weather

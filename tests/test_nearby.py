@@ -40,7 +40,7 @@ from leaderkit import (
 from replicakit import write
 
 from hightide import Consumer, ErrorCode
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RegisterBroker, UnfenceBroker
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.runtime.base.reply import Reply

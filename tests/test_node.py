@@ -23,7 +23,7 @@ from brokers import (
 )
 from patience import PATIENCE_S
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.ports import LockHeld
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from controller_cluster import SESSION_S, Cluster, elrs, epochs, isrs, leaders, refusal
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import PartitionState
 
 

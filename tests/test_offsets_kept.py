@@ -8,8 +8,8 @@ import pytest
 import trio
 from brokers import FakeClock, GatedDisk, batch, client_of, new_node, quiet, settings
 
-from hightide import group_messages as g
-from hightide import messages as m
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 
 ONE = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}

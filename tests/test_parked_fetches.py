@@ -11,7 +11,7 @@ import pytest
 from leaderkit import EPOCH, ME, THREE, TWO, Here, part, question, remotes_of, settled
 from replicakit import write
 
-from hightide import messages as m
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"

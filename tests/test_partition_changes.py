@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from controller_cluster import NONE, Cluster, refusal
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import ChangePartition
 from hightide_broker.core.cluster.image import PartitionState
 from hightide_broker.core.cluster.partition_changes import Election, Rules, change_partition

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.partitioner import StickyPartitioner, murmur2, partition_for_key
+from hightide.produce.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 VECTORS = {
     b"21": -973932308,

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from hightide.errors import UsageError
+from hightide.protocol.errors import UsageError
 from hightide.spark import pipeline_config as pc
 from hightide.spark.offsets import Place, Position
 from hightide.spark.pipeline import _reason, lag

@@ -31,9 +31,8 @@ from test_blocking import (
     within_patience,
 )
 
-from hightide import portal
-from hightide.blocking import Admin, Consumer, Producer
-from hightide.errors import ClosedError, UsageError
+from hightide.blocking import Admin, Consumer, Producer, portal
+from hightide.protocol.errors import ClosedError, UsageError
 
 GROUP = {"group": "g", "heartbeat_interval_ms": 300, "session_timeout_ms": 10_000}
 

@@ -30,10 +30,9 @@ from test_portal import (  # noqa: F401
     node,
 )
 
-from hightide import portal
-from hightide.blocking import Consumer, Producer
-from hightide.errors import ClosedError, RequestTimedOut, UsageError
-from hightide.turns import Places
+from hightide.blocking import Consumer, Producer, portal
+from hightide.net.turns import Places
+from hightide.protocol.errors import ClosedError, RequestTimedOut, UsageError
 
 # ruff: noqa: F811 - fixtures are imported by name
 

@@ -17,10 +17,10 @@ from clients import FOR_EVER_MS, world
 from fake_broker import IGNORE, FakeBroker, Trick, in_memory, refuse
 
 from hightide import ApiError, Producer
-from hightide import messages as m
-from hightide.delivery import ERRORS_KEPT, Unseen
-from hightide.errors import ErrorCode, UsageError
-from hightide.records import iter_batches
+from hightide.produce.delivery import ERRORS_KEPT, Unseen
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, UsageError
+from hightide.protocol.records import iter_batches
 
 
 def producer_of(broker, network, **options):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.errors import ErrorCode, Refused
-from hightide.records import CONTROL, BatchHeader, encode_batch, parse_header
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.records import CONTROL, BatchHeader, encode_batch, parse_header
 from hightide_broker.core.replication.producers import KnownBatch, Producers, SnapshotDamaged
 
 LAST_SEQUENCE = 2**31 - 1

@@ -13,8 +13,8 @@ import transcripts
 from quorum_story import QuorumStory, tell
 from quorum_world import Entry, FakeLog, Node, World
 
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.quorum import state_machine as core
 from hightide_broker.core.quorum.ready import Answered, Ballot, Requested, Tick
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role

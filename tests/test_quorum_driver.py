@@ -14,9 +14,9 @@ from brokers import DATA, FakeClock, new_node, settings
 from sim_machines import virtual
 from small_worlds import epochs, in_world, others, registration, until, until_led
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import BrokerUnreachable
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import BrokerUnreachable
 from hightide_broker.config import ConfigError
 from hightide_broker.core.cluster.changes import AllocateProducerIds, FenceBroker, encode_change
 from hightide_broker.core.quorum.ready import SnapshotId

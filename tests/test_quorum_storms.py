@@ -13,9 +13,9 @@ from quorum_node import Entry, FakeLog
 from quorum_node import voters as named
 from quorum_storm import Storm, survive
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
 from hightide_broker.core.quorum.ready import Answered, Ballot, Tick
 from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.core.quorum.state_machine import Quorum

@@ -12,8 +12,8 @@ from quorum_storm import Storm
 from quorum_story import QuorumStory, tell
 from small_worlds import in_world, others, outcome, until, until_led
 
-from hightide import quorum_messages as q
-from hightide.errors import ErrorCode
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.quorum.roles import Role
 
 

@@ -8,11 +8,11 @@ none of the others. Method: batches by hand, no network.
 import pytest
 from brokers import batch
 
-from hightide import ready as module
-from hightide.errors import CorruptBatch
-from hightide.ready import Ready
-from hightide.records import parse_header, stamp
-from hightide.subscription import FetchedBatch, Subscription, TopicPartition
+from hightide.consume import completed_fetch as module
+from hightide.consume.completed_fetch import Ready
+from hightide.consume.subscription import FetchedBatch, Subscription, TopicPartition
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import parse_header, stamp
 
 WHERE = TopicPartition("t", 0)
 

@@ -17,8 +17,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.errors import CorruptBatch
-from hightide.records import (
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import (
     COUNT_MAX,
     HEADER_BYTES,
     BatchHeader,

@@ -23,7 +23,7 @@ from logkit import (
     sync,
 )
 
-from hightide.records import HEADER_BYTES
+from hightide.protocol.records import HEADER_BYTES
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged, damage_in

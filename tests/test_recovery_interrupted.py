@@ -35,7 +35,7 @@ from logkit import (
     sync,
 )
 
-from hightide.records import parse_header
+from hightide.protocol.records import parse_header
 from hightide_broker.simulation.disk import PAGE_BYTES, SimDisk
 from hightide_broker.storage.indexing import rebuild_indexes
 from hightide_broker.storage.log import Log

@@ -34,7 +34,7 @@ from logkit import (
     sync,
 )
 
-from hightide.records import iter_batches
+from hightide.protocol.records import iter_batches
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import MalformedCheckpoint
 from hightide_broker.storage.log import Log

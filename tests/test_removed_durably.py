@@ -17,8 +17,8 @@ from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import contents, lead, make_batch, sync
 from replicakit import write
 
-from hightide.columns import to_records
-from hightide.records import iter_batches
+from hightide.protocol.columns import to_records
+from hightide.protocol.records import iter_batches
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.follower import Truncate
 from hightide_broker.runtime.replication.housekeeping import Housekeeping

@@ -11,9 +11,9 @@ from brokers import DATA, GatedDisk, batch, broker, client_of, new_node, quiet
 from brokers import settings as config_of
 from patience import PATIENCE_S
 
-from hightide import messages as m
-from hightide.errors import BrokerUnreachable, HightideError
-from hightide.records import iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.errors import BrokerUnreachable, HightideError
+from hightide.protocol.records import iter_batches
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 

@@ -21,12 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import wire
-from hightide.apis import APIS
-from hightide.bins import bin_header
-from hightide.errors import ERRORS, ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.apis import APIS
+from hightide.protocol.bins import bin_header
+from hightide.protocol.errors import ERRORS, ErrorCode
 from hightide_broker.simulation.disk import SimDisk
 
 QUIET = settings(max_examples=60, deadline=None)
@@ -272,13 +272,13 @@ def lying(at, kind, value, *, crc=True):
 
 
 def wire_crc(data):
-    from hightide.records import crc32c
+    from hightide.protocol.records import crc32c
 
     return crc32c(memoryview(data)[21:])
 
 
 def with_payload(payload, *, count=1, codec="none"):
-    from hightide.records import encode_batch
+    from hightide.protocol.records import encode_batch
 
     return encode_batch(payload, record_count=count, base_timestamp=0, max_timestamp=0, codec=codec)
 

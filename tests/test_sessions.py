@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from controller_cluster import NONE, SESSION_S, Cluster, epochs, isrs, leaders, refusal
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (
     ChangePartition,

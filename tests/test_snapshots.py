@@ -13,8 +13,8 @@ import random
 import pytest
 from logkit import BreakingDisk, PowerFailure, put
 
-from hightide.columns import encode_columns
-from hightide.records import CONTROL, HEADER_BYTES, encode_batch, iter_batches
+from hightide.protocol.columns import encode_columns
+from hightide.protocol.records import CONTROL, HEADER_BYTES, encode_batch, iter_batches
 from hightide_broker.ports import DiskError
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.snapshots import (

@@ -39,7 +39,7 @@ from sparkling import (  # noqa: F401
 )
 
 from hightide.blocking import Producer
-from hightide.records import CODECS
+from hightide.protocol.records import CODECS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -23,10 +23,11 @@ pytest.importorskip("pyspark")
 from fake_broker import NO_FRAME
 from sparkling import Broker, broker, numbered, until  # noqa: F401
 
-from hightide import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut, wire
-from hightide import messages as m
+from hightide import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide.blocking import Admin
-from hightide.errors import RemoteProtocolError
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.errors import RemoteProtocolError
 from hightide.spark import connection, fetch
 from hightide.spark.client import BlockingClient, client_for, is_here
 from hightide.spark.connection import REQUEST_TIMEOUT_S, BlockingConnection

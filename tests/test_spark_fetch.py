@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 from logkit import make_batch
 from sparkling import numbered, own_broker, warnings_in  # noqa: F401
 
-from hightide.errors import BrokerUnreachable, RemoteProtocolError, RequestTimedOut
-from hightide.messages import LATEST, BrokerInfo
+from hightide.protocol.errors import BrokerUnreachable, RemoteProtocolError, RequestTimedOut
+from hightide.protocol.messages import LATEST, BrokerInfo
 from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.connection import REQUEST_TIMEOUT_S

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from sparkling import broker, numbered, spark  # noqa: F401
 
-from hightide.errors import UsageError
+from hightide.protocol.errors import UsageError
 from hightide.spark.client import client_for
 from hightide.spark.filters import bounds_of
 from hightide.spark.options import read_options

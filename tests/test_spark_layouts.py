@@ -31,8 +31,8 @@ from test_spark_sink import (  # noqa: F401
 from three_nodes import until
 
 from hightide.blocking import Admin, Producer
-from hightide.errors import UsageError
-from hightide.group_messages import CommitPartition
+from hightide.protocol.errors import UsageError
+from hightide.protocol.group_messages import CommitPartition
 from hightide.spark import marks
 from hightide.spark.earlier import states_of
 from hightide.spark.marks import Mark, SinkClash, TopicMark, Writing

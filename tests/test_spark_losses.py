@@ -31,9 +31,10 @@ from sparkling import (  # noqa: F401
 )
 from test_spark_ahead import ASK, NO_TOPICS, Peer, broker_at, led_by
 
-from hightide import ErrorCode, wire
-from hightide import messages as m
+from hightide import ErrorCode
 from hightide.blocking import Admin
+from hightide.protocol import messages as m
+from hightide.protocol import wire
 from hightide.spark import fetch
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.offsets import DataLoss

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from hightide.errors import UsageError
-from hightide.messages import EARLIEST, LATEST
+from hightide.protocol.errors import UsageError
+from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.spark.offsets import Place, Position, advanced, backlog
 from hightide.spark.options import ByTime, read_options
 from hightide.spark.ranges import OffsetRange, split

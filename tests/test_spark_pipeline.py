@@ -28,7 +28,7 @@ from sparkling import broker, logged, numbered, spark, until  # noqa: F401
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Producer
-from hightide.errors import UsageError
+from hightide.protocol.errors import UsageError
 from hightide.spark.pipeline import PipelineFailed, start
 from hightide.spark.pipeline_config import read_config
 from hightide.spark.pipeline_status import standings

@@ -17,8 +17,8 @@ from patience import PATIENCE_S
 pytest.importorskip("pyspark")
 
 from hightide import java
-from hightide.errors import HightideError, UsageError
-from hightide.messages import EARLIEST, LATEST
+from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.spark.offsets import DataLoss, Place, Position, advanced, no_further_back, prorate
 from hightide.spark.options import read_options
 
@@ -298,7 +298,7 @@ def test_prorate_shares_by_backlog():
 
 
 def test_the_module_that_every_spark_look_up_imports_is_light():
-    heavy = ["pyarrow", "numpy", "pandas", "trio", "msgspec", "lz4", "hightide.producer"]
+    heavy = ["pyarrow", "numpy", "pandas", "trio", "msgspec", "lz4", "hightide.produce.producer"]
     code = (
         "import sys, pyspark_hightide as p; "
         f"print(p.DefaultSource.name(), [n for n in {heavy} if n in sys.modules])"

@@ -29,11 +29,11 @@ from pyspark.sql.types import (
 )
 from three_nodes import until
 
-from hightide import messages as m
 from hightide.blocking import Admin, Consumer
-from hightide.errors import ApiError, RequestTimedOut, UsageError
-from hightide.messages import LATEST
-from hightide.partitioner import partition_for_key
+from hightide.produce.partitioner import partition_for_key
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, RequestTimedOut, UsageError
+from hightide.protocol.messages import LATEST
 from hightide.spark.client import BlockingClient
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.options import SinkOptions, read_sink_options

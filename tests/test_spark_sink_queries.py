@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from sparkling import broker, logged, numbered, spark, until, until_ended  # noqa: F401
 
 from hightide.blocking import Admin, Consumer
-from hightide.messages import LATEST
+from hightide.protocol.messages import LATEST
 from hightide.spark import started
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]

@@ -32,8 +32,8 @@ from sparkling import (  # noqa: F401
 )
 
 from hightide.blocking import Admin, Producer
-from hightide.errors import ApiError
-from hightide.messages import LATEST
+from hightide.protocol.errors import ApiError
+from hightide.protocol.messages import LATEST
 from hightide.spark.client import client_for
 from hightide.spark.options import read_options
 from hightide.spark.source import HightideStreamReader

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from commands import COMMAND, PATIENCE_S, environment, hightide
 
-from hightide.tcp import free_ports
+from hightide.net.tcp import free_ports
 
 pytestmark = pytest.mark.live
 

@@ -6,10 +6,10 @@ with made-up headers.
 
 import pytest
 
-from hightide.columns import encode_columns
-from hightide.errors import HightideError, UsageError
-from hightide.records import encode_batch, iter_batches, stamp
-from hightide.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.protocol.columns import encode_columns
+from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.records import encode_batch, iter_batches, stamp
 
 ONE, TWO, THREE = (TopicPartition("t", number) for number in (1, 2, 3))
 

@@ -10,7 +10,7 @@ import trio
 from patience import PATIENCE_S
 
 import hightide
-from hightide.errors import HightideError, UsageError
+from hightide.protocol.errors import HightideError, UsageError
 from hightide.testing import BlockingCluster, cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

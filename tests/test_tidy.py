@@ -59,18 +59,20 @@ RUNTIME = "broker/hightide_broker/runtime/server/listener.py"
 WATERMARK = "broker/hightide_broker/runtime/base/watermark.py"
 CONFIG = "broker/hightide_broker/config.py"
 NODE = "broker/hightide_broker/node.py"
-WIRE = "client/hightide/wire.py"
+WIRE = "client/hightide/protocol/wire.py"
 SPARK = "client/hightide/spark/source.py"
 MAIN = "cli/hightide_cli/main.py"
 TEST = "tests/test_log.py"
 
 PLANTED = (
-    (arrows, "client/hightide/admin.py", "def f():\n    import hightide_cli.main", ":2:"),
-    (arrows, "client/hightide/admin.py", "from hightide import spark", "hightide.spark"),
+    (arrows, "client/hightide/admin/admin.py", "def f():\n    import hightide_cli.main", ":2:"),
+    (arrows, "client/hightide/admin/admin.py", "from hightide import spark", "hightide.spark"),
     (arrows, "client/hightide/__init__.py", "from .spark import session", "hightide.spark"),
     (arrows, SPARK, "from hightide_broker import node", "hightide_broker.node"),
+    (arrows, WIRE, "from hightide.net import tcp", "hightide.net.tcp"),
+    (arrows, "client/hightide/produce/sender.py", "import hightide.consume.fetcher", "consume.f"),
     (arrows, NODE, "import importlib\nimportlib.import_module('hightide_cli')", ":2:"),
-    (arrows, CORE, "from hightide.wire import Frame", "hightide.wire"),
+    (arrows, CORE, "from hightide.protocol.wire import Frame", "hightide.protocol.wire"),
     (arrows, CORE, "import hightide", "must not import hightide;"),
     (arrows, CORE, "from ...storage import log", "hightide_broker.storage.log"),
     (arrows, "broker/hightide_broker/core/__init__.py", "from .. import ports", ".ports"),
@@ -84,8 +86,8 @@ PLANTED = (
     (
         arrows,
         "broker/hightide_broker/ports.py",
-        "from hightide.connection import connect",
-        "hightide.connection",
+        "from hightide.net.connection import connect",
+        "hightide.net.connection",
     ),
     (arrows, "client/elsewhere/util.py", "", "no room"),
     (purity, CORE, "from time import monotonic", "take `now_ms` as an argument"),
@@ -96,7 +98,12 @@ PLANTED = (
     (purity, STORAGE, "import os", "Disk port"),
     (lazy_imports, WIRE, "try:\n    import lz4.frame\nfinally:\n    pass", "`lz4`"),
     (lazy_imports, WIRE, "if TYPE_CHECKING:\n    pass\nelse:\n    import numpy", "`numpy`"),
-    (lazy_imports, WIRE, "from hightide.arrow_rows import Rows", "`hightide.arrow_rows`"),
+    (
+        lazy_imports,
+        WIRE,
+        "from hightide.arrow.from_arrow import Rows",
+        "`hightide.arrow.from_arrow`",
+    ),
     (lazy_imports, MAIN, "from hightide import Admin", "`hightide`"),
     (lazy_imports, MAIN, "import rich.table", "`rich`"),
     (sizes, TEST, "x = 1\n" * 501, "501 lines"),
@@ -120,8 +127,9 @@ PLANTED = (
 )
 
 INNOCENT = (
-    (arrows, "client/hightide/testing.py", "from hightide_broker.node import Broker"),
+    (arrows, "client/hightide/testing/clusters.py", "from hightide_broker.node import Broker"),
     (arrows, "client/pyspark_hightide/__init__.py", "from hightide.spark.source import Source"),
+    (arrows, "client/hightide/produce/sender.py", "import hightide.net.cluster, hightide.protocol"),
     (arrows, SPARK, "from . import offsets\nfrom hightide.spark import sink\nimport pyspark"),
     (
         arrows,
@@ -132,11 +140,11 @@ INNOCENT = (
     (
         arrows,
         CORE,
-        "from .follower import Follower\nfrom hightide.errors import Refused\nimport heapq",
+        "from hightide.protocol.errors import Refused\nimport heapq",
     ),
-    (arrows, STORAGE, "from hightide import bins\nfrom hightide_broker.ports import Disk"),
-    (arrows, CONFIG, "import tomllib\nfrom hightide.errors import ConfigError"),
-    (arrows, NODE, "from hightide_broker.simulation import world\nimport hightide.tcp, trio"),
+    (arrows, STORAGE, "from hightide.protocol import bins\nfrom hightide_broker.ports import Disk"),
+    (arrows, CONFIG, "import tomllib\nfrom hightide.protocol.errors import ConfigError"),
+    (arrows, NODE, "from hightide_broker.simulation import world\nimport hightide.net.tcp, trio"),
     (purity, CORE, "from datetime import timedelta\nfrom .errors import time\nclock.now()"),
     (purity, STORAGE, "import struct, logging"),
     (lazy_imports, WIRE, "def f():\n    import numpy\nif TYPE_CHECKING:\n    import pyarrow"),

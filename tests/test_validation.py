@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.columns import encode_columns, pack_columns, to_records
-from hightide.errors import Refused
-from hightide.records import crc32c, encode_batch, parse_header
+from hightide.protocol.columns import encode_columns, pack_columns, to_records
+from hightide.protocol.errors import Refused
+from hightide.protocol.records import crc32c, encode_batch, parse_header
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.validation import check_produced, check_sent
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quorum_node import names_of, voters
 
-from hightide.columns import batch_at
+from hightide.protocol.columns import batch_at
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     Change,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from controller_cluster import NONE, Cluster
 
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import FenceBroker
 from hightide_broker.core.cluster.controller import Decision
 

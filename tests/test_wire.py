@@ -23,11 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from hightide.apis import APIS, Api
-from hightide.bins import BIN_HEADER_BYTES_MAX, bin_header, read_bin
-from hightide.errors import ERRORS, ApiError, ErrorCode, RemoteProtocolError, error_code
-from hightide.messages import ErrorBody, Message, MetadataRequest, RequestEnvelope
-from hightide.wire import (
+from hightide.protocol.apis import APIS, Api
+from hightide.protocol.bins import BIN_HEADER_BYTES_MAX, bin_header, read_bin
+from hightide.protocol.errors import ERRORS, ApiError, ErrorCode, RemoteProtocolError, error_code
+from hightide.protocol.messages import ErrorBody, Message, MetadataRequest, RequestEnvelope
+from hightide.protocol.wire import (
     ATTACHMENTS_MAX,
     FRAME_BYTES_MAX,
     MESSAGE_BYTES_MAX,

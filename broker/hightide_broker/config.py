@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hightide.errors import Refused
+from hightide.protocol.errors import Refused
 from hightide_broker.config_keys import KEYS, Key
 from hightide_broker.core.cluster.topic_config import TOPIC_KEYS, unknown_key
 

@@ -6,7 +6,7 @@ up`). A node that finds none does not make one: it would forget what it promised
 
 from __future__ import annotations
 
-from hightide.ports import Random
+from hightide.net.ports import Random
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.cluster.controller import random_id

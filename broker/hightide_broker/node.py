@@ -19,12 +19,12 @@ from typing import Protocol
 
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.apis import APIS, Api
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import Network, Random, Stream, WallClock
-from hightide.tcp import TcpNetwork
+from hightide.net.ports import Network, Random, Stream, WallClock
+from hightide.net.tcp import TcpNetwork
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.apis import APIS, Api
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.leader import METADATA_TOPIC

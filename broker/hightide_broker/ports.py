@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
     from hightide import Consumer, Producer
-    from hightide.cluster import Cluster
-    from hightide.membership import Membership
+    from hightide.consume.membership import Membership
+    from hightide.net.cluster import Cluster
 
 TOPIC = "bench"
 HEARTBEAT_MS = 3_000
@@ -263,7 +263,7 @@ async def _load(cluster: OwnCluster, count: int, partitions: int, seconds: int) 
 @asynccontextmanager
 async def _many(address: str, groups: int) -> AsyncIterator[list[Cluster]]:
     """Connections for so many groups."""
-    from hightide.cluster import open_cluster
+    from hightide.net.cluster import open_cluster
 
     async with AsyncExitStack() as stack:
         yield [
@@ -274,9 +274,9 @@ async def _many(address: str, groups: int) -> AsyncIterator[list[Cluster]]:
 
 def _member(cluster: Cluster, number: int) -> Membership:
     """The only member of a group."""
-    from hightide.assignors import ASSIGNORS
-    from hightide.group_channel import GroupChannel
-    from hightide.membership import Membership
+    from hightide.consume.assignors import ASSIGNORS
+    from hightide.consume.membership import Membership
+    from hightide.net.group_channel import GroupChannel
 
     return Membership(
         cluster,

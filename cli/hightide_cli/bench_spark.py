@@ -204,7 +204,7 @@ def _batch_ms(stream: DataFrame) -> float:
 def _read_partition(address: str) -> tuple[float | None, float | None]:
     """In a process of its own: its memory at the most, in MiB, after a tenth of partition 0 and
     after all of it."""
-    from hightide.messages import LATEST
+    from hightide.protocol.messages import LATEST
     from hightide.spark.client import client_for
     from hightide.spark.fetch import read_range
     from hightide.spark.ranges import OffsetRange

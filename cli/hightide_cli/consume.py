@@ -153,7 +153,7 @@ async def _go_to_start(
     consumer: Consumer, start: str, stop_at_end: bool
 ) -> dict[tuple[str, int], int] | None:
     """Seek where the user wants to begin; the ends as of now, if they matter."""
-    from hightide.messages import EARLIEST, LATEST
+    from hightide.protocol.messages import EARLIEST, LATEST
 
     kind, number = parse_start(start)
     ends: dict[tuple[str, int], int] | None = None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hightide.errors import RequestTimedOut
+from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.demo_check import Outcome, check, plot
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import SCHEMA, events, load_flights
@@ -220,7 +220,7 @@ async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
 async def _read_results(address: str, patience_s: float) -> list[bytes]:
     """Every value of the results topic."""
     from hightide import Admin, Consumer
-    from hightide.messages import LATEST
+    from hightide.protocol.messages import LATEST
 
     async with Admin(address, timeout_ms=patience_s * 1000) as admin:
         end = (await admin.offsets([(RESULTS, 0)], LATEST))[RESULTS, 0].offset

@@ -25,7 +25,7 @@ from hightide_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hightide.connection import Connection
+    from hightide.net.connection import Connection
 
 FETCH_BYTES = 4 << 20
 SHOWN_MAX = 20
@@ -133,10 +133,10 @@ async def _batches(
     side: Side, host: str, port: int, topic: str, number: int, timeout_s: float
 ) -> AsyncIterator[Batch]:
     """Every committed batch of one replica; ends with `side.error` where that fails."""
-    from hightide.connection import open_connection
-    from hightide.errors import HightideError
-    from hightide.records import iter_batches
-    from hightide.tcp import TcpNetwork
+    from hightide.net.connection import open_connection
+    from hightide.net.tcp import TcpNetwork
+    from hightide.protocol.errors import HightideError
+    from hightide.protocol.records import iter_batches
 
     try:
         async with open_connection(TcpNetwork(), host, port, client="diff") as connection:
@@ -162,7 +162,7 @@ async def _batches(
 async def _fetch(
     connection: Connection, topic: str, number: int, offset: int, timeout_s: float
 ) -> Any:
-    from hightide import messages as m
+    from hightide.protocol import messages as m
 
     part = m.FetchPartition(
         topic=topic, partition=number, fetch_offset=offset, max_bytes=FETCH_BYTES

@@ -10,8 +10,8 @@ import base64
 import json
 from typing import Any
 
-from hightide.columns import Headers, Record
-from hightide.errors import UsageError, did_you_mean
+from hightide.protocol.columns import Headers, Record
+from hightide.protocol.errors import UsageError, did_you_mean
 
 
 def encode_bytes(data: bytes | None) -> Any:

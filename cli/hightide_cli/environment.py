@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from hightide.errors import did_you_mean
+from hightide.protocol.errors import did_you_mean
 from hightide_broker.config import ENVIRONMENT_PREFIX, environment_name
 from hightide_broker.config_keys import KEYS
 

@@ -15,7 +15,7 @@ from hightide_cli.options import output_option, say, show, show_one
 @output_option
 def errors(code: str | None, output: str) -> None:
     """All error codes, or one by its name or its number in Kafka."""
-    from hightide.errors import ERRORS, did_you_mean
+    from hightide.protocol.errors import ERRORS, did_you_mean
 
     if code is None:
         rows = [described(each) for each in ERRORS]
@@ -32,7 +32,7 @@ def errors(code: str | None, output: str) -> None:
 
 def described(code: str) -> dict[str, Any]:
     """A code's name, number and meaning, and what clients do about it."""
-    from hightide.errors import ERRORS, ErrorCode
+    from hightide.protocol.errors import ERRORS, ErrorCode
 
     info = ERRORS[ErrorCode(code)]
     again = "clients try again until their time is up" if info.retriable else "final"

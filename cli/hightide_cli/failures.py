@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hightide.errors import (
+from hightide.protocol.errors import (
     ApiError,
     BrokerUnreachable,
     CorruptBatch,

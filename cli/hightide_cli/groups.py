@@ -24,8 +24,8 @@ from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
     from hightide import Admin
-    from hightide.group_admin import GroupLag
-    from hightide.group_messages import DescribedGroup
+    from hightide.admin.group_admin import GroupLag
+    from hightide.protocol.group_messages import DescribedGroup
 
 Where = tuple[str, int]
 
@@ -89,7 +89,7 @@ async def _describe(admin: Admin, group: str) -> dict[str, Any]:
 
 
 def _members(described: DescribedGroup) -> list[dict[str, Any]]:
-    from hightide.group_messages import unpack_assigned
+    from hightide.protocol.group_messages import unpack_assigned
 
     found = []
     for member in described.members:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hightide.columns import to_records
-from hightide.errors import CorruptBatch
-from hightide.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide_cli.envelope import encode_bytes
 from hightide_cli.failures import CORRUPT, NOT_FOUND
 from hightide_cli.options import say

@@ -130,7 +130,7 @@ def _batches(length: int, size: int) -> list[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 
-    from hightide.arrow import schema
+    from hightide.arrow.to_arrow import schema
 
     starts = pa.py_buffer(np.arange(length + 1, dtype=np.int32) * np.int32(size))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 from hightide_cli.diff import diff
 from hightide_cli.failures import UNHEALTHY, exit_code
 from hightide_cli.options import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide.errors import RequestTimedOut
+from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, say, show, timeout_option
 
 if TYPE_CHECKING:

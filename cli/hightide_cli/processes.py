@@ -185,7 +185,7 @@ def make_plan(
     Three controllers where there are three brokers or more, or where they are nodes of their own;
     otherwise one: two would need each other, and so be weaker than one.
     """
-    from hightide.ports import system_random
+    from hightide.net.ports import system_random
     from hightide_broker.runtime.cluster.controller import random_id
 
     both, broker, controller = ("broker", "controller"), ("broker",), ("controller",)
@@ -270,7 +270,7 @@ def _ports(first: int | None, count: int) -> list[int]:
                 f"--port {first} for {count} nodes, expected 0 or {count} ports from 1 to 65535"
             )
         return ports
-    from hightide.tcp import free_ports
+    from hightide.net.tcp import free_ports
 
     return [0] if count == 1 else free_ports(count)
 
@@ -293,7 +293,7 @@ def _keys(process: NodeProcess, *, port: int, cluster_id: str, voters: str) -> l
 
 def format_nodes(plan: Plan, nodes: Sequence[NodeProcess], *, joining: bool = False) -> None:
     """Make the directories of nodes: of a new cluster, or, `joining`, of one that exists."""
-    from hightide.ports import system_random
+    from hightide.net.ports import system_random
     from hightide_broker.config import make_config, read_assignments
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from hightide.errors import UsageError
+from hightide.protocol.errors import UsageError
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,

@@ -141,7 +141,7 @@ def _until_observed(bootstrap: str, timeout_s: float, node: int) -> dict[int, An
 
 def _add(bootstrap: str, timeout_s: float, node: int, address: tuple[str, int]) -> Any:
     """Add a voter, as soon as it has caught up."""
-    from hightide.errors import ApiError, ErrorCode
+    from hightide.protocol.errors import ApiError, ErrorCode
 
     until = time.monotonic() + timeout_s
     while True:

@@ -89,8 +89,8 @@ def set_up_logging(*, verbose: bool) -> None:
 async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     import trio
 
-    from hightide.ports import SystemClock, system_random
-    from hightide.tcp import listen
+    from hightide.net.ports import SystemClock, system_random
+    from hightide.net.tcp import listen
     from hightide_broker.node import open_node
     from hightide_broker.runtime.base.disk import RealDisk, raise_open_files_limit
 
@@ -142,7 +142,7 @@ def storage() -> None:
 @storage.command(name="id", epilog="Example: hightide storage id")
 def new_id() -> None:
     """Print a fresh cluster id."""
-    from hightide.ports import system_random
+    from hightide.net.ports import system_random
     from hightide_broker.runtime.cluster.controller import random_id
 
     click.echo(random_id(system_random()))
@@ -165,7 +165,7 @@ def format_(
     A node that comes to a cluster that exists, or whose directory was lost, needs --join: it knows
     nothing of what was decided, and must not vote before `hightide quorum add` or `replace`.
     """
-    from hightide.ports import system_random
+    from hightide.net.ports import system_random
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk
 

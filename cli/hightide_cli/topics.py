@@ -20,7 +20,7 @@ from hightide_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hightide.messages import ConfigEntry, ReplicaInfo, TopicMetadata
+    from hightide.protocol.messages import ConfigEntry, ReplicaInfo, TopicMetadata
 
 
 INTERNAL = "__"
@@ -339,7 +339,7 @@ def delete(
 @client_options
 def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: float) -> None:
     """Each partition's first and next offset, or the offset at a time."""
-    from hightide.messages import EARLIEST, LATEST
+    from hightide.protocol.messages import EARLIEST, LATEST
     from hightide_cli.times import parse_time
 
     timestamp = None if at is None else parse_time(at)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import hightide.blocking as blocking
-    from hightide.admin import Admin
-    from hightide.columns import Record
-    from hightide.consumer import Consumer
-    from hightide.delivery import Delivery, RecordMetadata
-    from hightide.errors import (
+    from hightide.admin.admin import Admin
+    from hightide.consume.consumer import Consumer
+    from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+    from hightide.produce.delivery import Delivery, RecordMetadata
+    from hightide.produce.producer import Producer
+    from hightide.protocol.columns import Record
+    from hightide.protocol.errors import (
         ApiError,
         BrokerUnreachable,
         CorruptBatch,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
         LogTruncated,
         RequestTimedOut,
     )
-    from hightide.producer import Producer
-    from hightide.subscription import OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "Producer",
@@ -53,22 +53,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "Producer": "producer",
-    "Consumer": "consumer",
-    "Admin": "admin",
-    "Record": "columns",
-    "RecordMetadata": "delivery",
-    "Delivery": "delivery",
-    "HightideError": "errors",
-    "ApiError": "errors",
-    "ErrorCode": "errors",
-    "BrokerUnreachable": "errors",
-    "RequestTimedOut": "errors",
-    "DeliveryTimeout": "errors",
-    "CorruptBatch": "errors",
-    "LogTruncated": "errors",
-    "OffsetAndMetadata": "subscription",
-    "TopicPartition": "subscription",
+    "Producer": "produce.producer",
+    "Consumer": "consume.consumer",
+    "Admin": "admin.admin",
+    "Record": "protocol.columns",
+    "RecordMetadata": "produce.delivery",
+    "Delivery": "produce.delivery",
+    "HightideError": "protocol.errors",
+    "ApiError": "protocol.errors",
+    "ErrorCode": "protocol.errors",
+    "BrokerUnreachable": "protocol.errors",
+    "RequestTimedOut": "protocol.errors",
+    "DeliveryTimeout": "protocol.errors",
+    "CorruptBatch": "protocol.errors",
+    "LogTruncated": "protocol.errors",
+    "OffsetAndMetadata": "consume.subscription",
+    "TopicPartition": "consume.subscription",
 }
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from hightide import messages as m
-from hightide.cluster import first_refusal, open_cluster
-from hightide.columns import encode_columns
-from hightide.ports import Network, Random
-from hightide.records import INFLATED_BYTES_MAX, encode_batch
+from hightide.net.cluster import first_refusal, open_cluster
+from hightide.net.ports import Network, Random
+from hightide.protocol import messages as m
+from hightide.protocol.columns import encode_columns
+from hightide.protocol.records import INFLATED_BYTES_MAX, encode_batch
 
 COUNT = 500
 SPARE_BYTES = COUNT

@@ -11,7 +11,7 @@ import random
 import trio
 
 from hightide import Admin, Consumer, Producer
-from hightide.errors import ApiError, ErrorCode, HightideError
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError
 from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.world import SimClock, World
 

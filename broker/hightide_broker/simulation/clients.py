@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.apis import API_BY_REQUEST
-from hightide.errors import HightideError, Refused
-from hightide.pool import ConnectionPool
-from hightide.wire import decode_body
+from hightide.net.pool import ConnectionPool
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.apis import API_BY_REQUEST
+from hightide.protocol.errors import HightideError, Refused
+from hightide.protocol.wire import decode_body
 from hightide_broker.simulation.world import CLUSTER_ID, PORT, World
 
 CALL_TIMEOUT_S = 3.0

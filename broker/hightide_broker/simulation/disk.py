@@ -19,7 +19,7 @@ from typing import TypeVar
 import trio
 import trio.lowlevel
 
-from hightide.ports import Random
+from hightide.net.ports import Random
 from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
 from hightide_broker.simulation.disk_files import SimFile, SimLock
 from hightide_broker.simulation.disk_inodes import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 from hightide_broker.simulation.disk_inodes import Inode
 
 

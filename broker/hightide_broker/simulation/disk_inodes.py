@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from hightide.ports import Random
-from hightide.records import Buffer
+from hightide.net.ports import Random
+from hightide.protocol.records import Buffer
 from hightide_broker.ports import DiskError
 
 PAGE_BYTES = 4096

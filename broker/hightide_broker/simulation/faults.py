@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import trio
 
-from hightide import messages as m
-from hightide.errors import CorruptBatch, Refused
-from hightide.records import CRC_FROM, iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.errors import CorruptBatch, Refused
+from hightide.protocol.records import CRC_FROM, iter_batches
 from hightide_broker.simulation.disk import DiskCopy
 from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.world import Machine, World

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import trio
 
 from hightide import Consumer
-from hightide.errors import HightideError
-from hightide.subscription import TopicPartition
+from hightide.consume.subscription import TopicPartition
+from hightide.protocol.errors import HightideError
 from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.workload import Records, Where
 from hightide_broker.simulation.world import World

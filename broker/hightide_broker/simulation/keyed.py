@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import trio
 
 from hightide import Producer
-from hightide.columns import to_records
-from hightide.delivery import Delivery
-from hightide.errors import CorruptBatch, HightideError
+from hightide.produce.delivery import Delivery
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import CorruptBatch, HightideError
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import brimful
 from hightide_broker.simulation.quorum_checker import Violation

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hightide import messages as m
-from hightide.errors import Refused
+from hightide.protocol import messages as m
+from hightide.protocol.errors import Refused
 from hightide_broker.core.replication.follower import Append, StartAnew, Step, Truncate
 from hightide_broker.simulation.stepped_cluster import LAG_MAX_S, Table, name_of
 

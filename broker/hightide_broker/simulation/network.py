@@ -3,8 +3,8 @@
 Machines are named. What one sends to another takes a while that the seed decides. A *cut* holds
 everything in one direction: bytes wait, connections are not made; when it heals, each connection
 either goes on or is reset, as TCP would after a while. A *clog* only slows. *Loss* makes single
-messages late, as a retransmission does. Implements `hightide.ports.Network` and a listener for each
-machine.
+messages late, as a retransmission does. Implements `hightide.net.ports.Network` and a listener for
+each machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import trio
 import trio.lowlevel
 
-from hightide.ports import Random
-from hightide.records import Buffer
+from hightide.net.ports import Random
+from hightide.protocol.records import Buffer
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import trio
 
-from hightide import quorum_messages as q
-from hightide.errors import Refused
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import Refused
 from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.simulation.world import PORT, Machine, World
 

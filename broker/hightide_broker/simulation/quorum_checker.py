@@ -22,7 +22,7 @@ from typing import Protocol
 
 import msgspec
 
-from hightide import controller_messages as c
+from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.progress import majority_of
 from hightide_broker.core.quorum.ready import NOBODY, Event, Ready, Requested

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hightide.records import BatchHeader
+from hightide.protocol.records import BatchHeader
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 from hightide_broker.core.cluster.partition_changes import LogEnd
 from hightide_broker.runtime.replication.replica import Replica

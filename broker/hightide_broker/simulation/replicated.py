@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from hightide import Admin, Producer
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import group_workload as group_traffic
 from hightide_broker.simulation.churn import Churn

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 
 from hightide import Admin
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
 from hightide_broker.simulation.workload import Records, Where
 from hightide_broker.simulation.world import World

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from hightide import messages as m
-from hightide.columns import batch_at, to_records
-from hightide.records import Buffer, iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.columns import batch_at, to_records
+from hightide.protocol.records import Buffer, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.partition_changes import (

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import trio
 
 from hightide import Consumer, Producer
-from hightide.columns import to_records
-from hightide.delivery import Delivery
-from hightide.errors import ApiError, ErrorCode, HightideError
+from hightide.produce.delivery import Delivery
+from hightide.protocol.columns import to_records
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.world import PORT, SimClock, World

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hightide.columns import (
+from hightide.protocol.columns import (
     Columns,
     encode_columns,
     headers_of,
@@ -22,7 +22,7 @@ from hightide.columns import (
     timestamps_of,
     values_of,
 )
-from hightide.records import (
+from hightide.protocol.records import (
     CODEC_MASK,
     DELETE_HORIZON,
     INFLATED_BYTES_MAX,

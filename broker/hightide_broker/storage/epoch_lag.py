@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from hightide.records import BatchHeader
+from hightide.protocol.records import BatchHeader
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.segment import RELATIVE_OFFSET_MAX, Segment, SegmentDamage
 

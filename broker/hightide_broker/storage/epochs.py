@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hightide.records import BatchHeader
+from hightide.protocol.records import BatchHeader
 from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
 from hightide_broker.storage.versions import Versions

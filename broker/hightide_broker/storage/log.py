@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hightide.records import BatchHeader, Buffer, stamp
+from hightide.protocol.records import BatchHeader, Buffer, stamp
 from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import (
     LEADER_EPOCHS,

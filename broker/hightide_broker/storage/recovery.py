@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hightide.errors import CorruptBatch
-from hightide.records import (
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import (
     CRC_FROM,
     HEADER_BYTES,
     BatchHeader,

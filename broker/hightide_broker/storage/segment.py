@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hightide.columns import offsets_of, open_batch, timestamps_of
-from hightide.errors import CorruptBatch
-from hightide.records import (
+from hightide.protocol.columns import offsets_of, open_batch, timestamps_of
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import (
     HEADER_BYTES,
     NO_LEADER_EPOCH,
     BatchHeader,

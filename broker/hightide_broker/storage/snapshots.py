@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from hightide.columns import batch_at, open_batch, values_of
-from hightide.errors import CorruptBatch
-from hightide.records import CONTROL, Buffer, check_crc, iter_batches, stamp
+from hightide.protocol.columns import batch_at, open_batch, values_of
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import CONTROL, Buffer, check_crc, iter_batches, stamp
 from hightide_broker.ports import Disk
 
 SNAPSHOT_SUFFIX = ".checkpoint"

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
-from hightide.errors import (
+from hightide.net.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import (
     SILENT,
     UNREACHABLE,
     ApiError,
@@ -26,7 +26,7 @@ from hightide.errors import (
     HightideError,
     error_code,
 )
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked, BlockingConnection
 
 T = TypeVar("T")

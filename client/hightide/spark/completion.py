@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hightide.columns import Record
+from hightide.protocol.columns import Record
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
 from hightide.spark.marks import Mark, ends_of

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hightide import messages as m
-from hightide import wire
-from hightide.apis import API_BY_REQUEST
-from hightide.errors import (
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.apis import API_BY_REQUEST
+from hightide.protocol.errors import (
     ApiError,
     BrokerUnreachable,
     RemoteProtocolError,
     RequestTimedOut,
     error_code,
 )
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0

@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide import messages as m
-from hightide.columns import Record, to_records
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Record, to_records
 from hightide.spark.client import BlockingClient
 from hightide.spark.stored import LayoutChanged, Place, batches_of, digest, rows_as_python
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hightide.arrow_rows import Rows
+    from hightide.arrow.from_arrow import Rows
 
 QUESTIONS_AT_ONCE = 1024
 

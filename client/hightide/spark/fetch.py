@@ -10,15 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide import messages as m
-from hightide.arrow import join_arrow
-from hightide.columns import Columns, open_batch
-from hightide.errors import (
-    ApiError,
-    ErrorCode,
-    RemoteProtocolError,
-)
-from hightide.records import BatchHeader, check_crc, iter_batches
+from hightide.arrow.to_arrow import join_arrow
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Columns, open_batch
+from hightide.protocol.errors import ApiError, ErrorCode, RemoteProtocolError
+from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import TRIED_AGAIN, BlockingClient, client_for
 from hightide.spark.connection import Answer, Asked
 from hightide.spark.offsets import lost

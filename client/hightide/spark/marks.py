@@ -16,9 +16,9 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.errors import HightideError
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import HightideError
 from hightide.spark.client import BlockingClient
 
 VERSION = 2

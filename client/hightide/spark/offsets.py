@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hightide.errors import HightideError
+from hightide.protocol.errors import HightideError
 
 log = logging.getLogger("hightide.spark")
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hightide.cluster import parse_bootstrap
-from hightide.errors import UsageError, did_you_mean
-from hightide.messages import EARLIEST, LATEST
-from hightide.records import TIMESTAMP_MAX
+from hightide.net.cluster import parse_bootstrap
+from hightide.protocol.errors import UsageError, did_you_mean
+from hightide.protocol.messages import EARLIEST, LATEST
+from hightide.protocol.records import TIMESTAMP_MAX
 
 SOURCE_NAMES = (
     "bootstrap.servers",

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hightide.errors import HightideError, UsageError
+from hightide.protocol.errors import HightideError, UsageError
 from hightide.spark.offsets import Position
 from hightide.spark.pipeline_config import (
     CORRUPT,

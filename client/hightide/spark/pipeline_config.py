@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hightide.errors import UsageError, did_you_mean
+from hightide.protocol.errors import UsageError, did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 

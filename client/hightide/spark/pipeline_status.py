@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from hightide.messages import LATEST
+from hightide.protocol.messages import LATEST
 from hightide.spark.client import BlockingClient
 from hightide.spark.offsets import Position
 from hightide.spark.pipeline_config import QUERIES, PipelineConfig

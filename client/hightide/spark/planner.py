@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hightide.errors import UsageError
-from hightide.messages import EARLIEST, LATEST
+from hightide.protocol.errors import UsageError
+from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import read_range
 from hightide.spark.filters import EVERYTHING, Bounds

@@ -27,8 +27,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide import messages as m
-from hightide.arrow_rows import (
+from hightide.arrow.from_arrow import (
     ArrowBatch,
     Rows,
     by_place,
@@ -39,8 +38,9 @@ from hightide.arrow_rows import (
     sums_of,
     topics_of,
 )
-from hightide.bulk import Cutter
-from hightide.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
+from hightide.produce.bulk import Cutter
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from hightide.columns import Record
+    from hightide.protocol.columns import Record
 
 log = logging.getLogger("hightide.spark")
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from hightide.errors import UsageError
+from hightide.protocol.errors import UsageError
 from hightide.spark.client import client_for
 from hightide.spark.completion import Completion
 from hightide.spark.earlier import Wanted

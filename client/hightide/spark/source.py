@@ -27,9 +27,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from hightide import group_messages as g
-from hightide.errors import HightideError, UsageError
-from hightide.messages import EARLIEST, LATEST
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.spark.filters import EVERYTHING, bounds_of
 from hightide.spark.losses import Losses
 from hightide.spark.offsets import (

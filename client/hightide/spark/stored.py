@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide import messages as m
-from hightide.columns import Headers, Record, to_records
-from hightide.errors import HightideError, RemoteProtocolError
-from hightide.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Headers, Record, to_records
+from hightide.protocol.errors import HightideError, RemoteProtocolError
+from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide.spark.client import BlockingClient
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hightide.arrow_rows import Rows
+    from hightide.arrow.from_arrow import Rows
 
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     FenceBroker,

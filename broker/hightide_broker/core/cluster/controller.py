@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hightide import controller_messages as c
+from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.partition_changes import NO_ENDS, LogEnd
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.topic_config import COMPACT, POLICY
 
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, SetConfig
 from hightide_broker.core.cluster.image import (
     CLUSTER,

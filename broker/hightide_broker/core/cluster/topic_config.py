@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hightide.errors import ErrorCode, Refused, did_you_mean
+from hightide.protocol.errors import ErrorCode, Refused, did_you_mean
 
 _I64_MAX = (1 << 63) - 1
 FLUSH, SYNCED = "flush", "synced"

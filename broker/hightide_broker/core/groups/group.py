@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
-from hightide.messages import Message
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.messages import Message
 from hightide_broker.core.groups.members import NEVER, Member, Members, Ticket, metadata_of
 from hightide_broker.core.groups.parts import Cause, Limits, State, Write
 from hightide_broker.core.groups.records import GroupValue

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.groups.records import MemberValue
 
 NEVER = float("inf")

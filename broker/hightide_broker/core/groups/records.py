@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from hightide.group_messages import Protocol
-from hightide.messages import Message
-from hightide.records import Buffer
+from hightide.protocol.group_messages import Protocol
+from hightide.protocol.messages import Message
+from hightide.protocol.records import Buffer
 
 
 class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="offset"):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hightide import controller_messages as c
-from hightide import messages as m
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.core.quorum.ready import (

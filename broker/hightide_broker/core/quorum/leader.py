@@ -7,9 +7,9 @@ Sources: KIP-595, KIP-630.
 
 from __future__ import annotations
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.ready import LogView
 from hightide_broker.core.quorum.roles import QuorumConfig
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.ready import LogView
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hightide.quorum_messages import QuorumReplica
+from hightide.protocol.quorum_messages import QuorumReplica
 
 
 @dataclass(slots=True)

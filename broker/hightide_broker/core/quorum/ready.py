@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from hightide.messages import Message
+from hightide.protocol.messages import Message
 from hightide_broker.core.quorum.roles import Voter
 
 NOBODY = -1

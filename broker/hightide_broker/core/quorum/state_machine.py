@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import msgspec
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.elections import Elector
 from hightide_broker.core.quorum.leader import (
     check_fetch,

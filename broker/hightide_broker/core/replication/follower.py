@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hightide import messages as m
-from hightide.errors import ErrorCode
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
 
 PAUSE_MIN_S = 0.02
 """The first pause after an error; each further one is twice as long."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 
 UNKNOWN = -1
 """The log end of a replica that has not fetched in this leader epoch; its broker epoch, if it does

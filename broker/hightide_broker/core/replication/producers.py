@@ -17,8 +17,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hightide.errors import ErrorCode, Refused
-from hightide.records import NO_PRODUCER_ID, BatchHeader, crc32c
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.records import NO_PRODUCER_ID, BatchHeader, crc32c
 
 BATCHES_KEPT = 5
 SEQUENCE_MAX = (1 << 31) - 1

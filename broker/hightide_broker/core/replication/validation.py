@@ -9,9 +9,9 @@ else. The whole batch is refused if one record fails. Pure. Source: Kafka's LogV
 
 from __future__ import annotations
 
-from hightide.columns import Columns, open_batch
-from hightide.errors import CorruptBatch, ErrorCode, Refused
-from hightide.records import (
+from hightide.protocol.columns import Columns, open_batch
+from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.records import (
     CODEC_MASK,
     LOG_APPEND_TIME,
     NO_PRODUCER_ID,

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import trio
 
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
 from hightide_broker.runtime.base.one_at_a_time import OneAtATime
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from hightide.messages import Message
-from hightide.records import Buffer
+from hightide.protocol.messages import Message
+from hightide.protocol.records import Buffer
 from hightide_broker.storage.segment import FileSlice
 
 

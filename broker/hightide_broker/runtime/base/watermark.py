@@ -10,7 +10,7 @@ import heapq
 
 import trio
 
-from hightide.errors import Refused
+from hightide.protocol.errors import Refused
 
 
 class Wake:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import trio
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.watermark import Watermark

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import trio
 
-from hightide.ports import Network, Stream
+from hightide.net.ports import Network, Stream
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.runtime.base.watermark import Watermark
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import Random
+from hightide.net.ports import Random
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.apis import API_BY_NAME, API_BY_REQUEST
-from hightide.errors import ApiError, ErrorCode, HightideError, Refused
-from hightide.wire import decode_body
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
+from hightide.protocol.wire import decode_body
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.runtime.base.reply import Reply
 from hightide_broker.runtime.cluster.controller import ControllerShell

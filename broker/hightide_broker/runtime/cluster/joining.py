@@ -11,9 +11,9 @@ import logging
 
 import trio
 
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import Refused
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 

@@ -21,11 +21,11 @@ from itertools import count
 import msgspec
 import trio
 
-from hightide import group_messages as g
-from hightide.columns import batch_at, keys_of, offsets_of, open_batch, values_of
-from hightide.errors import CorruptBatch, ErrorCode, Refused
-from hightide.messages import Message
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol import group_messages as g
+from hightide.protocol.columns import batch_at, keys_of, offsets_of, open_batch, values_of
+from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.messages import Message
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State, Write

@@ -14,10 +14,10 @@ from typing import Protocol
 import msgspec
 import trio
 
-from hightide import group_messages as g
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC

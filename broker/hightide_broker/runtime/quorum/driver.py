@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide import quorum_messages as q
-from hightide.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
-from hightide.ports import Random
+from hightide.net.ports import Random
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
 from hightide_broker.core.cluster.changes import Change, SetVoters
 from hightide_broker.core.quorum.ready import (
     NOBODY,

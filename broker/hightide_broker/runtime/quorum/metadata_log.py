@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from hightide.columns import batch_at, offsets_of, open_batch, values_of
-from hightide.errors import CorruptBatch, ErrorCode, Refused
-from hightide.ports import WallClock
-from hightide.records import (
+from hightide.net.ports import WallClock
+from hightide.protocol.columns import batch_at, offsets_of, open_batch, values_of
+from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.records import (
     CONTROL,
     BatchHeader,
     Buffer,

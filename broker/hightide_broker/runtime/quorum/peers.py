@@ -8,11 +8,11 @@ from typing import Any
 
 import trio
 
-from hightide.connection import Connection
-from hightide.errors import BrokerUnreachable, RequestTimedOut
-from hightide.messages import Message
-from hightide.pool import ConnectionPool
-from hightide.ports import Network
+from hightide.net.connection import Connection
+from hightide.net.pool import ConnectionPool
+from hightide.net.ports import Network
+from hightide.protocol.errors import BrokerUnreachable, RequestTimedOut
+from hightide.protocol.messages import Message
 
 
 class NotSent(BrokerUnreachable):

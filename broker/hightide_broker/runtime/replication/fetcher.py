@@ -17,17 +17,17 @@ from itertools import islice
 
 import trio
 
-from hightide import messages as m
-from hightide.connection import Answer, Connection
-from hightide.errors import (
+from hightide.net.connection import Answer, Connection
+from hightide.net.pool import ConnectionPool
+from hightide.net.ports import Network
+from hightide.protocol import messages as m
+from hightide.protocol.errors import (
     BrokerUnreachable,
     HightideError,
     RemoteProtocolError,
     RequestTimedOut,
 )
-from hightide.pool import ConnectionPool
-from hightide.ports import Network
-from hightide.records import Buffer
+from hightide.protocol.records import Buffer
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from hightide import messages as m
-from hightide.errors import CorruptBatch
-from hightide.records import BatchHeader, Buffer, check_crc, iter_batches
+from hightide.protocol import messages as m
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import BatchHeader, Buffer, check_crc, iter_batches
 from hightide_broker.core.replication.follower import (
     Append,
     AskOffsets,

@@ -12,8 +12,8 @@ from functools import partial
 
 import trio
 
-from hightide.errors import CorruptBatch, Refused
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol.errors import CorruptBatch, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import Disk, DiskError

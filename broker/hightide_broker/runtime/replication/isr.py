@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from hightide import controller_messages as c
-from hightide.errors import Refused, error_code
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import Refused, error_code
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.leader import Proposal
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hightide.errors import CorruptBatch, ErrorCode, Refused
-from hightide.records import stamp_append_time
+from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.records import stamp_append_time
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Follower

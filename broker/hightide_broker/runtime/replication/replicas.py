@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from hightide import controller_messages as c
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol import controller_messages as c
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.changes import (

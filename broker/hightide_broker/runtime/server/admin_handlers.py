@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
-from hightide import controller_messages as c
-from hightide import messages as m
-from hightide.apis import Api
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
+from hightide.protocol.apis import Api
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage, TopicState

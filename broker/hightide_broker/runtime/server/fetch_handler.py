@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.runtime.base.reply import Reply
 from hightide_broker.runtime.base.watermark import Wake, Watermark

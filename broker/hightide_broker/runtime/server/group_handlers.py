@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import trio
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
-from hightide.messages import Message
-from hightide.ports import Random, WallClock
+from hightide.net.ports import Random, WallClock
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.messages import Message
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.parts import State
 from hightide_broker.runtime.base.reply import Later, Reply

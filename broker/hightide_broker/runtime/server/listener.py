@@ -18,14 +18,14 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hightide import wire
-from hightide.apis import API_BY_NAME, Api
-from hightide.bins import bin_header
-from hightide.connection import FrameReader
-from hightide.errors import ErrorCode, Refused, RemoteProtocolError
-from hightide.messages import Message, RequestEnvelope
-from hightide.ports import Stream
-from hightide.records import Buffer
+from hightide.net.connection import FrameReader
+from hightide.net.ports import Stream
+from hightide.protocol import wire
+from hightide.protocol.apis import API_BY_NAME, Api
+from hightide.protocol.bins import bin_header
+from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
+from hightide.protocol.messages import Message, RequestEnvelope
+from hightide.protocol.records import Buffer
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
 from hightide_broker.runtime.base.reply import CloseConnection, Later, Reply

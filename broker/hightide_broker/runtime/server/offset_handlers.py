@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from hightide import group_messages as g
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.runtime.base.reply import Later, Reply

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
-from hightide import messages as m
-from hightide.errors import ErrorCode, Refused
-from hightide.ports import WallClock
+from hightide.net.ports import WallClock
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.replication.leader import Leader

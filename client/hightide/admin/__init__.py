@@ -1,0 +1,1 @@
+"""hightide.admin: topics, settings, groups, brokers. See README.md beside it."""

@@ -1,0 +1,274 @@
+"""Admin: topics, partitions, configs and descriptions of the cluster, typed.
+
+Every method raises `ApiError` when the cluster refuses, with the first refusal if there are
+several, and `BrokerUnreachable` or `RequestTimedOut` when nobody answers within `timeout_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from hightide.admin.group_admin import GroupAdmin
+from hightide.net.background import start
+from hightide.net.cluster import (
+    DEFAULT_BOOTSTRAP,
+    Cluster,
+    closed,
+    first_refusal,
+    only,
+    open_cluster,
+)
+from hightide.net.ports import Network, Random
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError
+
+EACH_BROKER_S = 3.0
+"""How long one broker among all may take to answer."""
+
+
+def raise_first(results: Iterable[Any], *, broker: str) -> None:
+    """Raise the first refusal among `results` as `ApiError`; `broker` is who answered."""
+    if (refusal := first_refusal(results)) is not None:
+        refusal.broker = broker
+        raise refusal
+
+
+class Admin(GroupAdmin):
+    """Use it as `async with Admin(…) as admin`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        timeout_ms: float = 30_000,
+        client_id: str = "hightide-admin",
+        network: Network | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_ms / 1000
+        self._client_id = client_id
+        self._network = network
+        self._random = random
+        self._cluster: Cluster | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._cluster = await self._stack.enter_async_context(
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                random=self._random,
+                client_id=self._client_id,
+                request_timeout_s=self._timeout_s,
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+        self._cluster = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connections; raises `ClosedError` outside the block."""
+        if self._cluster is None:
+            raise closed("admin client")
+        return self._cluster
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: list[list[int]] | None = None,
+        validate_only: bool = False,
+    ) -> m.TopicResult:
+        """Create a topic; -1 = the broker's default. It can be used when this returns."""
+        new = m.NewTopic(
+            topic=topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs or {}),
+            assignment=assignment,
+        )
+        request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
+        reply: m.CreateTopicsResponse = await self._call(request)
+        raise_first(reply.topics, broker=self.cluster.last_asked)
+        return only(reply.topics)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        reply: m.DeleteTopicsResponse = await self._call(m.DeleteTopicsRequest(topics=[topic]))
+        raise_first(reply.topics, broker=self.cluster.last_asked)
+
+    async def create_partitions(self, topic: str, count: int) -> None:
+        """Give a topic `count` partitions in all."""
+        more = m.MorePartitions(topic=topic, count=count)
+        reply: m.CreatePartitionsResponse = await self._call(
+            m.CreatePartitionsRequest(topics=[more])
+        )
+        raise_first(reply.topics, broker=self.cluster.last_asked)
+
+    async def list_topics(self) -> list[m.TopicMetadata]:
+        """Every topic with its partitions."""
+        reply: m.MetadataResponse = await self._call(m.MetadataRequest())
+        return reply.topics
+
+    async def describe_topic(self, topic: str) -> m.TopicMetadata:
+        """One topic with its partitions."""
+        reply: m.MetadataResponse = await self._call(m.MetadataRequest(topics=[topic]))
+        raise_first(reply.topics, broker=self.cluster.last_asked)
+        return only(reply.topics)
+
+    async def delete_records(
+        self, offsets: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """Move log starts up (-1 = the high watermark); the log starts then."""
+        found = {}
+        # Its answer, also the one that some replica is late, comes before the request times out.
+        wait_ms = int(self.cluster.request_timeout_s * 500)
+        for (topic, partition), offset in offsets.items():
+            part = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
+            request = m.DeleteRecordsRequest(partitions=[part], timeout_ms=wait_ms)
+            result: m.DeleteRecordsResult = await self.cluster.call_leader(
+                topic, partition, request, timeout_s=self._timeout_s
+            )
+            found[(topic, partition)] = result.low_watermark
+        return found
+
+    async def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+        return {
+            where: await self.cluster.offset(*where, timestamp, timeout_s=self._timeout_s)
+            for where in partitions
+        }
+
+    # -- configs ---------------------------------------------------------------------------------
+
+    async def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+        """Every key of a `topic`, a `broker` (by id), or the `cluster` (no name) with its value."""
+        resource = m.ConfigResource(kind=kind, name=name)
+        request = m.DescribeConfigsRequest(resources=[resource])
+        reply: m.DescribeConfigsResponse
+        if kind == "broker" and name.isdigit():
+            await self._look_for_brokers()
+            if int(name) not in self.cluster.brokers:
+                raise ApiError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                    f"broker {name} is not among {sorted(self.cluster.brokers)}",
+                )
+            reply = await self.cluster.call_broker(int(name), request, timeout_s=self._timeout_s)
+        else:
+            reply = await self._call(request)
+        raise_first(reply.resources, broker=self.cluster.last_asked)
+        return only(reply.resources).entries
+
+    async def alter_topic_configs(
+        self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set keys of a topic, or take them back to their defaults."""
+        await self._alter_configs("topic", topic, set_, unset)
+
+    async def alter_cluster_configs(
+        self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set what holds for all topics that do not say themselves: `min.insync.replicas`, `flush`,
+        `unclean.leader.election.enable`; or take it back to the built-in default."""
+        await self._alter_configs("cluster", "", set_, unset)
+
+    async def _alter_configs(
+        self, kind: str, name: str, set_: Mapping[str, str] | None, unset: Sequence[str]
+    ) -> None:
+        change = m.ConfigChange(kind=kind, name=name, set=dict(set_ or {}), unset=list(unset))
+        reply: m.AlterConfigsResponse = await self._call(m.AlterConfigsRequest(resources=[change]))
+        raise_first(reply.resources, broker=self.cluster.last_asked)
+
+    # -- descriptions ----------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> m.DescribeClusterResponse:
+        """The brokers, fenced ones too, and the active controller."""
+        reply: m.DescribeClusterResponse = await self._call(m.DescribeClusterRequest())
+        return reply
+
+    async def describe_quorum(self) -> q.DescribeQuorumResponse:
+        """The quorum of controllers as its leader sees it."""
+        reply: q.DescribeQuorumResponse = await self._call(q.DescribeQuorumRequest())
+        return reply
+
+    async def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
+        """Admit a node that observes the metadata quorum, and keeps up, as a voter (KIP-853); the
+        id of its directory. Raises `ApiError` REQUEST_TIMED_OUT while it has not caught up, or
+        another change of the voters is not committed: then it may be tried again."""
+        request = q.AddVoterRequest(id=node, host=host, port=port, directory=directory)
+        reply: q.AddVoterResponse = await self._call(request)
+        return reply.directory
+
+    async def remove_voter(self, node: int, *, directory: str = "") -> str:
+        """Let a voter of the metadata quorum vote no more; the id of its directory."""
+        request = q.RemoveVoterRequest(id=node, directory=directory)
+        reply: q.RemoveVoterResponse = await self._call(request)
+        return reply.directory
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[m.ElectLeadersResult]:
+        """Hold elections: of the preferred replicas, or `unclean`, where nobody leads, of any live
+        one, which may lose records. None: wherever one is needed. Refusals are in the results."""
+        parts = None
+        if partitions is not None:
+            parts = [m.TopicPartition(topic=topic, partition=n) for topic, n in partitions]
+        request = m.ElectLeadersRequest(partitions=parts, unclean=unclean)
+        reply: m.ElectLeadersResponse = await self._call(request)
+        return reply.partitions
+
+    async def describe_log_dirs(
+        self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
+    ) -> list[m.DescribeLogDirsResponse]:
+        """Replicas with offsets and sizes, of those brokers, or of each; then one that does not
+        answer within a few seconds has its `error` set, and nothing else."""
+        await self._look_for_brokers()
+        request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
+        if brokers is not None:
+            call = partial(self.cluster.call_broker, request=request, timeout_s=self._timeout_s)
+            return [await call(broker) for broker in brokers]
+        found: dict[int, m.DescribeLogDirsResponse] = {}
+
+        async def ask(broker: int) -> None:
+            timeout_s = min(self._timeout_s, EACH_BROKER_S)
+            try:
+                found[broker] = await self.cluster.call_broker(broker, request, timeout_s=timeout_s)
+            except HightideError as error:
+                found[broker] = m.DescribeLogDirsResponse(
+                    broker=broker, path="", replicas=[], error=str(error)
+                )
+
+        async with trio.open_nursery() as nursery:
+            for broker in self.cluster.brokers:
+                start(nursery, ask, broker)
+        return [found[broker] for broker in sorted(found)]
+
+    async def _look_for_brokers(self) -> None:
+        """Learn who the brokers are now."""
+        await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
+
+    async def _call(self, request: m.Message) -> Any:
+        return await self.cluster.call_any(request, timeout_s=self._timeout_s)

@@ -1,0 +1,175 @@
+"""Groups, as an administrator sees them: who is in them, how far they are, and moving them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from hightide.consume.membership import unpacked
+from hightide.consume.subscription import TopicPartition
+from hightide.net.cluster import Cluster, first_refusal, only
+from hightide.net.group_channel import GroupChannel
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, UsageError
+from hightide.protocol.messages import Message
+
+
+class GroupLag(NamedTuple):
+    """How far a group is in one partition; offsets are the next ones."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    """None: nothing is."""
+    end: int
+    lag: int | None
+    member_id: str
+    """Who reads it; empty if nobody does."""
+
+
+class GroupMove(NamedTuple):
+    """Where a group goes on in a partition, before and after."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    new: int
+
+
+class GroupAdmin(ABC):
+    """The part of `Admin` that is about groups. Every method raises `ApiError` with the first
+    refusal."""
+
+    _timeout_s: float
+
+    @property
+    @abstractmethod
+    def cluster(self) -> Cluster:
+        """The way to the brokers."""
+
+    @abstractmethod
+    async def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time."""
+
+    async def list_groups(self) -> list[g.ListedGroup]:
+        """All groups, by name."""
+        await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
+        found: dict[str, g.ListedGroup] = {}
+        for broker in sorted(self.cluster.brokers):
+            request = g.ListGroupsRequest()
+            reply: g.ListGroupsResponse = await self.cluster.call_broker(
+                broker, request, timeout_s=self._timeout_s
+            )
+            found |= {group.group: group for group in reply.groups}
+        return [found[name] for name in sorted(found)]
+
+    async def describe_group(self, group: str) -> g.DescribedGroup:
+        """Members with their assignments, and the causes of the last rebalances."""
+
+        request = g.DescribeGroupsRequest(groups=[group])
+        found: g.DescribedGroup = only((await self._ask(group, request)).groups)
+        return found
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+        """What is committed."""
+        reply = await self._channel(group).call(g.OffsetFetchRequest(group=group))
+        return {TopicPartition(each.topic, each.partition): each for each in reply.partitions}
+
+    async def group_lag(self, group: str) -> list[GroupLag]:
+        """How far a group is in every partition that it reads or has committed."""
+        described = await self.describe_group(group)
+        committed = await self.group_offsets(group)
+        readers = {
+            TopicPartition(each.topic, number): member.member_id
+            for member in described.members
+            if member.assignment
+            for each in unpacked(g.unpack_assigned, member.assignment).partitions
+            for number in each.partitions
+        }
+        wanted = sorted({*committed, *readers})
+        ends = await self.offsets(wanted, m.LATEST)
+        found = []
+        for where in wanted:
+            known, end = committed.get(where), ends[where].offset
+            offset = None if known is None else known.offset
+            lag = None if offset is None else max(end - offset, 0)
+            found.append(GroupLag(*where, offset, end, lag, readers.get(where, "")))
+        return found
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Have a group go on elsewhere; refused (UNKNOWN_MEMBER_ID) while it has members."""
+        partitions = [
+            g.CommitPartition(topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in offsets.items()
+        ]
+        request = g.OffsetCommitRequest(group=group, partitions=partitions)
+        await self._ask(group, request)
+
+    async def move_group(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        to: Literal["start", "end"] | None = None,
+        to_offset: int | None = None,
+        to_time_ms: int | None = None,
+        shift: int | None = None,
+        dry_run: bool = False,
+    ) -> list[GroupMove]:
+        """Have a group without members go on elsewhere in these partitions, or in all that it has
+        committed: at the `start` or `end`, at an offset, at the first record of a time or later, or
+        so many records on. Never outside the log. `dry_run` only tells what would change."""
+        if sum(way is not None for way in (to, to_offset, to_time_ms, shift)) != 1:
+            raise UsageError("give one of to, to_offset, to_time_ms and shift")
+        committed = {
+            (w.topic, w.partition): o for w, o in (await self.group_offsets(group)).items()
+        }
+        wanted = sorted(committed) if partitions is None else [*partitions]
+        starts, ends = await self.offsets(wanted, m.EARLIEST), await self.offsets(wanted, m.LATEST)
+        found = {} if to_time_ms is None else await self.offsets(wanted, to_time_ms)
+        moves = []
+        for where in wanted:
+            known = committed.get(where)
+            start, end = starts[where].offset, ends[where].offset
+            if to is not None:
+                target = start if to == "start" else end
+            elif to_offset is not None:
+                target = to_offset
+            elif to_time_ms is not None:
+                target = found[where].offset if found[where].offset >= 0 else end
+            elif known is not None:
+                target = known.offset + (shift or 0)
+            else:
+                continue  # there is nothing to shift
+            before = None if known is None else known.offset
+            moves.append(GroupMove(*where, before, min(max(target, start), end)))
+        if moves and not dry_run:
+            places = {(move.topic, move.partition): move.new for move in moves}
+            await self.set_group_offsets(group, places)
+        return moves
+
+    async def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget committed offsets of topics that no member reads."""
+        wanted = [g.GroupPartition(topic=topic, partition=number) for topic, number in partitions]
+        request = g.OffsetDeleteRequest(group=group, partitions=wanted)
+        await self._ask(group, request)
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group without members, with its offsets."""
+        await self._ask(group, g.DeleteGroupsRequest(groups=[group]))
+
+    def _channel(self, group: str) -> GroupChannel:
+        return GroupChannel(self.cluster, group, timeout_s=self._timeout_s)
+
+    async def _ask(self, group: str, request: Message) -> Any:
+        """An answer without a refusal in any of its parts."""
+        return await self._channel(group).call(request, check=_refusal)
+
+
+def _refusal(answer: Any) -> ApiError | None:
+    return first_refusal(answer.partitions if hasattr(answer, "partitions") else answer.groups)

@@ -1,0 +1,223 @@
+"""Batches to Arrow, by adding up lengths: no Python per record.
+
+pyarrow and numpy come with the `spark` extra and are imported when the first batch is converted;
+they also add up the lengths here, so the columns are opened without the slower sums. The value and
+key bytes of an uncompressed batch are not copied: Arrow points into the bytes that came off the
+wire. The columns are those of Spark's Kafka source. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from hightide.protocol.columns import Columns, headers_of, open_batch
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import TIMESTAMP_MAX, BatchHeader, Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+
+@cache
+def schema(*, include_headers: bool = False, include_leader_epoch: bool = False) -> pa.Schema:
+    """key, value, topic, partition, offset, timestamp, timestampType [, headers] [,
+    leader_epoch]."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        fields.append(pa.field("headers", pa.list_(pair)))
+    if include_leader_epoch:
+        fields.append(pa.field("leader_epoch", pa.int32()))
+    return pa.schema(fields)
+
+
+def to_arrow(
+    batch: Buffer,
+    header: BatchHeader,
+    topic: str,
+    partition: int,
+    *,
+    include_headers: bool = False,
+) -> pa.RecordBatch:
+    """Every record of one batch as a `pyarrow.RecordBatch` of `schema()`; raises `CorruptBatch`."""
+    opened = open_batch(batch, header, check_sums=False)
+    return join_arrow([(header, opened)], topic, partition, include_headers=include_headers)
+
+
+def rows_from(
+    opened: Sequence[tuple[BatchHeader, Columns]], topic: str, partition: int, *, start: int
+) -> pa.RecordBatch:
+    """The records of neighbouring batches from offset `start` on; raises `CorruptBatch`. They were
+    opened as `join_arrow` wants it."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not opened:
+        return pa.RecordBatch.from_pylist([], schema=schema())
+    rows = join_arrow(opened, topic, partition)
+    return rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), start)))
+
+
+def join_arrow(
+    parts: Sequence[tuple[BatchHeader, Columns]],
+    topic: str,
+    partition: int,
+    *,
+    include_headers: bool = False,
+    include_leader_epoch: bool = False,
+) -> pa.RecordBatch:
+    """Every record of several batches of a partition, in order, as one `pyarrow.RecordBatch`.
+
+    The columns come from `open_batch(…, check_sums=False)`; their lengths are added up here. Those
+    of a single batch are not copied. Raises `CorruptBatch`.
+    """
+    import pyarrow as pa
+
+    edges = [0, *accumulate(columns.record_count for _, columns in parts)]
+    spans = [slice(begin, end) for begin, end in pairwise(edges)]
+    count = edges[-1]
+    arrays = [
+        _binary([(columns.key_lengths, columns.keys) for _, columns in parts], edges),
+        _binary([(columns.value_lengths, columns.values) for _, columns in parts], edges),
+        _constant(topic, "string", count),
+        _constant(partition, "int32", count),
+        pa.array(_offsets(parts, spans, count)),
+        _timestamps(parts, spans, count),
+        _timestamp_types(parts, count),
+    ]
+    if include_headers:
+        arrays.append(pa.concat_arrays([_headers(columns) for _, columns in parts]))
+    if include_leader_epoch:
+        epochs = [_constant(h.leader_epoch, "int32", c.record_count) for h, c in parts]
+        arrays.append(pa.concat_arrays(epochs))
+    wanted = schema(include_headers=include_headers, include_leader_epoch=include_leader_epoch)
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _binary(parts: Sequence[tuple[memoryview, memoryview]], edges: Sequence[int]) -> pa.Array:
+    """Lengths and bytes of batches as one binary array; `edges` are the numbers of the rows that
+    they begin at. The lengths of each must be those of its bytes."""
+    import numpy as np
+    import pyarrow as pa
+
+    count = edges[-1]
+    sizes = np.concatenate([np.frombuffer(lengths, np.int32) for lengths, _ in parts])
+    blob = parts[0][1] if len(parts) == 1 else b"".join([blob for _, blob in parts])
+    validity = None
+    if (least := int(sizes.min(initial=0))) < 0:
+        if least < -1:
+            raise CorruptBatch(f"a length is {least}")
+        if not blob and int(sizes.max()) < 0:
+            return pa.nulls(count, pa.binary())
+        validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
+        sizes = np.maximum(sizes, 0)
+    starts = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, dtype=np.int32, out=starts[1:])
+    _check_sums(starts, edges, [len(blob) for _, blob in parts])
+    buffers = [validity, pa.py_buffer(starts), pa.py_buffer(blob)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _check_sums(starts: np.ndarray, edges: Sequence[int], sizes: Sequence[int]) -> None:
+    """Raise `CorruptBatch` unless the lengths of each batch, added up, are those of its bytes."""
+    if int(starts.min()) < 0:
+        raise CorruptBatch("lengths add up to more than 2 GiB")
+    sums = starts[edges].tolist()
+    for (begin, end), size in zip(pairwise(sums), sizes, strict=True):
+        if end - begin != size:
+            raise CorruptBatch(f"lengths add up to {end - begin}, {size} bytes are there")
+
+
+@lru_cache(maxsize=1024)
+def _constant_block(value: str | int, kind: str, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, getattr(pa, kind)()), count)
+
+
+def _constant(value: str | int, kind: str, count: int) -> pa.Array:
+    """`count` times the same value, cut from a cached block of a power of two."""
+    return _constant_block(value, kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
+
+
+def _offsets(
+    parts: Sequence[tuple[BatchHeader, Columns]], spans: Sequence[slice], count: int
+) -> np.ndarray:
+    import numpy as np
+
+    first = parts[0][0].base_offset
+    offsets = np.arange(first, first + count)
+    for (header, columns), span in zip(parts, spans, strict=True):
+        if columns.offset_deltas is not None:
+            offsets[span] = np.frombuffer(columns.offset_deltas, np.int32)
+            offsets[span] += header.base_offset
+        elif gap := header.base_offset - first - span.start:
+            offsets[span] += gap
+    return offsets
+
+
+def _timestamps(
+    parts: Sequence[tuple[BatchHeader, Columns]], spans: Sequence[slice], count: int
+) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    times = np.empty(count, np.int64)
+    for (header, columns), span in zip(parts, spans, strict=True):
+        if header.is_log_append_time:
+            times[span] = header.max_timestamp
+            continue
+        wide = columns.timestamp_deltas.itemsize == 8
+        times[span] = np.frombuffer(columns.timestamp_deltas, np.int64 if wide else np.int32)
+        if columns.record_count:
+            _check_range(header.base_timestamp)  # or a sum might turn over
+            times[span] += header.base_timestamp
+    _check_range(int(times.min(initial=0)))
+    _check_range(int(times.max(initial=0)))
+    times *= 1000
+    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(times)])
+
+
+def _timestamp_types(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = [1 if header.is_log_append_time else 0 for header, _ in parts]
+    if min(kinds) == max(kinds):
+        return _constant(kinds[0], "int32", count)
+    pairs = zip(kinds, parts, strict=True)
+    return pa.concat_arrays([_constant(kind, "int32", c.record_count) for kind, (_, c) in pairs])
+
+
+def _check_range(milliseconds: int) -> None:
+    """Raise `CorruptBatch` for a time that Arrow's microseconds cannot say."""
+    if abs(milliseconds) > TIMESTAMP_MAX:
+        raise CorruptBatch(f"timestamp {milliseconds} ms does not fit into microseconds")
+
+
+def _headers(columns: Columns) -> pa.Array:
+    import pyarrow as pa
+
+    headers = headers_of(columns)
+    if not headers:
+        return pa.nulls(columns.record_count, schema(include_headers=True).field("headers").type)
+    rows = [
+        [{"key": name, "value": value} for name, value in headers[index]]
+        if index in headers
+        else None
+        for index in range(columns.record_count)
+    ]
+    return pa.array(rows, schema(include_headers=True).field("headers").type)

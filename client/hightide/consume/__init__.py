@@ -1,0 +1,1 @@
+"""hightide.consume: the consumer, alone or in a group. See README.md beside it."""

@@ -1,0 +1,250 @@
+"""Decoded records that wait to be handed out, and the position behind those that were. Pure.
+
+A caller in trio's thread has what it is given. To one in another thread it is lent: it counts as
+handed out when that thread takes it, so that nothing is lost on the way to somebody who went away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.protocol.columns import Record, open_batch, to_records
+from hightide.protocol.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hightide.protocol.columns import Columns
+    from hightide.protocol.records import BatchHeader
+
+ARROW_BYTES = 64 << 20
+"""Keys and values of a `pyarrow.RecordBatch`, uncompressed: it ends with the batch that reaches
+this. Arrow's columns cannot hold more than 2 GiB, and a small batch may inflate to 64 MiB."""
+
+
+class _Lent(Protocol):
+    """Something on its way to another thread."""
+
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
+
+    def catch_up(self) -> None:
+        """What was taken since is handed out."""
+
+
+class Lent:
+    """Records on their way to another thread, which takes one after the other, or all."""
+
+    def __init__(self, records: Sequence[Record], note: Callable[[int, Record], None]) -> None:
+        self._records = records
+        self._note = note
+        self._is_over = False
+        self._taking = threading.Lock()
+        self._taken = self._noted = 0
+        self._in_work: Record | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        while True:
+            with self._taking:
+                if self._is_over or self._taken >= len(self._records):
+                    return
+                record = self._in_work = self._records[self._taken]
+                self._taken += 1
+            yield record
+
+    def take_all(self) -> list[Record]:
+        """Every record; none if it is too late for that."""
+        with self._taking:
+            if self._is_over or not self._records:
+                return []
+            self._in_work, self._taken = self._records[0], len(self._records)
+            return list(self._records)
+
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
+        with self._taking:
+            self._is_over = True
+
+    def catch_up(self) -> None:
+        """What was taken since is handed out."""
+        taken, in_work = self._taken - self._noted, self._in_work
+        if taken and in_work is not None:
+            self._noted += taken
+            self._note(taken, in_work)
+
+
+class LentRows:
+    """The same for rows of Arrow, which are taken together."""
+
+    def __init__(self, rows: pa.RecordBatch, note: Callable[[], None]) -> None:
+        self._is_over = False
+        self._taking = threading.Lock()
+        self._rows = rows
+        self._note: Callable[[], None] | None = note
+        self._is_taken = False
+
+    def take_all(self) -> pa.RecordBatch | None:
+        """The rows; None if it is too late for that."""
+        with self._taking:
+            self._is_taken = not self._is_over
+            return self._rows if self._is_taken else None
+
+    def end(self) -> None:
+        """What was not taken by now, never will be."""
+        with self._taking:
+            self._is_over = True
+
+    def catch_up(self) -> None:
+        """What was taken since is handed out."""
+        note = self._note
+        if self._is_taken and note is not None:
+            self._note = None
+            note()
+
+
+class Ready:
+    """The records of one batch of one partition."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.where: TopicPartition | None = None
+        """Of which partition they are."""
+        self.in_work: Record | None = None
+        """The first record of those that were handed out and may be worked on."""
+        self._subscription = subscription
+        self._records: deque[Record] = deque()
+        self._end = -1
+        self._epoch = -1
+        self._lent: _Lent | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
+    def decode(self, where: TopicPartition, batch: FetchedBatch) -> None:
+        """Take the records of a batch from the position on; raises `CorruptBatch`."""
+        found = self._subscription.get(where)
+        header, data = batch
+        assert found.position is not None, f"{where} has data and no position"
+        records: list[Record] = []
+        if not header.is_control:
+            try:
+                records = to_records(data, header, where.topic, where.partition)
+            except CorruptBatch:
+                # Never skip what could not be read: the caller may seek past it.
+                found.seek(found.position, found.position_epoch)
+                raise
+        if header.base_offset < found.position:
+            records = [record for record in records if record.offset >= found.position]
+        if not records:
+            found.advance(max(found.position, header.next_offset), header.leader_epoch)
+            return
+        self._records.extend(records)
+        self.where, self._end, self._epoch = where, header.next_offset, header.leader_epoch
+
+    def pop(self) -> Record:
+        """Hand out the next one."""
+        self.in_work = record = self._records.popleft()
+        self._advance(record)
+        return record
+
+    def lend(self, limit: int) -> Lent:
+        """Up to so many, which are handed out as they are taken."""
+        lent = Lent([*islice(self._records, limit)], self._taken)
+        self._lent = lent
+        return lent
+
+    def _taken(self, count: int, in_work: Record) -> None:
+        for _ in range(count):
+            last = self._records.popleft()
+        self.in_work = in_work
+        self._advance(last)
+
+    def _advance(self, last: Record) -> None:
+        assert self.where is not None, "records of no partition"
+        found = self._subscription.find(self.where)
+        if found is not None:
+            found.advance(last.offset + 1 if self._records else self._end, self._epoch)
+
+    def lend_rows(self, found: Assignment) -> LentRows:
+        """What was fetched of a partition, as Arrow, up to `ARROW_BYTES`; raises `CorruptBatch` if
+        its first batch cannot be read: what comes before a bad one is handed out."""
+        try:
+            lent = self._rows_of(found, len(found.fetched))
+        except CorruptBatch:
+            try:
+                lent = self._rows_of(found, 1)
+            except CorruptBatch:
+                assert found.position is not None, "looked at before"
+                found.seek(found.position, found.position_epoch)
+                raise
+        self._lent = lent
+        return lent
+
+    def _rows_of(self, found: Assignment, limit: int) -> LentRows:
+        from hightide.arrow.to_arrow import rows_from
+
+        start = found.position
+        assert start is not None, f"{found.where} has data and no position"
+        opened: list[tuple[BatchHeader, Columns]] = []
+        batches: list[FetchedBatch] = []
+        size = 0
+        for batch in islice(found.fetched, limit):
+            if size >= ARROW_BYTES:
+                break
+            batches.append(batch)
+            if not batch.header.is_control:
+                columns = open_batch(batch.data, batch.header, check_sums=False)
+                opened.append((batch.header, columns))
+                size += len(columns.keys) + len(columns.values)
+        rows = rows_from(opened, *found.where, start=start)
+
+        def note() -> None:
+            if not found.fetched or found.fetched[0] is not batches[0]:
+                return  # the caller went on elsewhere
+            self.in_work = Record(*found.where, start, 0, None, None)
+            for _ in batches:
+                found.take()
+            last = batches[-1].header
+            found.advance(max(start, last.next_offset), last.leader_epoch)
+
+        return LentRows(rows, note)
+
+    # -- what was lent ---------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """What another thread took of what it was lent is handed out."""
+        if self._lent is not None:
+            self._lent.catch_up()
+
+    def settle(self) -> None:
+        """The same, and the rest is not lent any more."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.end()
+            lent.catch_up()
+
+    def give_back(self) -> None:
+        """What was not handed out is fetched again."""
+        self.settle()
+        if self._records and self.where is not None:
+            found = self._subscription.get(self.where)
+            assert found.position is not None, f"{found.where} has records and no position"
+            found.seek(found.position, found.position_epoch)
+            self.drop()
+
+    def drop(self) -> None:
+        """Forget what was not handed out."""
+        if self._lent is not None:
+            self._lent.end()
+            self._lent = None
+        self._records.clear()
+        self.where = None
+
+    def drop_of(self, partitions: Sequence[TopicPartition]) -> None:
+        """Forget it if it is of one of these."""
+        if self.where in partitions:
+            self.drop()

@@ -1,0 +1,494 @@
+"""The consumer: committed records of assigned partitions, in offset order, prefetched.
+
+Reads only what is below the high watermark. One task fetches from each broker, ahead of the caller
+and within bounded memory; `poll` and iteration hand out what has arrived. `fetcher.py` is the
+background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from hightide.consume.assignors import Assignor
+from hightide.consume.completed_fetch import Lent, LentRows, Ready
+from hightide.consume.fetcher import Fetcher
+from hightide.consume.health import Health, health_of
+from hightide.consume.membership import Membership, named
+from hightide.consume.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
+from hightide.consume.subscription import (
+    Assignment,
+    OffsetAndMetadata,
+    Subscription,
+    TopicPartition,
+    checked_places,
+    checked_reset,
+)
+from hightide.net.background import is_cancelled, open_background, start
+from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.net.group_channel import GroupChannel
+from hightide.net.ports import Network, Random
+from hightide.protocol import messages as m
+from hightide.protocol.columns import Record
+from hightide.protocol.errors import HightideError, UsageError, seconds, whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Partitions = Iterable[tuple[str, int]]
+
+
+GOODBYE_S = 0.5
+"""How long a consumer that is cancelled may take to leave its group."""
+
+
+class Consumer:
+    """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+
+    Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`.
+    Give `topics` (one by its name) to read all their partitions, or `partitions` as pairs.
+    `client_rack` names where this consumer stands: a replica in sync there serves it (KIP-392).
+
+    Raises `UsageError` for options that cannot work together.
+    """
+
+    _polled_at = 0.0
+    _is_polled = False
+    _cluster: Cluster | None = None
+    _fetcher: Fetcher | None = None
+    _rebalancer: Rebalancer | None = None
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        topics: Sequence[str] | str = (),
+        partitions: Partitions = (),
+        group: str = "",
+        auto_offset_reset: str = "latest",
+        max_poll_records: int = 500,
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: float = 500,
+        fetch_max_bytes: int = 50 << 20,
+        max_partition_fetch_bytes: int = 1 << 20,
+        prefetch_bytes: int = 16 << 20,
+        check_crcs: bool = True,
+        client_rack: str = "",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: float = 5_000,
+        group_instance_id: str = "",
+        partition_assignor: str | Sequence[str] | Assignor = ("range", "cooperative-sticky"),
+        session_timeout_ms: float = 45_000,
+        heartbeat_interval_ms: float = 3_000,
+        max_poll_interval_ms: float = 300_000,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        request_timeout_ms: float = 30_000,
+        default_api_timeout_ms: float = 60_000,
+        metadata_max_age_ms: float = 300_000,
+        client_id: str = "hightide-consumer",
+        network: Network | None = None,
+        random: Random | None = None,
+        on_retry: Callable[[HightideError], None] | None = None,
+    ) -> None:
+        self._reset = checked_reset(auto_offset_reset)
+        self._bootstrap, self._client_id = bootstrap, client_id
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        self._partitions = checked_places(partitions)
+        if self._topics and self._partitions:
+            raise UsageError("give topics or partitions, not both")
+        self._max_poll_records = whole("max_poll_records", max_poll_records)
+        self._fetch_min_bytes = whole("fetch_min_bytes", fetch_min_bytes)
+        self._fetch_max_bytes = whole("fetch_max_bytes", fetch_max_bytes)
+        self._partition_bytes = whole("max_partition_fetch_bytes", max_partition_fetch_bytes)
+        self._fetch_max_wait_ms, self._prefetch_bytes = fetch_max_wait_ms, prefetch_bytes
+        self._check_crcs, self._rack = check_crcs, client_rack
+        self._group, self._instance_id = group, group_instance_id
+        self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
+        self._assignors = named(partition_assignor)
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._heartbeat_interval_s = heartbeat_interval_ms / 1000
+        self._max_poll_interval_s = max_poll_interval_ms / 1000
+        self._listeners = Listeners(on_assigned, on_revoked, on_lost)
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._api_timeout_s = default_api_timeout_ms / 1000
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._network, self._random, self._on_retry = network, random, on_retry
+        self._subscription = Subscription()
+        self._ready = Ready(self._subscription)
+        self._stack = AsyncExitStack()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._running())
+        try:
+            if self._rebalancer is None:
+                await self.assign(self._partitions or await self._all_partitions())
+                self._open()[1].whole = self._topics
+            elif self._partitions:
+                await self._check_partitions(self._partitions)
+                await self._rebalancer.begin([], self._partitions)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._rebalancer is not None:
+                failed, timeout_s = kind is not None, self._request_timeout_s
+                await self._rebalancer.close(failed=failed, timeout_s=timeout_s)
+        except BaseException as failure:
+            if self._rebalancer is not None and is_cancelled(failure):
+                # The others need not wait for the end of its session.
+                with trio.move_on_after(GOODBYE_S, shield=True):
+                    await self._rebalancer.leave()
+            raise
+        finally:
+            await self._stack.aclose()
+            self._cluster = self._fetcher = self._rebalancer = None
+            self._ready.drop()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with (
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                random=self._random,
+                client_id=self._client_id,
+                request_timeout_s=self._request_timeout_s,
+                metadata_max_age_s=self._metadata_max_age_s,
+            ) as cluster,
+            open_background() as nursery,
+        ):
+            self._cluster, self._polled_at = cluster, trio.current_time()
+            self._fetcher = Fetcher(
+                self._subscription,
+                cluster,
+                nursery,
+                min_bytes=self._fetch_min_bytes,
+                max_wait_ms=int(self._fetch_max_wait_ms),
+                max_bytes=self._fetch_max_bytes,
+                partition_bytes=self._partition_bytes,
+                prefetch_bytes=self._prefetch_bytes,
+                check_crcs=self._check_crcs,
+                request_timeout_s=self._request_timeout_s,
+                reset=self._reset,
+                rack=self._rack,
+                on_retry=self._on_retry,
+            )
+            if self._group:
+                self._rebalancer = self._make_rebalancer(cluster, self._fetcher, nursery)
+            start(nursery, self._fetcher.run)
+            yield
+
+    def _make_rebalancer(
+        self, cluster: Cluster, fetcher: Fetcher, nursery: trio.Nursery
+    ) -> Rebalancer:
+        channel = GroupChannel(
+            cluster, self._group, timeout_s=self._request_timeout_s, on_retry=self._on_retry
+        )
+        membership = Membership(
+            cluster,
+            channel,
+            self._topics,
+            assignors=self._assignors,
+            session_timeout_s=self._session_timeout_s,
+            heartbeat_interval_s=self._heartbeat_interval_s,
+            max_poll_interval_s=self._max_poll_interval_s,
+            instance_id=self._instance_id,
+            client_id=self._client_id,
+            wake=fetcher.notify,
+        )
+        if self._topics:
+            start(nursery, membership.run)
+        else:
+            membership.must_join = False  # its partitions are its own choice: it only commits
+        return Rebalancer(
+            membership,
+            self._subscription,
+            fetcher,
+            nursery,
+            listeners=self._listeners,
+            auto_commit_s=self._auto_commit_s,
+            drop=self._ready.drop_of,
+            in_work=lambda: self._ready.in_work,
+            catch_up=self._ready.catch_up,
+            on_retry=self._on_retry,
+        )
+
+    def _open(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._fetcher is None:
+            raise closed("consumer")
+        return self._cluster, self._fetcher
+
+    async def _all_partitions(self) -> list[TopicPartition]:
+        cluster, _ = self._open()
+        found = []
+        for topic in self._topics:
+            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
+            found += [TopicPartition(topic, p.partition) for p in known.partitions]
+        return found
+
+    # -- what is read ----------------------------------------------------------------------------
+
+    async def assign(self, partitions: Partitions) -> None:
+        """Read exactly these partitions from here on."""
+        _, fetcher = self._open()
+        wanted = checked_places(partitions)
+        self._ready.catch_up()
+        if self._rebalancer is not None and self._topics:
+            raise UsageError("a member of a group reads what the group gives it: give no topics")
+        await self._check_partitions(wanted)
+        if self._rebalancer is not None:
+            known = self.assignment()
+            kept = [where for where in wanted if where in known]
+            await self._rebalancer.begin(kept, [where for where in wanted if where not in kept])
+        else:
+            self._subscription.assign(wanted)
+            fetcher.whole = ()
+        if self._ready.where not in wanted:
+            self._ready.drop()
+        fetcher.wake()
+
+    async def _check_partitions(self, wanted: Sequence[TopicPartition]) -> None:
+        """Raise if one does not exist."""
+        cluster, _ = self._open()
+        for topic in dict.fromkeys(where.topic for where in wanted):
+            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
+            for where in wanted:
+                if where.topic == topic and not 0 <= where.partition < len(known.partitions):
+                    raise UsageError(
+                        f"{where} does not exist, {topic!r} has {len(known.partitions)} partitions"
+                    )
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return [found.where for found in self._subscription.all()]
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """The offset of the next record of a partition; None while it is being looked up."""
+        self._ready.catch_up()
+        return self._subscription.get(TopicPartition(topic, partition)).position
+
+    def lag(self, topic: str, partition: int) -> int | None:
+        """How many committed records lie before this consumer; None while that is not known."""
+        self._ready.catch_up()
+        return self._subscription.get(TopicPartition(topic, partition)).lag
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """The log start and the high watermark of a partition as the last fetch told them, -1
+        before the first."""
+        found = self._subscription.get(TopicPartition(topic, partition))
+        return found.log_start, found.high_watermark
+
+    def health(self) -> Health:
+        """What this consumer waits for, since when, and whether that is as it should be."""
+        _, fetcher = self._open()
+        view = fetcher.view(self._polled_at)
+        if self._rebalancer is not None:
+            view = view._replace(group=self._group, joins_since=self._rebalancer.joins_since)
+        return health_of(view, trio.current_time())
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading a partition at `offset`."""
+        _, fetcher = self._open()
+        where = TopicPartition(topic, partition)
+        self._ready.catch_up()
+        self._subscription.get(where).seek(whole("offset", offset))
+        self._ready.drop_of([where])
+        fetcher.forgive(where)
+
+    async def seek_to_time(self, timestamp: int) -> None:
+        """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
+        offsets = await self.offsets(whole("timestamp", timestamp))
+        ends = await self.offsets(m.LATEST)
+        for where, offset in offsets.items():
+            self.seek(where.topic, where.partition, offset if offset >= 0 else ends[where])
+
+    async def offsets(self, timestamp: int) -> Mapping[TopicPartition, int]:
+        """For each partition the offset at a time in ms, or `EARLIEST`, `LATEST`; -1: none."""
+        _, fetcher = self._open()
+        found = {}
+        for where in self.assignment():
+            asked = whole("timestamp", timestamp)
+            found[where] = await fetcher.look_up(where, asked, timeout_s=self._api_timeout_s)
+        return found
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out no records of these partitions until `resume`; they are not fetched either."""
+        for topic, number in partitions:
+            found = self._subscription.get(TopicPartition(topic, number))
+            found.paused = True
+            if self._ready.where == found.where:
+                self._ready.give_back()
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Take back a `pause`."""
+        _, fetcher = self._open()
+        for topic, number in partitions:
+            self._subscription.get(TopicPartition(topic, number)).paused = False
+        fetcher.wake()
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Keep for the group where it goes on: (topic, partition) → the next offset to read, or an
+        `OffsetAndMetadata`; None: behind everything that was handed out. Raises `ApiError` when
+        somebody else owns it now."""
+        rebalancer = self._of_group("commit")
+        await rebalancer.commit(rebalancer.wanted(offsets))
+
+    def commit_async(self, offsets: Offsets | None = None, then: Committed | None = None) -> None:
+        """As `commit`, in the background and in the order of the calls; `then` is told of the
+        outcome: None, or the error. Leaving the consumer's block waits for it."""
+        rebalancer = self._of_group("commit_async")
+        rebalancer.commit_async(rebalancer.wanted(offsets), then)
+
+    async def committed(
+        self, partitions: Partitions | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions, or of those that are read; None where
+        it has committed nothing."""
+        rebalancer = self._of_group("committed")
+        wanted = self.assignment() if partitions is None else checked_places(partitions)
+        return await rebalancer.committed(wanted)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this consumer is a member of; -1 while it is none."""
+        return self._of_group("generation").generation
+
+    def _of_group(self, what: str) -> Rebalancer:
+        self._open()
+        if self._rebalancer is None:
+            raise UsageError(f"{what} needs a group: Consumer(…, group='name')")
+        return self._rebalancer
+
+    # -- records ---------------------------------------------------------------------------------
+
+    async def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
+        """Up to `max_poll_records` records of one partition; empty if none came in time.
+
+        Raises `ApiError` (OFFSET_OUT_OF_RANGE without a reset policy, a topic that is gone),
+        `CorruptBatch`, or what else makes reading on impossible; the next call tries again.
+        """
+        lent = await self.lend(timeout_ms=timeout_ms, max_records=max_records)
+        records = lent.take_all()
+        self._ready.settle()
+        return records
+
+    async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
+        """As `poll`, for a caller in another thread: what that one takes counts as handed out."""
+        given = self._max_poll_records if max_records is None else max_records
+        limit, wait_s = whole("max_records", given, least=0), seconds("timeout_ms", timeout_ms)
+        with self._alone():
+            self._tend()
+            if not self._ready:
+                with trio.move_on_after(wait_s):
+                    await self._wait_for_batch()
+            # Before anything is taken: a cancelled poll has taken nothing.
+            await trio.lowlevel.checkpoint()
+            self._polled_at = trio.current_time()
+            return self._ready.lend(limit)
+
+    async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
+        """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
+        columns of Spark's Kafka source (`arrow.schema`), up to some 64 MiB; None if none came in
+        time. No Python per record. Needs pyarrow; raises as `poll`."""
+        lent = await self.lend_arrow(timeout_ms=timeout_ms)
+        if lent is None:
+            return None
+        rows = lent.take_all()
+        self.settle()
+        return rows
+
+    async def lend_arrow(self, *, timeout_ms: float = 0) -> LentRows | None:
+        """As `poll_arrow`, for a caller in another thread: what that one takes counts as handed
+        out."""
+        with self._alone():
+            self._tend()
+            self._ready.give_back()
+            found = None
+            with trio.move_on_after(seconds("timeout_ms", timeout_ms)):
+                found = await self._next_with_data()
+            # Before anything is taken: a cancelled poll has taken nothing.
+            await trio.lowlevel.checkpoint()
+        self._polled_at = trio.current_time()
+        if found is None or self._subscription.find(found.where) is not found or not found.fetched:
+            return None
+        return self._ready.lend_rows(found)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Records go to one caller at a time."""
+        if self._is_polled:
+            raise _polled_already()
+        self._is_polled = True
+        try:
+            yield
+        finally:
+            self._is_polled = False
+
+    def settle(self) -> None:
+        """What another thread took of what it was lent is handed out, and there is room again."""
+        self._ready.settle()
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def _tend(self) -> None:
+        """What was handed out before is done with."""
+        self._ready.settle()
+        self._ready.in_work, self._polled_at = None, trio.current_time()
+        if self._rebalancer is not None:
+            self._rebalancer.tend()
+
+    async def _wait_for_batch(self) -> None:
+        """Until decoded records are ready; raises what stands in the way."""
+        while not self._ready:
+            found = await self._next_with_data()
+            self._ready.decode(found.where, found.take())
+            self._open()[1].wake()
+
+    async def _next_with_data(self) -> Assignment:
+        """Until something arrived; raises what stands in the way."""
+        _, fetcher = self._open()
+        while True:
+            self._tend()
+            fetcher.raise_failure()
+            found = self._subscription.next_with_data()
+            if found is not None:
+                return found
+            with self._rebalancer.awaited() if self._rebalancer else nullcontext():
+                await fetcher.wait_for_data()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        if self._is_polled:
+            raise _polled_already()
+        self._tend()
+        if not self._ready:
+            with self._alone():
+                await self._wait_for_batch()
+        return self._ready.pop()
+
+
+def _polled_already() -> UsageError:
+    return UsageError(
+        "this consumer is polled already, by another task or thread: a consumer is one reader; "
+        "open one for each, in a group or with partitions of its own"
+    )

@@ -1,0 +1,480 @@
+"""The consumer's background: finds starting offsets and fetches ahead, one task for each broker.
+
+Each task asks its broker for all partitions it leads that have room, in one fetch that the broker
+parks until there is data. What is fetched and not handed out is bounded by `prefetch_bytes`.
+Failures that only the caller can judge are kept for the next `poll`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from hightide.consume.health import View
+from hightide.consume.offset_reset import StartFinder
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.net.background import Nudge, start
+from hightide.net.cluster import Cluster
+from hightide.protocol import messages as m
+from hightide.protocol.errors import (
+    UNREACHABLE,
+    ApiError,
+    CorruptBatch,
+    ErrorCode,
+    HightideError,
+    LogTruncated,
+    error_code,
+)
+from hightide.protocol.records import check_crc, iter_batches
+
+_NEVER = float("inf")
+TOGETHER_S = 0.1
+"""How long a fetch waits for partitions of the same broker whose offsets are being looked up."""
+
+
+class _Source(NamedTuple):
+    """Where a partition is read, and how that broker is asked; each has a task of its own."""
+
+    broker: int
+    names_rack: bool
+    """Not where the replica that the leader named failed: the leader would name it again."""
+
+
+class Fetcher:
+    """Fetches what a subscription wants, until its nursery is cancelled."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        *,
+        min_bytes: int,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_bytes: int,
+        prefetch_bytes: int,
+        check_crcs: bool,
+        request_timeout_s: float,
+        reset: str,
+        rack: str = "",
+        on_retry: Callable[[HightideError], None] | None,
+    ) -> None:
+        self._subscription = subscription
+        self._cluster = cluster
+        self._nursery = nursery
+        self._min_bytes = min_bytes
+        self._max_wait_ms = max_wait_ms
+        self._max_bytes = max_bytes
+        self._partition_bytes = partition_bytes
+        self._prefetch_bytes = prefetch_bytes
+        self._check_crcs = check_crcs
+        self._request_timeout_s = request_timeout_s
+        self._reset = reset
+        self.whole: Sequence[str] = ()
+        """The topics of which every partition is read, also those that are added."""
+        self._starts = StartFinder(
+            cluster,
+            reset,
+            request_timeout_s=request_timeout_s,
+            tell=self._tell,
+            fail=self._fail,
+            found=self.wake,
+        )
+        self._rack = rack
+        self._on_retry = on_retry
+        self._tasks: dict[_Source, None] = {}
+        self._wake = Nudge()
+        cluster.on_lost_leader = self._wake.set
+        self._data = trio.Event()
+        self._failure: Exception | None = None
+        self._failing: Assignment | None = None
+        self._last_error: HightideError | None = None
+        self._arrived_at = trio.current_time()
+
+    def wake(self) -> None:
+        """There is news: room, a seek, another assignment."""
+        self._wake.set()
+
+    def notify(self) -> None:
+        """Whoever waits for data looks again at what to do."""
+        self._data.set()
+
+    def fail(self, error: Exception) -> None:
+        """The next `raise_failure` raises this."""
+        self._fail(error)
+
+    def view(self, polled_at: float) -> View:
+        """What there is to say about its health."""
+        assignments = self._subscription.all()
+        return View(
+            assignments=assignments,
+            leaderless=[a for a in assignments if self._leader_of(a) is None],
+            polled_at=polled_at,
+            arrived_at=self._arrived_at,
+            last_error=self._last_error,
+        )
+
+    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
+        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
+        return await self._starts.look_up(where, timestamp, timeout_s=timeout_s)
+
+    async def wait_for_data(self) -> None:
+        """Until something arrived or failed."""
+        await self._data.wait()
+        self._data = trio.Event()
+
+    def raise_failure(self) -> None:
+        """Raise what stands in the way, once."""
+        failing = self._failing
+        if failing is not None and self._subscription.find(failing.where) is not failing:
+            self._failure = self._failing = None  # not assigned any more
+            self.wake()
+        if failing is not None and failing.fetched and not failing.paused:
+            return  # what came before the trouble is handed out first
+        failure, self._failure = self._failure, None
+        self._failing = None
+        if failure is not None:
+            self.wake()
+            raise failure
+
+    def forgive(self, where: TopicPartition) -> None:
+        """The caller went on elsewhere in a partition: its trouble is over."""
+        if self._failing is not None and self._failing.where == where:
+            self._failure = self._failing = None
+        self.wake()
+
+    def _fail(self, error: Exception, assignment: Assignment | None = None) -> None:
+        self._failure, self._failing = error, assignment
+        self._data.set()
+
+    def _fails(self, assignment: Assignment) -> None:
+        if assignment.failing_since is None:
+            assignment.failing_since = trio.current_time()
+
+    def _tell(self, error: HightideError) -> None:
+        self._last_error = error
+        if self._on_retry is not None:
+            self._on_retry(error)
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find offsets and leaders, start a task for each broker; until cancelled."""
+        failures = 0
+        while True:
+            if not await self._look_after():
+                failures += 1
+                await trio.sleep(self._cluster.backoff_s(failures))
+                continue
+            failures = 0
+            stale_at = self._cluster.next_refresh_at if len(self._subscription) else _NEVER
+            await self._wake.sleep_until(stale_at)
+
+    async def _look_after(self) -> bool:
+        """One round; False if something is missing and has to be tried again."""
+        assignments = self._subscription.all()
+        self._start_tasks(assignments)
+        leaderless = [a for a in assignments if self._leader_of(a) is None]
+        if leaderless or (self._cluster.is_stale and assignments):
+            topics = list(dict.fromkeys(a.where.topic for a in assignments))
+            try:
+                answer = await self._cluster.refresh(topics)
+            except HightideError as error:
+                self._tell(error)
+                return False
+            if self._topic_is_gone(answer):
+                return True
+            self._add_partitions()
+            for assignment in assignments:
+                assignment.nearby, assignment.nearby_failed = None, False
+            # Leaders may be known again: the tasks that fetch from them sleep.
+            self._wake.set()
+        return self._start_tasks(self._subscription.all())
+
+    def _add_partitions(self) -> None:
+        for topic in self.whole:
+            for number in range(self._cluster.partition_count(topic)):
+                where = TopicPartition(topic, number)
+                if self._subscription.find(where) is None:
+                    self._subscription.add(where)
+
+    def _start_tasks(self, assignments: list[Assignment]) -> bool:
+        """See that somebody works for each partition; False if one has no leader."""
+        complete = True
+        for assignment in assignments:
+            leader = self._leader_of(assignment)
+            if leader is None:
+                self._fails(assignment)
+                complete = False
+                continue
+            self._check_topic(assignment)
+            if assignment.position is None and assignment.finding_since is None:
+                assignment.finding_since = trio.current_time()
+                start(self._nursery, self._starts.find, assignment)
+            source = _source(assignment, leader)
+            if source not in self._tasks:
+                self._tasks[source] = None
+                start(self._nursery, self._fetch_from, source)
+        return complete
+
+    def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
+        for topic in answer.topics:
+            if topic.error is not None:
+                code = error_code(topic.error)
+                if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
+                    self._fail(ApiError(code, topic.message))
+                    return True
+        return False
+
+    def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:
+        """The leader, but not one from before what was read (KIP-320)."""
+        leader = self._cluster.leader(*assignment.where)
+        is_older = leader is not None and leader.leader_epoch < assignment.fetch_epoch
+        return None if is_older and not self._is_anew(assignment) else leader
+
+    def _is_anew(self, assignment: Assignment) -> bool:
+        """Whether the topic is not the one that was read so far."""
+        known = self._cluster.topics.get(assignment.where.topic)
+        return known is not None and assignment.topic_id not in ("", known.topic_id)
+
+    def _check_topic(self, assignment: Assignment) -> None:
+        if not self._is_anew(assignment) or assignment.position is None:
+            return
+        topic = assignment.where.topic
+        self._take_truncation(
+            assignment,
+            LogTruncated(
+                f"{topic!r} was deleted and made again: what was read of {assignment.where} up to "
+                f"offset {assignment.position} is not there any more"
+            ),
+        )
+
+    # -- fetching --------------------------------------------------------------------------------
+
+    async def _fetch_from(self, source: _Source) -> None:
+        """Fetch what is to be read from there, until cancelled."""
+        while True:
+            due, next_at = self._due(source)
+            if not due:
+                await self._wake.sleep_until(next_at)
+                continue
+            for assignment in due:
+                assignment.fetching = True
+            nearby = {assignment.where for assignment in due if assignment.nearby is not None}
+            try:
+                await self._fetch(source, due, nearby)
+            except (ApiError, *UNREACHABLE) as error:
+                self._tell(error)
+                led = [a for a in due if a.where not in nearby]
+                if led and isinstance(error, ApiError) and not error.retriable:
+                    self._fail(error)
+                for assignment in due:
+                    if assignment.where in nearby:
+                        assignment.leave_nearby()
+                    else:
+                        where = assignment.where
+                        self._cluster.lost_leader(where.topic, where.partition)
+                        self._fails(assignment)
+                        self._back_off(assignment)
+                self._wake.set()
+            finally:
+                for assignment in due:
+                    assignment.fetching = False
+
+    def _due(self, source: _Source) -> tuple[list[Assignment], float]:
+        """What to ask for there now, and when to look again."""
+        now = trio.current_time()
+        next_at = now + 3600
+        due: list[Assignment] = []
+        if self._subscription.fetched_bytes() >= self._prefetch_bytes:
+            return due, next_at
+        for assignment in self._subscription.all():
+            leader = self._leader_of(assignment)
+            if leader is None or _source(assignment, leader) != source:
+                continue
+            if (since := assignment.finding_since) is not None and now < since + TOGETHER_S:
+                # A fetch without it would be parked, and it would wait for its end.
+                return [], since + TOGETHER_S
+            if (
+                assignment.position is None
+                or self._is_anew(assignment)
+                or assignment.paused
+                or assignment.is_held
+                or assignment.fetching
+                or assignment.fetched_bytes >= self._partition_bytes
+            ):
+                continue
+            if assignment.backoff_until > now:
+                next_at = min(next_at, assignment.backoff_until)
+            else:
+                due.append(assignment)
+        return due, next_at
+
+    def _back_off(self, assignment: Assignment) -> None:
+        assignment.backoff_until = trio.current_time() + self._cluster.backoff_s(1)
+
+    async def _fetch(
+        self, source: _Source, due: list[Assignment], nearby: set[TopicPartition]
+    ) -> None:
+        asked = {a.where: self._partition_request(a) for a in due}
+        room = max(self._prefetch_bytes - self._subscription.fetched_bytes(), self._partition_bytes)
+        request = m.FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=min(self._max_bytes, room),
+            rack=self._rack if source.names_rack else "",
+            partitions=[*asked.values()],
+        )
+        connection = await self._cluster.connection_to(source.broker)
+        response, attachments = await connection.call(
+            request, timeout_s=self._request_timeout_s + self._max_wait_ms / 1000
+        )
+        for result in response.partitions:
+            where = TopicPartition(result.topic, result.partition)
+            assignment = self._subscription.find(where)
+            part = asked.get(where)
+            if assignment is None or part is None:
+                continue
+            if part.fetch_offset != assignment.fetch_offset:
+                continue
+            is_refused = result.error is not None or result.diverging_epoch is not None
+            if where in nearby and is_refused:
+                # Never a reason to go elsewhere in the partition: its leader decides.
+                if result.error is not None:
+                    self._tell(ApiError(error_code(result.error), result.message))
+                assignment.leave_nearby()
+                self._wake.set()
+            else:
+                if result.error is None:
+                    assignment.topic_id = part.topic_id
+                self._take(assignment, result, attachments, connection.address)
+
+    def _partition_request(self, assignment: Assignment) -> m.FetchPartition:
+        where, leader = assignment.where, self._leader_of(assignment)
+        known = self._cluster.topics.get(where.topic)
+        return m.FetchPartition(
+            topic=where.topic,
+            partition=where.partition,
+            fetch_offset=assignment.fetch_offset,
+            topic_id=known.topic_id if known is not None else "",
+            current_leader_epoch=leader.leader_epoch if leader else -1,
+            last_fetched_epoch=assignment.fetch_epoch,
+            max_bytes=self._partition_bytes,
+        )
+
+    def _take(
+        self,
+        assignment: Assignment,
+        result: m.FetchResult,
+        attachments: list[memoryview],
+        address: str,
+    ) -> None:
+        if result.error is not None:
+            self._take_error(assignment, result, address)
+            return
+        assignment.failing_since = assignment.told_at = self._last_error = None
+        if result.diverging_epoch is not None:
+            self._take_divergence(assignment, result.diverging_epoch, address)
+            return
+        assignment.high_watermark = result.high_watermark
+        assignment.log_start = result.log_start_offset
+        if result.preferred_read_replica >= 0:
+            assignment.nearby = result.preferred_read_replica
+            if assignment.nearby not in self._cluster.brokers:
+                assignment.leave_nearby()
+            self._wake.set()
+            return
+        if not 0 <= result.records < len(attachments):
+            return
+        try:
+            for header, data in iter_batches(attachments[result.records]):
+                if header.next_offset <= assignment.fetch_offset:
+                    continue
+                if self._check_crcs:
+                    check_crc(data, header)
+                assignment.add(FetchedBatch(header, data))
+                self._arrived_at = trio.current_time()
+        except CorruptBatch as error:
+            if assignment.nearby is not None:
+                self._tell(error)
+                assignment.leave_nearby()
+                self._wake.set()
+                return
+            self._back_off(assignment)
+            self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"), assignment)
+        self._data.set()
+
+    def _take_divergence(self, assignment: Assignment, common: m.EpochEnd, address: str) -> None:
+        """The log there parts at `common` from the one that was read (KIP-320)."""
+        if common.end_offset >= assignment.fetch_offset:
+            assignment.fetch_epoch = common.epoch  # that epoch is gone, and no record of it
+        elif assignment.position != assignment.fetch_offset:
+            self._back_off(assignment)  # what was fetched is handed out first
+        else:
+            error = LogTruncated(
+                f"{assignment.where} was read up to offset {assignment.position} of epoch "
+                f"{assignment.fetch_epoch}, {address} has only {common.end_offset} of it: the rest "
+                "was lost in an unclean election",
+                divergent_offset=common.end_offset,
+            )
+            self._take_truncation(assignment, error, common)
+        self._wake.set()
+
+    def _take_truncation(
+        self, assignment: Assignment, error: LogTruncated, common: m.EpochEnd | None = None
+    ) -> None:
+        """Go on behind what both logs have, or by the reset policy; without one the caller has to
+        say where."""
+        if self._reset == "none":
+            self._back_off(assignment)
+            self._fail(error, assignment)
+            return
+        self._tell(error)
+        if common is None:
+            assignment.forget_position()
+        else:
+            assignment.seek(common.end_offset, common.epoch)
+
+    def _fails_too_long(self, assignment: Assignment) -> bool:
+        """Whether errors last longer than request_timeout_ms: then the caller is told, and
+        again."""
+        now = trio.current_time()
+        since = assignment.failing_since if assignment.told_at is None else assignment.told_at
+        if since is None or now - since < self._request_timeout_s:
+            return False
+        assignment.told_at = now
+        return True
+
+    def _take_error(self, assignment: Assignment, result: m.FetchResult, address: str) -> None:
+        """What a refusal means for a partition."""
+        code = error_code(result.error or "")
+        error = ApiError(code, result.message, broker=address)
+        self._tell(error)
+        self._fails(assignment)
+        where = assignment.where
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
+            self._back_off(assignment)  # what was fetched is handed out first
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._reset == "none":
+                error.knob = "auto_offset_reset, seek()"
+                self._back_off(assignment)
+                self._fail(error, assignment)
+            else:
+                assignment.forget_position()
+        elif error.retriable and not self._fails_too_long(assignment):
+            if error.refresh:
+                self._cluster.lost_leader(where.topic, where.partition, result.current_leader)
+            self._back_off(assignment)
+        else:
+            self._back_off(assignment)
+            self._fail(error, assignment)
+        self._wake.set()
+
+
+def _source(assignment: Assignment, leader: m.PartitionMetadata) -> _Source:
+    """A partition's leader, or the replica that the leader named."""
+    broker = leader.leader if assignment.nearby is None else assignment.nearby
+    return _Source(broker, not assignment.nearby_failed)

@@ -1,0 +1,364 @@
+"""A consumer's membership in a group: joining, staying alive, committing.
+
+The consumer's caller drives it: only while it asks for records does a member let go of partitions
+and join the next generation, so that what it works on is not given away under its hands. Heartbeats
+run by themselves, until the caller has not asked for `max_poll_interval_ms`: then the member
+leaves, and joins again with the next call. Source: Kafka's ConsumerCoordinator; KIP-62, 345, 394,
+429.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from hightide.consume.assignors import ASSIGNORS, Assignor, Member
+from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+from hightide.net.cluster import Cluster
+from hightide.net.group_channel import GroupChannel
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import (
+    UNREACHABLE,
+    ApiError,
+    ErrorCode,
+    HightideError,
+    RemoteProtocolError,
+    UsageError,
+    error_code,
+)
+
+T = TypeVar("T")
+_LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+_FORGETFUL = ("range", "roundrobin")
+"""Assignors that do not care who owned what."""
+JOIN_GRACE_S = 5.0
+"""How much longer than the rebalance timeout an answer to a join may take."""
+LEAVE_TIMEOUT_S = 2.0
+
+
+class Membership:
+    """One member of one group.
+
+    `assignors` are by name, the first one is liked best; see `named`. Times in seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        channel: GroupChannel,
+        topics: Sequence[str],
+        *,
+        assignors: Mapping[str, Assignor],
+        session_timeout_s: float,
+        heartbeat_interval_s: float,
+        max_poll_interval_s: float,
+        instance_id: str,
+        client_id: str,
+        wake: Callable[[], None],
+    ) -> None:
+        self.group = channel.group
+        self.topics = list(topics)
+        self.member_id = ""
+        self.generation = -1
+        self._name, self._commits = secrets.token_hex(8), 0
+        self.failure: HightideError | None = None
+        """Why it cannot be a member at all."""
+        self.must_join = True
+        self.is_lost = False
+        """It was thrown out: somebody else may read its partitions already."""
+        self.polled_at = trio.current_time()
+        self.is_awaited = False
+        """The caller waits for records right now."""
+        self._cluster = cluster
+        self._channel = channel
+        self._assignors = assignors
+        self._is_joining = False
+        self._counts: dict[str, int] = {}
+        """How many partitions each topic had when this member, as leader, gave them out."""
+        self._session_s = session_timeout_s
+        self._interval_s = heartbeat_interval_s
+        self._max_poll_s = max_poll_interval_s
+        self._instance_id = instance_id
+        self._client_id = client_id
+        self._wake = wake
+        self.reason = ""
+        """Why it joins, for those who look at the group."""
+        self.last_reason = ""
+        """Why it is no member any more."""
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether what stays is kept through a rebalance (KIP-429)."""
+        return list(self._assignors) == ["cooperative-sticky"]
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    async def join(self, owned: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Join the next generation; what this member is to read. Raises `ApiError` if it cannot be
+        a member, or, with `is_lost` set, if it was none any more: what it owned is somebody
+        else's, and it has to begin anew."""
+        owned = list(owned)
+        self._is_joining = True
+        try:
+            while True:
+                try:
+                    self.must_join = False
+                    joined = await self._ask_to_join(owned)
+                    given = await self._ask_for_assignment(joined)
+                    self.is_lost = False
+                    return given
+                except ApiError as error:
+                    self.must_join = True
+                    if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                        self._take_refusal(error)
+                        raise
+                    await trio.sleep(self._cluster.backoff_s(1))
+        finally:
+            self._is_joining = False
+
+    async def _ask_to_join(self, owned: Sequence[TopicPartition]) -> g.JoinGroupResponse:
+        plain = g.Subscription(topics=self.topics)
+        whole = g.Subscription(
+            topics=self.topics, owned=_by_topic(owned), generation=self.generation
+        )
+        # Who assigns without looking back is told nothing of it: a static member that begins anew
+        # then says what the last process said.
+        words = {name: g.pack(plain if name in _FORGETFUL else whole) for name in self._assignors}
+        while True:
+            request = g.JoinGroupRequest(
+                group=self.group,
+                protocols=[g.Protocol(name=name, metadata=words[name]) for name in words],
+                member_id=self.member_id,
+                instance_id=self._instance_id,
+                client_id=self._client_id,
+                session_timeout_ms=round(self._session_s * 1000),
+                rebalance_timeout_ms=round(self._max_poll_s * 1000),
+                reason=self.reason,
+            )
+            joined: g.JoinGroupResponse = await self._channel.call(
+                request, timeout_s=self._max_poll_s, grace_s=JOIN_GRACE_S
+            )
+            self.member_id = joined.member_id
+            if joined.error is None:
+                self.generation, self.reason = joined.generation, ""
+                return joined
+
+    async def _ask_for_assignment(self, joined: g.JoinGroupResponse) -> list[TopicPartition]:
+        assignments: list[g.MemberAssignment] = []
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            assignments = await self._assign(joined)
+        request = g.SyncGroupRequest(
+            group=self.group,
+            member_id=self.member_id,
+            instance_id=self._instance_id,
+            generation=self.generation,
+            protocol=joined.protocol,
+            assignments=assignments,
+        )
+        answer: g.SyncGroupResponse = await self._channel.call(
+            request, timeout_s=self._max_poll_s, grace_s=JOIN_GRACE_S
+        )
+        if not answer.assignment:
+            return []
+        given = unpacked(g.unpack_assigned, answer.assignment)
+        return [TopicPartition(t.topic, n) for t in given.partitions for n in t.partitions]
+
+    async def _assign(self, joined: g.JoinGroupResponse) -> list[g.MemberAssignment]:
+        """Who gets what; this member leads the generation."""
+        members = [_member(each) for each in joined.members]
+        topics = sorted({topic for member in members for topic in member.topics})
+        await self._cluster.refresh(topics)
+        counts = {topic: self._cluster.partition_count(topic) for topic in topics}
+        self._counts = {topic: counts[topic] for topic in self.topics}
+        given = self._assignors[joined.protocol](members, counts)
+        return [
+            g.MemberAssignment(
+                member_id=member.member_id,
+                assignment=g.pack(
+                    g.Assigned(partitions=_by_topic(given.get(member.member_id, [])))
+                ),
+            )
+            for member in members
+        ]
+
+    def _forget_membership(self) -> None:
+        self.member_id, self.generation = "", -1
+        self._counts = {}
+
+    # -- staying, and going ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Heartbeats, until cancelled."""
+        while True:
+            await trio.sleep(self._interval_s)
+            if self._is_joining or self.generation < 0:
+                continue
+            silent_s = trio.current_time() - self.polled_at
+            if silent_s > self._max_poll_s and not self.is_awaited:
+                await self._give_up()
+            else:
+                await self._beat()
+                self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        """The leader of a group has to share out what came since."""
+        known = {topic: self._cluster.partition_count(topic) for topic in self._counts}
+        if known != self._counts and not self.must_join:
+            self.must_join, self._counts = True, {}
+            self.reason = "the topics have other partitions now"
+            self._wake()
+
+    async def _beat(self) -> None:
+        request = g.GroupHeartbeatRequest(
+            group=self.group,
+            member_id=self.member_id,
+            generation=self.generation,
+            instance_id=self._instance_id,
+        )
+        generation = self.generation
+        try:
+            await self._channel.call(
+                request, timeout_s=min(self._channel.timeout_s, self._session_s)
+            )
+        except ApiError as error:
+            if generation == self.generation and not self._is_joining:
+                self._take_refusal(error)
+        except UNREACHABLE as error:
+            self._channel.tell(error)
+
+    def _take_refusal(self, error: ApiError) -> None:
+        if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.must_join = True
+        elif error.code in _LOST:
+            self.must_join = self.is_lost = True
+            self.last_reason = error.message
+            self._forget_membership()
+        elif error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self.failure = error
+        self._wake()
+
+    async def _give_up(self) -> None:
+        """The caller is busy or gone: somebody else should read its partitions."""
+        self.must_join = self.is_lost = True
+        self.reason = f"not polled for {self._max_poll_s:g} s (max_poll_interval_ms)"
+        self.last_reason = self.reason
+        await self.leave(self.reason)
+
+    async def leave(self, reason: str) -> None:
+        """Tell the group, as well as that can be done quickly. Static members keep their place."""
+        if not self.member_id or self._instance_id:
+            return
+        leaving = g.LeavingMember(member_id=self.member_id, reason=reason)
+        self._forget_membership()
+        try:
+            with trio.move_on_after(LEAVE_TIMEOUT_S):
+                request = g.LeaveGroupRequest(group=self.group, members=[leaving])
+                await self._channel.call(request, timeout_s=LEAVE_TIMEOUT_S)
+        except HightideError as error:
+            self._channel.tell(error)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def commit_request(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> g.OffsetCommitRequest:
+        """Keep offsets, for who this member is now: in a later generation it is refused."""
+        self._commits += 1
+        return g.OffsetCommitRequest(
+            group=self.group,
+            sender=self._name,
+            number=self._commits,
+            member_id=self.member_id,
+            generation=self.generation,
+            instance_id=self._instance_id,
+            partitions=[
+                g.CommitPartition(
+                    topic=where.topic,
+                    partition=where.partition,
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                )
+                for where, each in offsets.items()
+            ],
+        )
+
+    async def commit(self, request: g.OffsetCommitRequest) -> None:
+        """Have offsets kept; raises `ApiError`."""
+        try:
+            answer: g.OffsetCommitResponse = await self._channel.call(request)
+        except ApiError as error:
+            if not self._is_joining and request.generation == self.generation:
+                self._take_refusal(error)
+            raise
+        for result in answer.partitions:
+            if result.error is not None:
+                raise ApiError(error_code(result.error), result.message)
+
+    async def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition, None where there is none."""
+        request = g.OffsetFetchRequest(
+            group=self.group,
+            partitions=[g.GroupPartition(topic=w.topic, partition=w.partition) for w in partitions],
+        )
+        answer: g.OffsetFetchResponse = await self._channel.call(request)
+        return {
+            TopicPartition(each.topic, each.partition): OffsetAndMetadata(
+                each.offset, each.leader_epoch, each.metadata
+            )
+            if each.offset >= 0
+            else None
+            for each in answer.partitions
+        }
+
+
+def named(assignors: str | Sequence[str] | Assignor) -> dict[str, Assignor]:
+    """Assignors by name: of `assignors.ASSIGNORS`, or one callable of one's own; raises
+    `UsageError`."""
+    if isinstance(assignors, str):
+        assignors = [assignors]
+    if callable(assignors):
+        return {getattr(assignors, "__name__", "custom"): assignors}
+    for name in assignors:
+        if name not in ASSIGNORS:
+            raise UsageError(f"assignor {name!r}, expected some of {', '.join(ASSIGNORS)}")
+    if not assignors:
+        raise UsageError(f"no assignor, expected some of {', '.join(ASSIGNORS)}")
+    return {name: ASSIGNORS[name] for name in assignors}
+
+
+def _member(joined: g.JoinedMember) -> Member:
+    subscription = unpacked(g.unpack_subscription, joined.metadata)
+    return Member(
+        member_id=joined.member_id,
+        topics=tuple(subscription.topics),
+        instance_id=joined.instance_id or None,
+        owned=tuple(
+            TopicPartition(each.topic, number)
+            for each in subscription.owned
+            for number in each.partitions
+        ),
+        generation=subscription.generation,
+    )
+
+
+def unpacked(unpack: Callable[[bytes], T], data: bytes) -> T:
+    """What a member put into an opaque field; raises `RemoteProtocolError` if it was none of
+    ours."""
+    try:
+        return unpack(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"another member sent what is not ours: {error}") from error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[g.TopicPartitions]:
+    found: dict[str, list[int]] = {}
+    for where in partitions:
+        found.setdefault(where.topic, []).append(where.partition)
+    return [g.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in found.items()]

@@ -1,0 +1,1 @@
+"""hightide.net: connections, and what a client knows of the cluster. See README.md beside it."""

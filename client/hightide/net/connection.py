@@ -1,0 +1,306 @@
+"""One connection to one broker: frames out in order, one reader task, answers matched by id.
+
+`call` sends a request and waits for its answer under a deadline; `begin` only sends, so that a
+caller can have several requests on the way in an order of its own choosing. When the stream breaks
+or the peer breaks the protocol, every waiting call fails and the connection is finished for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from hightide.net.background import open_background, start
+from hightide.net.ports import Network, Stream
+from hightide.protocol import wire
+from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
+from hightide.protocol.errors import (
+    ApiError,
+    BrokerUnreachable,
+    HightideError,
+    RemoteProtocolError,
+    RequestTimedOut,
+    error_code,
+)
+from hightide.protocol.messages import Message
+from hightide.protocol.records import Buffer
+
+CONNECT_TIMEOUT_S = 10.0
+_READ_BYTES = 64 << 10
+ADMITTED_BYTES = 1 << 20
+"""Bytes of a frame that are admitted, and then read, at a time."""
+_TRANSPORT_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class FrameReader:
+    """Cuts a stream into frames; small ones share one read, large ones are read in place."""
+
+    def __init__(self, stream: Stream, *, frame_limit: int = wire.FRAME_BYTES_MAX) -> None:
+        self._stream = stream
+        self._limit = frame_limit
+        self._buffer = bytearray(_READ_BYTES)
+        self._start = 0
+        self._end = 0
+
+    async def next_frame(self) -> bytearray | None:
+        """The body of the next frame, None at an orderly end; raises `RemoteProtocolError`."""
+        length = await self.next_length()
+        return None if length is None else await self.read_body(length)
+
+    async def next_length(self) -> int | None:
+        """The length of the next frame, None at an orderly end; `read_body` must follow."""
+        if not await self._have(wire.LENGTH_BYTES):
+            return None
+        prefix = memoryview(self._buffer)[self._start : self._end]
+        length = wire.frame_length(prefix, limit=self._limit)
+        self._start += wire.LENGTH_BYTES
+        return length
+
+    async def read_body(
+        self, length: int, admit: Callable[[int], Awaitable[None]] | None = None
+    ) -> bytearray:
+        """The `length` bytes of a frame; `admit` is asked before each piece of it is read."""
+        body = bytearray(length)
+        view = memoryview(body)
+        filled = min(length, self._end - self._start)
+        view[:filled] = memoryview(self._buffer)[self._start : self._start + filled]
+        self._start += filled
+        admitted = length if admit is None else 0
+        while filled < length:
+            if admit is not None and filled >= admitted:
+                admitted = min(admitted + ADMITTED_BYTES, length)
+                await admit(min(ADMITTED_BYTES, length))
+            count = await self._stream.receive_into(view[filled:admitted])
+            if count == 0:
+                raise RemoteProtocolError(
+                    f"stream ended {length - filled} bytes before a frame did"
+                )
+            filled += count
+        return body
+
+    async def _have(self, count: int) -> bool:
+        while self._end - self._start < count:
+            if self._start:
+                rest = self._buffer[self._start : self._end]
+                self._buffer[: len(rest)] = rest
+                self._start, self._end = 0, len(rest)
+            received = await self._stream.receive_into(memoryview(self._buffer)[self._end :])
+            if received == 0:
+                if self._end > self._start:
+                    raise RemoteProtocolError("stream ended inside a frame's length")
+                return False
+            self._end += received
+        return True
+
+
+class Answer:
+    """A request on its way."""
+
+    def __init__(
+        self, connection: Connection, request_id: int, kind: type[Message], sent_at: float
+    ) -> None:
+        self._connection = connection
+        self.id = request_id
+        self._kind = kind
+        self._sent_at = sent_at
+        self._arrived = trio.Event()
+        self._frame: wire.Frame | None = None
+        self._error: HightideError | None = None
+
+    @property
+    def address(self) -> str:
+        """The broker that was asked."""
+        return self._connection.address
+
+    def arrive(self, frame: wire.Frame | None, error: HightideError | None) -> None:
+        """Hand the answer, or the reason there is none, to whoever waits."""
+        self._frame, self._error = frame, error
+        self._arrived.set()
+
+    async def wait(self, timeout_s: float) -> tuple[Any, list[memoryview]]:
+        """The response and its attachments.
+
+        Raises `ApiError` if the broker refused, `RequestTimedOut`, `BrokerUnreachable`, or
+        `RemoteProtocolError`.
+        """
+        with trio.move_on_after(timeout_s):
+            await self._arrived.wait()
+        self._connection.forget(self.id)
+        if not self._arrived.is_set():
+            raise RequestTimedOut(
+                f"no answer to {_api_name(self._kind)} within {timeout_s:g} s",
+                broker=self._connection.address,
+                elapsed_s=trio.current_time() - self._sent_at,
+                knob="request_timeout_ms",
+            )
+        if self._error is not None:
+            raise self._error
+        assert self._frame is not None
+        envelope = wire.decode_response_envelope(self._frame)
+        if envelope.error is not None:
+            raise ApiError(
+                error_code(envelope.error.code),
+                envelope.error.message,
+                broker=self._connection.address,
+                elapsed_s=trio.current_time() - self._sent_at,
+            )
+        return wire.decode_body(envelope.body, self._kind), self._frame.attachments
+
+
+def _api_name(kind: type[Message]) -> str:
+    """The name of the API a response type belongs to, for messages."""
+    return next(api.name for api in API_BY_NAME.values() if api.response is kind)
+
+
+class Connection:
+    """An open connection; made by `open_connection`."""
+
+    def __init__(self, stream: Stream, *, address: str, client: str) -> None:
+        self.address = address
+        self._stream = stream
+        self._client = client
+        self._reader = FrameReader(stream)
+        self._sending = trio.Lock()
+        self._waiting: dict[int, Answer] = {}
+        self._next_id = 0
+        self._broken: HightideError | None = None
+
+    def __repr__(self) -> str:
+        state = "broken" if self._broken else "open"
+        return f"<Connection {self.address} {state} waiting={len(self._waiting)}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call can still succeed."""
+        return self._broken is None
+
+    async def begin(
+        self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
+    ) -> Answer:
+        """Send a request; its answer is waited for later. Requests leave in the order of calls."""
+        if self._broken is not None:
+            raise self._broken
+        self._next_id += 1
+        api = API_BY_REQUEST[type(request)]
+        answer: Answer = Answer(self, self._next_id, api.response, trio.current_time())
+        buffers = wire.encode_request(
+            request, request_id=self._next_id, client=self._client, attachments=attachments
+        )
+        self._waiting[answer.id] = answer
+        is_sent = False
+        try:
+            await self._send(buffers, timeout_s)
+            is_sent = True
+        finally:
+            if not is_sent:
+                self.forget(answer.id)
+        return answer
+
+    async def _send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+        async with self._sending:
+            if self._broken is not None:
+                raise self._broken
+            await trio.lowlevel.checkpoint_if_cancelled()  # nothing was sent so far
+            whole, limit = False, trio.CancelScope(deadline=trio.current_time() + timeout_s)
+            try:
+                with limit:
+                    await self._stream.send_all(buffers)
+                    whole = True
+            except _TRANSPORT_ERRORS as error:
+                self._break(self._unreachable(f"sending failed: {error}"))
+            finally:
+                # Half a frame cannot be taken back: the stream is of no use after a cancelled send.
+                if not whole and self._broken is None:
+                    why = "a call was cancelled while its request was being sent"
+                    if limit.cancelled_caught:
+                        why = f"sending took more than {timeout_s:g} s"
+                    self._break(self._unreachable(why))
+            if self._broken is not None:
+                raise self._broken
+
+    async def call(
+        self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
+    ) -> tuple[Any, list[memoryview]]:
+        """Send a request and wait for its response and attachments; errors as `Answer.wait`."""
+        answer = await self.begin(request, attachments, timeout_s=timeout_s)
+        try:
+            return await answer.wait(timeout_s)
+        finally:
+            self.forget(answer.id)
+
+    async def send_only(
+        self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
+    ) -> None:
+        """Send a request that the broker does not answer (produce with acks=0)."""
+        answer = await self.begin(request, attachments, timeout_s=timeout_s)
+        self.forget(answer.id)
+
+    def forget(self, request_id: int) -> None:
+        """Drop interest in an answer; it is ignored when it comes."""
+        self._waiting.pop(request_id, None)
+
+    async def read_answers(self) -> None:
+        """The reader task: runs until the stream ends or breaks."""
+        try:
+            while (body := await self._reader.next_frame()) is not None:
+                frame = wire.split_frame(body, message_limit=wire.RESPONSE_MESSAGE_BYTES_MAX)
+                envelope = wire.decode_response_envelope(frame)
+                answer = self._waiting.pop(envelope.id, None)
+                if answer is not None:
+                    answer.arrive(frame, None)
+                elif envelope.error is not None and envelope.id < 0:
+                    raise RemoteProtocolError(f"{envelope.error.code}: {envelope.error.message}")
+            self._break(self._unreachable("the broker closed the connection"))
+        except RemoteProtocolError as error:
+            self._break(RemoteProtocolError(f"{self.address}: {error}"))
+        except _TRANSPORT_ERRORS as error:
+            self._break(self._unreachable(f"connection broke: {error}"))
+
+    async def aclose(self) -> None:
+        """Close; calls that still wait fail."""
+        self._break(self._unreachable("the connection was closed"))
+        await self._stream.aclose()
+
+    def _unreachable(self, what: str) -> BrokerUnreachable:
+        return BrokerUnreachable(what, broker=self.address)
+
+    def _break(self, error: HightideError) -> None:
+        if self._broken is None:
+            self._broken = error
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer.arrive(None, self._broken)
+
+
+async def connect(
+    network: Network, host: str, port: int, *, client: str, timeout_s: float = CONNECT_TIMEOUT_S
+) -> Connection:
+    """A connection whose reader is not running yet; raises `BrokerUnreachable`."""
+    address = f"{host}:{port}"
+    stream: Stream | None = None
+    why = f"no connection within {timeout_s:g} s"
+    with trio.move_on_after(timeout_s):
+        try:
+            stream = await network.connect(host, port)
+        except OSError as error:
+            why = f"no connection: {error.strerror or error}"
+    if stream is None:
+        raise BrokerUnreachable(why, broker=address)
+    return Connection(stream, address=address, client=client)
+
+
+@asynccontextmanager
+async def open_connection(
+    network: Network, host: str, port: int, *, client: str = "hightide"
+) -> AsyncIterator[Connection]:
+    """A connection with its reader running, closed at the end of the block."""
+    connection = await connect(network, host, port, client=client)
+    async with open_background() as nursery:
+        start(nursery, connection.read_answers)
+        try:
+            yield connection
+        finally:
+            await connection.aclose()

@@ -1,0 +1,53 @@
+"""Open connections by address: one each, made when it is needed, made anew when it broke."""
+
+from __future__ import annotations
+
+import trio
+
+from hightide.net.background import start
+from hightide.net.connection import Connection, connect
+from hightide.net.ports import Network
+from hightide.protocol.errors import ClosedError
+
+
+class ConnectionPool:
+    """Connections whose readers run in the nursery given."""
+
+    def __init__(self, network: Network, nursery: trio.Nursery, *, client_id: str) -> None:
+        self._network = network
+        self._nursery = nursery
+        self._client_id = client_id
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connecting: dict[tuple[str, int], trio.Lock] = {}
+
+    def has_open(self, address: tuple[str, int]) -> bool:
+        """Whether a request to this address can leave without connecting first."""
+        known = self._connections.get(address)
+        return known is not None and known.is_open
+
+    async def connection(self, host: str, port: int) -> Connection:
+        """An open connection to an address; raises `BrokerUnreachable`, and `ClosedError` if the
+        pool was closed meanwhile."""
+        key = (host, port)
+        known = self._connections.get(key)
+        if known is not None and known.is_open:
+            return known
+        async with self._connecting.setdefault(key, trio.Lock()):
+            known = self._connections.get(key)
+            if known is not None:
+                if known.is_open:
+                    return known
+                await known.aclose()
+            fresh = await connect(self._network, host, port, client=self._client_id)
+            self._connections[key] = fresh
+            try:
+                start(self._nursery, fresh.read_answers)
+            except RuntimeError as error:  # the nursery is closed by now
+                await fresh.aclose()
+                raise ClosedError("the client was closed meanwhile") from error
+            return fresh
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            await connection.aclose()

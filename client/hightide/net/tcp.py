@@ -1,0 +1,129 @@
+"""The real network: TCP sockets under trio, with scatter sends and `sendfile`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+import trio
+
+from hightide.protocol.records import Buffer
+from hightide.protocol.wire import drop_sent
+
+_IOV_MAX = 512
+"""Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
+_SENDFILE_BYTES = 1 << 20
+LASTING_PORTS = range(15_000, 32_000)
+"""Below what systems give to whoever asks for any port."""
+
+
+class TcpStream:
+    """A connected socket; implements `ports.Stream`."""
+
+    can_send_file = hasattr(os, "sendfile")
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            host, port = sock.getpeername()[:2]
+            self._peer = f"{host}:{port}"
+        except OSError:
+            self._peer = "gone"
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive_into(self, view: memoryview) -> int:
+        return await self._socket.recv_into(view)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while pending:
+            drop_sent(pending, await self._socket.sendmsg(pending[:_IOV_MAX]))
+
+    async def send_file(self, fd: int, position: int, size: int) -> None:
+        end = position + size
+        while position < end:
+            try:
+                sent = os.sendfile(
+                    self._socket.fileno(), fd, position, min(end - position, _SENDFILE_BYTES)
+                )
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            if sent == 0:
+                raise OSError(f"file ended {end - position} bytes early while it was being sent")
+            position += sent
+
+    def shut_down(self) -> None:
+        """Both ends see the end of the stream, also those that are reading."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    async def aclose(self) -> None:
+        self._socket.close()
+
+
+class TcpNetwork:
+    """Implements `ports.Network`."""
+
+    async def connect(self, host: str, port: int) -> TcpStream:
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            tried = getattr(error.__cause__, "exceptions", ())
+            if tried and all(isinstance(one, ConnectionRefusedError) for one in tried):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from error
+            raise
+        return TcpStream(stream.socket)
+
+
+class TcpListener:
+    """A listening socket."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._socket.getsockname()[1])
+
+    async def accept(self) -> TcpStream:
+        """The next connection."""
+        sock, _ = await self._socket.accept()
+        return TcpStream(sock)
+
+    async def aclose(self) -> None:
+        """Take no more connections."""
+        self._socket.close()
+
+
+async def listen(host: str, port: int) -> TcpListener:
+    """A bound, listening socket; raises `OSError` (address in use, no such address)."""
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=512)
+    return TcpListener(listeners[0].socket)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has now. None of those that systems give to whoever asks for
+    any, so that a node that comes back finds its own still free. Raises `OSError` if there are not
+    so many."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for port in random.SystemRandom().sample(LASTING_PORTS, k=len(LASTING_PORTS)):
+            if len(found) == count:
+                break
+            one = held.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                found.append(port)
+    if len(found) < count:
+        raise OSError(f"{count} free ports are wanted, there are {len(found)}")
+    return found

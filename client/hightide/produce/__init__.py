@@ -1,0 +1,1 @@
+"""hightide.produce: the producer. See README.md beside it."""

@@ -1,0 +1,160 @@
+"""Many records at once: cut into batches by adding up lengths, with no Python per record where
+there are no keys. Pure but for `Deliveries`, which waits."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple, Self
+
+from hightide.produce.delivery import wait_done
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
+from hightide.protocol.errors import UsageError
+
+_BYTES = {bytes, type(None)}
+
+
+Part = tuple[Batch, int, int]
+"""Batch, index of the first record in it, how many."""
+
+
+class RecordRange(NamedTuple):
+    """Where neighbours were stored; with acks=0 the offset is -1: nobody told."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Of the first one."""
+    length: int
+
+
+class Cutter:
+    """Records of one partition in order, and how many of the next ones fit into so many bytes."""
+
+    def __init__(self, sums: Any) -> None:
+        """`sums`: what the records before each one take together, and all of them; a list or an
+        array of integers, one more than there are records."""
+        self._sums = sums
+        self.position = 0
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> Self:
+        """For these records."""
+        sizes = map(RECORD_OVERHEAD.__add__, _lengths(values))
+        if keys is not None:
+            sizes = map(int.__add__, sizes, _lengths(keys))
+        return cls(list(accumulate(sizes, initial=0)))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.position == len(self._sums) - 1
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest record."""
+        if isinstance(self._sums, list):
+            return max(map(int.__sub__, self._sums[1:], self._sums), default=0)
+        return int((self._sums[1:] - self._sums[:-1]).max(initial=0))
+
+    @property
+    def next_size(self) -> int:
+        """The size of the next record."""
+        return int(self._sums[self.position + 1] - self._sums[self.position])
+
+    def take(self, room: int) -> tuple[int, int, int]:
+        """The next records that fit into `room`, at least one: from, to, bytes."""
+        start, base = self.position, self._sums[self.position]
+        end = max(bisect_right(self._sums, base + room) - 1, start + 1)
+        self.position = end
+        return start, end, int(self._sums[end] - base)
+
+
+def _lengths(items: Sequence[bytes | None]) -> Iterator[int]:
+    if None in items:
+        return iter([0 if item is None else len(item) for item in items])
+    return map(len, items)  # type: ignore[arg-type]
+
+
+def checked_items(name: str, items: Iterable[bytes | None]) -> Sequence[bytes | None]:
+    """The items, which may come from a generator; raises `UsageError` unless each is bytes or
+    None."""
+    listed = items if isinstance(items, list | tuple) else list(items)
+    if not {*map(type, listed)} <= _BYTES:
+        wrong = next(item for item in listed if type(item) not in _BYTES)
+        raise UsageError(f"{name} are bytes or None, not {wrong!r}")
+    return listed
+
+
+def by_partition(
+    places: Sequence[int | None],
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+) -> dict[int | None, tuple[list[bytes | None], list[bytes | None]]]:
+    """Keys and values of each partition, in order; None is any partition."""
+    found: dict[int | None, tuple[list[bytes | None], list[bytes | None]]] = {}
+    all_keys = repeat(None, len(values)) if keys is None else keys
+    for number, key, value in zip(places, all_keys, values, strict=True):
+        own = found.get(number)
+        if own is None:
+            own = found[number] = [], []
+        own[0].append(key)
+        own[1].append(value)
+    return found
+
+
+class Deliveries:
+    """Many records on their way: await them for the `RecordRange`s in the order of sending, by
+    partition if they had keys; or for the first error."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self._parts)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every outcome is known."""
+        return all(batch.is_done for batch, _, _ in self._pieces())
+
+    def __await__(self) -> Generator[Any, Any, list[RecordRange]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[RecordRange]:
+        while True:
+            pieces = list(self._pieces())
+            waiting = next((batch for batch, _, _ in pieces if not batch.is_done), None)
+            if waiting is None:
+                break
+            await wait_done(waiting)
+        for batch, _, _ in reversed(pieces):
+            if batch.error is not None and batch.seen is not None:
+                batch.seen()
+        for batch, _, _ in pieces:
+            batch.raise_error()
+        return [
+            RecordRange(
+                batch.topic,
+                batch.partition,
+                batch.base_offset + first if batch.base_offset >= 0 else -1,
+                count,
+            )
+            for batch, first, count in pieces
+        ]
+
+    def _pieces(self) -> Iterator[Part]:
+        """Where the records are now: batches that were too large have been split."""
+        todo = list(reversed(self._parts))
+        while todo:
+            batch, first, count = todo.pop()
+            if not batch.parts:
+                yield batch, first, count
+                continue
+            one, other = batch.parts
+            here = min(max(len(one) - first, 0), count)
+            if count > here:
+                todo.append((other, max(first - len(one), 0), count - here))
+            if here:
+                todo.append((one, first, here))

@@ -1,0 +1,479 @@
+"""The producer: `send` buffers a record, `sender.py` delivers it, a `Delivery` tells how.
+
+What this room is: options, choosing a partition, waiting for memory, and not leaving before every
+record has its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from hightide.net.background import open_background, start
+from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.net.ports import Network, Random, SystemClock, WallClock
+from hightide.net.turns import Turns
+from hightide.produce.accumulator import Accumulator
+from hightide.produce.bulk import Cutter, Deliveries, Part, by_partition, checked_items
+from hightide.produce.delivery import Delivery, wait_done
+from hightide.produce.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from hightide.produce.sender import Sender
+from hightide.protocol import messages as m
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch, header_bytes
+from hightide.protocol.columns import Headers
+from hightide.protocol.errors import (
+    HightideError,
+    RecordTooLarge,
+    RequestTimedOut,
+    UsageError,
+    whole,
+)
+from hightide.protocol.records import CODECS, TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hightide.arrow.from_arrow import Rows
+
+_BYTES = (bytes, type(None))
+_ACKS = {"all": -1, -1: -1, "-1": -1, 1: 1, "1": 1, 0: 0, "0": 0}
+
+
+class Producer:
+    """Sends records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+
+    Use it as `async with Producer(…) as producer`: leaving the block sends what is buffered and
+    waits for every acknowledgement; the first error that nobody awaited is raised there.
+
+    Raises `UsageError` for options that cannot work together.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        acks: str | int = "all",
+        enable_idempotence: bool | None = None,
+        batch_size: int = 16_384,
+        linger_ms: float = 5,
+        max_request_size: int = 1 << 20,
+        buffer_memory: int = 32 << 20,
+        max_block_ms: float = 60_000,
+        delivery_timeout_ms: float = 120_000,
+        request_timeout_ms: float = 30_000,
+        retry_backoff_ms: float = 100,
+        max_in_flight: int = 5,
+        partitioner: Partitioner | None = None,
+        compression: str = "none",
+        metadata_max_age_ms: float = 300_000,
+        client_id: str = "hightide-producer",
+        network: Network | None = None,
+        random: Random | None = None,
+        clock: WallClock | None = None,
+        on_retry: Callable[[HightideError], None] | None = None,
+    ) -> None:
+        if acks not in _ACKS:
+            raise UsageError(f"acks is {acks!r}, expected 0, 1 or 'all'")
+        if compression not in CODECS:
+            raise UsageError(f"compression is {compression!r}, expected one of {', '.join(CODECS)}")
+        self._acks = _ACKS[acks]
+        if enable_idempotence and (self._acks != m.ACKS_ALL or max_in_flight > 5):
+            raise UsageError("enable_idempotence needs acks='all' and max_in_flight up to 5")
+        wanted = self._acks == m.ACKS_ALL and max_in_flight <= 5
+        self._idempotent = wanted if enable_idempotence is None else enable_idempotence
+        delivery_timeout_ms = max(delivery_timeout_ms, linger_ms + request_timeout_ms)
+        self._accumulator = Accumulator(
+            batch_size=batch_size,
+            linger_s=linger_ms / 1000,
+            buffer_memory=buffer_memory,
+            delivery_timeout_s=delivery_timeout_ms / 1000,
+            max_in_flight=max_in_flight,
+            codec=compression,
+        )
+        self._bootstrap = bootstrap
+        self._max_request_size, self._buffer_memory = max_request_size, buffer_memory
+        self._record_max = min(max_request_size, buffer_memory)
+        self._max_block_s = max_block_ms / 1000
+        self._delivery_timeout_s = delivery_timeout_ms / 1000
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._backoff_s = retry_backoff_ms / 1000
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._client_id, self._partitioner = client_id, partitioner
+        self._network, self._random = network, random
+        self._clock = clock or SystemClock()
+        self._on_retry = on_retry
+        self._turns = Turns()  # of those who wait for memory
+        self._sticky: dict[str, StickyPartitioner] = {}
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._stack = AsyncExitStack()
+        self._owes_checkpoint = False
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._running())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sender = self._sender
+        try:
+            if kind is None or issubclass(kind, Exception):
+                await self.flush()
+        finally:
+            # Also when this is cancelled: nobody may wait for a record for ever.
+            try:
+                await self._stack.aclose()
+            finally:
+                if sender is not None:
+                    sender.abandon_all(closed("producer"))
+                self._cluster = self._sender = None
+        if kind is None and sender is not None and sender.unseen.error is not None:
+            raise sender.unseen.error
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with (
+            open_cluster(
+                self._bootstrap,
+                network=self._network,
+                random=self._random,
+                client_id=self._client_id,
+                request_timeout_s=self._request_timeout_s,
+                metadata_max_age_s=self._metadata_max_age_s,
+            ) as cluster,
+            open_background() as nursery,
+        ):
+            self._cluster = cluster
+            self._sender = Sender(
+                self._accumulator,
+                cluster,
+                nursery,
+                acks=self._acks,
+                idempotent=self._idempotent,
+                max_request_size=self._max_request_size,
+                delivery_timeout_s=self._delivery_timeout_s,
+                request_timeout_s=self._request_timeout_s,
+                backoff_s=self._backoff_s,
+                on_retry=self._on_retry,
+            )
+            start(nursery, self._sender.keep_house)
+            yield
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Delivery:
+        """Buffer a record; returns when it is buffered, which waits only while memory is full.
+
+        `timestamp` is ms since 1970, by default now. Await the delivery for the offset. Raises
+        `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
+        after max_block_ms without metadata or memory.
+        """
+        sender = self._sender
+        if sender is None:
+            raise closed("producer")
+        if self._owes_checkpoint:
+            # Once a batch, and before the record is buffered: a cancelled send has sent nothing.
+            self._owes_checkpoint = False
+            await trio.lowlevel.checkpoint()
+        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        if value.__class__ not in _BYTES or key.__class__ not in _BYTES:
+            raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
+        listed: Headers = tuple(headers)
+        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if listed:
+            check_headers(listed)
+            size += header_bytes(listed)
+        if size > self._record_max:
+            raise self._too_large(size)
+        if size > self._accumulator.free_bytes or self._accumulator.starved:
+            await self._wait_for_room(sender, size)
+        if partition is None and self._partitioner is not None:
+            partition = self._partitioner(topic, key, value, count)
+        if partition is None:
+            partition = (
+                self._sticky_partition(topic, size, count)
+                if key is None
+                else partition_for_key(key, count)
+            )
+        else:
+            partition = checked_partition(topic, partition, count)
+        timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
+        if self._sender is not sender:
+            raise closed("producer")  # its block has ended meanwhile
+        batch, news = self._accumulator.append(
+            topic, partition, key, value, timestamp, listed, size, trio.current_time()
+        )
+        if news:
+            sender.wake()
+            self._owes_checkpoint = True
+        return Delivery(batch, len(batch.values) - 1)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Deliveries:
+        """Buffer many records at once, in order; as `send` for each, but much faster without keys.
+
+        Returns when all are buffered. When it raises or is cancelled, the first ones may have been.
+        """
+        partition = await self._wanted_partition(topic, partition)
+        values = checked_items("values", values)
+        keys = None if keys is None else checked_items("keys", keys)
+        if keys is not None and len(keys) != len(values):
+            raise UsageError(f"{len(keys)} keys for {len(values)} values")
+        timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
+        if partition is not None or (keys is None and self._partitioner is None):
+            return Deliveries(await self._fill_values(topic, partition, keys, values, timestamp))
+        parts: list[Part] = []
+        places = self._places(topic, keys, values, self._opened().partition_counts[topic])
+        for number, (own_keys, own_values) in by_partition(places, keys, values).items():
+            parts += await self._fill_values(topic, number, own_keys, own_values, timestamp)
+        return Deliveries(parts)
+
+    def _places(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        count: int,
+    ) -> list[int | None]:
+        """The partition of each record; None: any."""
+        own = self._partitioner
+        if own is None:
+            return [None if k is None else partition_for_key(k, count) for k in keys or ()]
+        places: list[int | None] = []
+        for key, value in zip(keys or repeat(None, len(values)), values, strict=True):
+            places.append(checked_partition(topic, own(topic, key, value, count), count))
+        return places
+
+    async def _fill_values(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamp: int,
+    ) -> list[Part]:
+        def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
+            own_keys = None if keys is None else keys[start:end]
+            now = trio.current_time()
+            return self._accumulator.extend(
+                topic, place, own_keys, values[start:end], timestamp, size, now
+            )
+
+        return await self._fill(topic, partition, Cutter.of(values, keys), put)
+
+    async def _fill(
+        self,
+        topic: str,
+        partition: int | None,
+        cutter: Cutter,
+        put: Callable[[int, int, int, int], tuple[Batch, bool]],
+        *,
+        whole: bool = False,
+    ) -> list[Part]:
+        """Records into batches of a partition, or of one after the other if it is None. `put` takes
+        a partition, from, to and bytes, and says which batch took them, and whether that is news to
+        the sender; `whole`: each time a batch of its own."""
+        if cutter.largest > self._record_max:
+            raise self._too_large(cutter.largest)
+        accumulator, parts = self._accumulator, []
+        while not cutter.is_done:
+            sender = self._opened()
+            if cutter.next_size > accumulator.free_bytes or accumulator.starved:
+                await self._wait_for_room(sender, cutter.next_size)
+            place = partition
+            if place is None:
+                needed = accumulator.batch_size(topic) if whole else cutter.next_size
+                count = sender.partition_counts[topic]
+                place = self._sticky_partition(topic, needed, count)
+            room = accumulator.batch_size(topic) if whole else accumulator.room(topic, place)
+            start, end, size = cutter.take(min(room, accumulator.free_bytes))
+            batch, news = put(place, start, end, size)
+            parts.append((batch, len(batch) - (end - start), end - start))
+            if news:
+                sender.wake()
+                await trio.lowlevel.checkpoint()
+        return parts
+
+    async def send_arrow(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        topic: str | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Deliveries:
+        """Buffer the rows of an Arrow table with the columns of Spark's Kafka sink: `value`, and if
+        wanted `key`, `headers`, `timestamp`, `partition`, and `topic` if none is given here. Rows
+        of a partition keep their order; no Python per row. Needs pyarrow; otherwise as `send_many`.
+        """
+        from hightide.arrow import from_arrow as a
+
+        parts: list[Part] = []
+        for chunk in a.chunks(table):
+            if topic is None and "topic" not in chunk.schema.names:
+                raise UsageError("no topic: give one, or a column of that name")
+            several = a.topics_of(chunk) if topic is None else {topic: None}
+            for name, indexes in several.items():
+                own = chunk if indexes is None else a.rows_at(chunk, indexes)
+                parts += await self._fill_rows(name, own, partition)
+        return Deliveries(parts)
+
+    async def _fill_rows(
+        self, topic: str, chunk: pa.RecordBatch, partition: int | None
+    ) -> list[Part]:
+        from hightide.arrow import from_arrow as a
+
+        partition = await self._wanted_partition(topic, partition)
+        count = self._opened().partition_counts[topic]
+        rows = a.rows_of(chunk, self._clock.now_ms())
+        if partition is not None:
+            return await self._add_rows(topic, partition, rows)
+        choose = None if self._partitioner is None else partial(self._partitioner, topic)
+        parts = []
+        for place, indexes in a.by_place(a.places_of(chunk, rows, count, choose)):
+            own = rows if indexes is None else rows.take(indexes)
+            parts += await self._add_rows(topic, None if place < 0 else place, own)
+        return parts
+
+    async def _add_rows(self, topic: str, partition: int | None, rows: Rows) -> list[Part]:
+        from hightide.arrow.from_arrow import ArrowBatch
+
+        def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
+            own, now = rows.slice(start, end), trio.current_time()
+            make = partial(ArrowBatch, topic, place, now, rows=own)
+            return self._accumulator.add(topic, place, make, size), True
+
+        return await self._fill(topic, partition, Cutter(rows.sizes()), put, whole=True)
+
+    def _opened(self) -> Sender:
+        if self._sender is None:
+            raise closed("producer")
+        return self._sender
+
+    async def _wanted_partition(self, topic: str, partition: int | None) -> int | None:
+        """The partition that a caller named; raises if the topic has no such one."""
+        sender = self._opened()
+        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        return None if partition is None else checked_partition(topic, partition, count)
+
+    def _too_large(self, size: int) -> RecordTooLarge:
+        return RecordTooLarge(
+            f"record of {size} bytes, max_request_size is {self._max_request_size} "
+            f"and buffer_memory is {self._buffer_memory}"
+        )
+
+    def _sticky_partition(self, topic: str, size: int, count: int) -> int:
+        """Stay while the open batch has room for the record, then move on."""
+        sticky = self._sticky[topic]
+        if self._accumulator.has_room_in_batch(topic, sticky.partition, size):
+            return sticky.partition
+        assert self._cluster is not None
+        return sticky.switch(self._cluster.available(topic) or range(count))
+
+    async def _learn_topic(self, sender: Sender, topic: str) -> int:
+        """How many partitions a topic has."""
+        if not isinstance(topic, str):
+            raise UsageError(f"topic is {topic!r}, expected its name")
+        assert self._cluster is not None
+        found = await self._cluster.topic(topic, timeout_s=self._max_block_s, auto_create=True)
+        self._sticky.setdefault(topic, StickyPartitioner(self._cluster.random))
+        sender.partition_counts[topic] = len(found.partitions)
+        return len(found.partitions)
+
+    async def _wait_for_room(self, sender: Sender, size: int) -> None:
+        """First come, first served: a large record is not overtaken for ever by small ones."""
+        accumulator, place = self._accumulator, self._turns.take()
+        started = trio.current_time()
+        accumulator.starved += 1
+        sender.wake()
+        try:
+            with trio.move_on_after(self._max_block_s):
+                async with self._turns.turn(place):
+                    while accumulator.free_bytes < size and self._sender is sender:
+                        await sender.room.wait()
+                    if self._sender is not sender:
+                        raise closed("producer")
+                    return
+        finally:
+            accumulator.starved -= 1
+        raise RequestTimedOut(
+            f"no room for {size} bytes in buffer_memory={self._buffer_memory} "
+            f"within max_block_ms={self._max_block_s * 1000:.0f}",
+            elapsed_s=trio.current_time() - started,
+            knob="buffer_memory, max_block_ms",
+        )
+
+    async def flush(self) -> None:
+        """Send everything that is buffered now and wait until each record has its outcome."""
+        sender = self._opened()
+        self._accumulator.flushing += 1
+        sender.wake()
+        try:
+            waiting = self._accumulator.unfinished()
+            while waiting:
+                batch = waiting.pop()
+                if not batch.is_done:
+                    await wait_done(batch)
+                waiting += batch.parts  # which may have been split themselves
+        finally:
+            self._accumulator.flushing -= 1
+        await trio.lowlevel.checkpoint()
+
+
+def check_headers(headers: Headers) -> None:
+    """Raise `UsageError` unless each header is a name and bytes or None."""
+    for pair in headers:
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and pair[1].__class__ in _BYTES
+        ):
+            raise UsageError(f"header {pair!r}, expected (str, bytes or None)")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"header {pair!r}: {error}") from error
+
+
+def checked_partition(topic: str, partition: int, count: int) -> int:
+    """A partition as a plain number; raises `UsageError` if the topic has no such one."""
+    number = whole("partition", partition)
+    if not 0 <= number < count:
+        raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+    return number
+
+
+def checked_timestamp(timestamp: int) -> int:
+    """A time as a plain number; raises `UsageError` if it is none."""
+    number = whole("timestamp", timestamp)
+    if not 0 <= number <= TIMESTAMP_MAX:
+        raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+    return number

@@ -1,0 +1,300 @@
+"""The producer's background: who is sent what when, and what an answer means.
+
+A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that
+task, so that batches leave in the order of their sequences, and their answers are awaited beside
+it. A housekeeping task finds leaders, starts those tasks, and expires what waited too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from hightide.net.background import Nudge, start
+from hightide.net.cluster import Cluster
+from hightide.net.connection import Answer
+from hightide.produce.accumulator import Accumulator, PartitionQueue
+from hightide.produce.delivery import Unseen
+from hightide.protocol import messages as m
+from hightide.protocol.batch_builder import Batch
+from hightide.protocol.errors import (
+    UNREACHABLE,
+    ApiError,
+    BrokerUnreachable,
+    DeliveryTimeout,
+    ErrorCode,
+    HightideError,
+    RemoteProtocolError,
+    error_code,
+)
+
+_NEVER = float("inf")
+
+
+class Sender:
+    """Delivers what an accumulator holds, until its nursery is cancelled."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        *,
+        acks: int,
+        idempotent: bool,
+        max_request_size: int,
+        delivery_timeout_s: float,
+        request_timeout_s: float,
+        backoff_s: float,
+        on_retry: Callable[[HightideError], None] | None,
+    ) -> None:
+        self.accumulator = accumulator
+        self.room = trio.Event()
+        """Set, and replaced, whenever memory was freed."""
+        self.unseen = Unseen()
+        """What ended batches, and nobody looked at."""
+        self.partition_counts: dict[str, int] = {}
+        """The topics in use, with how many partitions they have as of the last refresh."""
+        self._cluster = cluster
+        self._nursery = nursery
+        self._acks = acks
+        self._idempotent = idempotent
+        self._max_request_size = max_request_size
+        self._delivery_timeout_s = delivery_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._backoff_s = backoff_s
+        self._on_retry = on_retry
+        self._senders: dict[int, None] = {}
+        self._is_renewing = False
+        self._wake = Nudge()
+
+    def wake(self) -> None:
+        """There is news: a record, a flush, a need for memory."""
+        self._wake.set()
+
+    def abandon_all(self, error: HightideError) -> None:
+        """The producer is closed: whoever still waits for a record gets `error`."""
+        for batch in self.accumulator.unfinished():
+            self.accumulator.abandon(batch, error)
+            self._announce(batch)
+        self.room.set()
+
+    async def keep_house(self) -> None:
+        """Find leaders, start senders, expire what waited too long; until cancelled."""
+        if self._idempotent:
+            await self._become_idempotent()
+        failures = 0
+        while True:
+            now = trio.current_time()
+            self._expire(now)
+            leaderless: dict[str, None] = {}
+            for queue in self.accumulator.active():
+                leader = self._cluster.leader(queue.topic, queue.partition)
+                if leader is None:
+                    leaderless[queue.topic] = None
+                elif leader.leader not in self._senders:
+                    self._senders[leader.leader] = None
+                    start(self._nursery, self._send_to, leader.leader)
+            if leaderless or (self._cluster.is_stale and self.partition_counts):
+                failures = await self._refresh(failures)
+                continue
+            deadline = self.accumulator.next_expiry()
+            if self.partition_counts:
+                deadline = min(deadline, self._cluster.next_refresh_at)
+            await self._wake.sleep_until(deadline)
+
+    async def _refresh(self, failures: int) -> int:
+        """Look for leaders again; how often in a row that was in vain."""
+        try:
+            await self._cluster.refresh(list(self.partition_counts))
+        except HightideError as error:
+            self._tell_retry(error)
+        for topic in self.partition_counts:
+            self.partition_counts[topic] = (
+                self._cluster.partition_count(topic) or self.partition_counts[topic]
+            )
+        leaderless = any(
+            self._cluster.leader(queue.topic, queue.partition) is None
+            for queue in self.accumulator.active()
+        )
+        if not leaderless and not self._cluster.is_stale:
+            self._wake.set()
+            return 0
+        await trio.sleep(self._cluster.backoff_s(failures + 1))
+        return failures + 1
+
+    async def _become_idempotent(self) -> None:
+        """Get a producer id, however long that takes; records wait and may expire meanwhile."""
+        attempts = 0
+        while True:
+            try:
+                reply = await self._cluster.call_any(
+                    m.InitProducerIdRequest(), timeout_s=self._request_timeout_s
+                )
+            except HightideError as error:
+                self._tell_retry(error)
+                self._expire(trio.current_time())
+                attempts += 1
+                await trio.sleep(self._cluster.backoff_s(attempts))
+                continue
+            self.accumulator.producer_id = reply.producer_id
+            return
+
+    async def _renew_id(self) -> None:
+        """A partition used up the epochs of the producer id."""
+        await self._become_idempotent()
+        self._is_renewing = False
+        self._wake.set()
+
+    def _expire(self, now: float) -> None:
+        for batch in self.accumulator.expire(now):
+            last = batch.retry_error
+            why = f"; the last attempt: {last}" if last else ""
+            if self._cluster.leader(batch.topic, batch.partition) is None:
+                why += f"; {self._cluster.why_leaderless(batch.topic, batch.partition)}"
+            error = DeliveryTimeout(
+                f"{len(batch)} records for {batch.topic}-{batch.partition} were not acknowledged "
+                f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:.0f}{why}",
+                attempts=batch.attempts,
+                elapsed_s=now - batch.created_at,
+                knob="delivery_timeout_ms",
+            )
+            self.accumulator.abandon(batch, error)
+            self._announce(batch)
+
+    async def _send_to(self, broker: int) -> None:
+        """Send what this broker leads, until cancelled."""
+        while True:
+            now = trio.current_time()
+            due: list[PartitionQueue] = []
+            next_at = _NEVER
+            for queue in self.accumulator.active():
+                leader = self._cluster.leader(queue.topic, queue.partition)
+                if leader is None or leader.leader != broker:
+                    continue
+                ready_at = self.accumulator.ready_at(queue, now)
+                if ready_at <= now:
+                    due.append(queue)
+                else:
+                    next_at = min(next_at, ready_at)
+            if self.accumulator.wants_id and not self._is_renewing:
+                self._is_renewing = True
+                start(self._nursery, self._renew_id)
+            if due:
+                await self._send_request(broker, due)
+            else:
+                await self._wake.sleep_until(next_at)
+
+    async def _send_request(self, broker: int, due: list[PartitionQueue]) -> None:
+        """One produce request: written here, in order; its answer is awaited in a task."""
+        for queue in due:
+            for batch in self.accumulator.shrink(queue):
+                self._announce(batch)
+        drained = self.accumulator.drain(due, max_bytes=self._max_request_size)
+        batches = [batch for batch, _ in drained]
+        request = m.ProduceRequest(
+            acks=self._acks,
+            timeout_ms=int(self._request_timeout_s * 1000),
+            partitions=[
+                m.ProducePartition(topic=batch.topic, partition=batch.partition, records=number)
+                for number, batch in enumerate(batches)
+            ],
+        )
+        try:
+            connection = await self._cluster.connection_to(broker)
+            answer = await connection.begin(
+                request,
+                [encoded for _, encoded in drained],
+                timeout_s=self._request_timeout_s,
+            )
+        except (BrokerUnreachable, RemoteProtocolError) as error:
+            self._send_again(batches, error, lost_leader=True)
+            return
+        if self._acks == 0:
+            connection.forget(answer.id)
+            for batch in batches:
+                self.accumulator.succeed(batch, -1)
+                self._announce(batch)
+        else:
+            start(self._nursery, self._take_answer, batches, answer)
+
+    async def _take_answer(self, batches: list[Batch], answer: Answer) -> None:
+        # The broker answers within request_timeout_ms; a little more is for the way back.
+        try:
+            response, _ = await answer.wait(self._request_timeout_s + 1.0)
+        except (ApiError, *UNREACHABLE) as error:
+            if isinstance(error, ApiError) and not error.retriable:
+                for batch in batches:
+                    self.accumulator.fail(batch, error)
+                    self._announce(batch)
+            else:
+                self._send_again(batches, error, lost_leader=True)
+            return
+        by_place = {(r.topic, r.partition): r for r in response.partitions}
+        for batch in batches:
+            result = by_place.get((batch.topic, batch.partition))
+            if result is None:
+                missing = RemoteProtocolError(f"no result for {batch.topic}-{batch.partition}")
+                self._send_again([batch], missing, lost_leader=False)
+            elif result.error is None:
+                self.accumulator.succeed(batch, result.base_offset, result.log_append_time_ms)
+                self._announce(batch)
+            else:
+                self._take_error(batch, result, answer.address)
+
+    def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
+        """What a refusal means for a batch."""
+        code = error_code(result.error or "")
+        error = ApiError(
+            code,
+            f"{result.message} ({batch.topic}-{batch.partition})",
+            broker=address,
+            attempts=batch.attempts,
+            elapsed_s=trio.current_time() - batch.created_at,
+        )
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self.accumulator.succeed(batch, -1)
+            self._announce(batch)
+        elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._idempotent:
+            # Not told: it follows from what happened to a batch before it, and that was.
+            not_before = trio.current_time() + self._backoff_s
+            if self.accumulator.is_first_outstanding(batch):
+                self.accumulator.refuse_sequence(batch, error, not_before=not_before)
+            else:
+                self.accumulator.retry(batch, error, not_before=not_before)
+            self._wake.set()
+        elif code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+            self.accumulator.split(batch)
+            self._announce(batch)
+        elif error.retriable:
+            if error.refresh:
+                self._cluster.lost_leader(batch.topic, batch.partition, result.current_leader)
+            self._send_again([batch], error, lost_leader=False)
+        else:
+            self.accumulator.fail(batch, error)
+            self._announce(batch)
+
+    def _send_again(self, batches: list[Batch], error: HightideError, *, lost_leader: bool) -> None:
+        self._tell_retry(error)
+        not_before = trio.current_time() + self._cluster.backoff_s(batches[0].attempts)
+        for batch in batches:
+            if lost_leader:
+                self._cluster.lost_leader(batch.topic, batch.partition)
+            self.accumulator.retry(batch, error, not_before=not_before)
+        self._expire(trio.current_time())
+        self._wake.set()
+
+    def _tell_retry(self, error: HightideError) -> None:
+        if self._on_retry is not None:
+            self._on_retry(error)
+
+    def _announce(self, batch: Batch) -> None:
+        """Wake those who wait for the batch, for room, or for news."""
+        if isinstance(batch.waiter, trio.Event):
+            batch.waiter.set()
+        if batch.error is not None and batch.seen is None:
+            batch.seen = self.unseen.add(batch.error)
+        room, self.room = self.room, trio.Event()
+        room.set()
+        self._wake.set()

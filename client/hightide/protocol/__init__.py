@@ -1,0 +1,1 @@
+"""hightide.protocol: the wire, record batches, errors. See README.md beside it."""

@@ -1,0 +1,315 @@
+"""Record batches: the 61-byte header, the checksum, compression, and what the broker stamps.
+
+What this room is: everything about a batch that does not look inside its columns (`columns.py`
+does). A batch is a big-endian header with the fields of Kafka's v2 header in the same places, then
+the payload. The CRC covers `attributes` to the end, so a broker can stamp `base_offset` and
+`leader_epoch` without touching it. Pure: bytes in, bytes out.
+
+Sources: client/README.md for the batch; Kafka's DefaultRecordBatch for the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, NewType
+
+from crc32c import crc32c as _crc32c
+
+from hightide.protocol.errors import CorruptBatch
+
+Offset = NewType("Offset", int)
+Epoch = NewType("Epoch", int)
+ProducerId = NewType("ProducerId", int)
+
+MAGIC = 0x48
+HEADER_BYTES = 61
+PREFIX_BYTES = 12
+"""`base_offset` and `batch_length`: what the batch's length does not count."""
+CRC_FROM = 21
+"""The CRC covers everything from here, `attributes`, to the end."""
+INFLATED_BYTES_MAX = 64 << 20
+"""What one compressed payload may inflate to, for readers and brokers alike."""
+COUNT_MAX = 1 << 24
+"""Records in one batch; bounds what the header of a damaged batch can make a reader allocate."""
+
+OFFSET_MAX = (1 << 63) - 1
+TIMESTAMP_MAX = OFFSET_MAX // 1000
+"""In ms: later ones do not fit into the microseconds that Arrow and Spark count in."""
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+CODECS = {"none": 0, "lz4": 3, "zstd": 4}
+"""Compression names to Kafka's numbers."""
+CODEC_NAMES = {number: name for name, number in CODECS.items()}
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_STAMP_OFFSET = struct.Struct(">q")
+_STAMP_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+assert _HEADER.size == HEADER_BYTES
+
+_INFLATE_STEP = 1 << 18
+_ZSTD_WINDOW_MAX = 1 << 27
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields; offsets in records, sizes in bytes, timestamps in ms since 1970."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return PREFIX_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record the batch stands for (compaction may have removed it)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 without one; they wrap after 2**31 - 1 (KIP-98)."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def codec(self) -> str:
+        """Compression name."""
+        number = self.attributes & CODEC_MASK
+        return CODEC_NAMES.get(number, f"unknown({number})")
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are for the cluster's own use, not for consumers."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record's timestamp is `max_timestamp`, set by the broker."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When this batch's tombstones may go, in ms; None if compaction has not seen them."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
+
+
+def crc32c(data: Buffer) -> int:
+    """CRC-32C (Castagnoli) of `data`."""
+    return int(_crc32c(data))
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`.
+
+    Raises `CorruptBatch` if it is cut off or its fields cannot be those of a batch. The checksum
+    is `check_crc`'s.
+    """
+    try:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    except struct.error as error:
+        raise CorruptBatch(f"batch header at byte {position} is cut off") from error
+    if header.magic != MAGIC:
+        raise CorruptBatch(
+            f"magic at byte {position} is 0x{header.magic & 0xFF:02x}, expected 0x48"
+        )
+    if header.size < HEADER_BYTES:
+        raise CorruptBatch(f"batch at byte {position} says {header.size} bytes, less than a header")
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > OFFSET_MAX:
+        raise CorruptBatch(
+            f"batch at byte {position} has offsets {header.base_offset} "
+            f"+ {header.last_offset_delta}"
+        )
+    if not 0 <= header.record_count <= COUNT_MAX:
+        raise CorruptBatch(f"batch at byte {position} counts {header.record_count} records")
+    return header
+
+
+def check_crc(batch: Buffer, header: BatchHeader) -> None:
+    """Raise `CorruptBatch` unless `batch` is exactly `header.size` bytes with the right
+    checksum."""
+    view = memoryview(batch)
+    if len(view) != header.size:
+        raise CorruptBatch(
+            f"batch at offset {header.base_offset} has {len(view)} bytes, "
+            f"its header says {header.size}"
+        )
+    found = crc32c(view[CRC_FROM:])
+    if found != header.crc:
+        raise CorruptBatch(
+            f"batch at offset {header.base_offset} has CRC 0x{found:08x}, "
+            f"its header says 0x{header.crc:08x}"
+        )
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each whole batch in `buffer` with its bytes, without a copy; a partial tail is left out.
+
+    Raises `CorruptBatch` on a header that cannot be one. Checksums are not looked at.
+    """
+    view = memoryview(buffer)
+    position = 0
+    while position + HEADER_BYTES <= len(view):
+        header = parse_header(view, position)
+        end = position + header.size
+        if end > len(view):
+            return
+        yield header, view[position:end]
+        position = end
+
+
+def encode_batch(
+    payload: Buffer,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    last_offset_delta: int | None = None,
+    codec: str = "none",
+    attributes: int = 0,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """A whole batch around the columns in `payload`, which are compressed here if `codec` says
+    so."""
+    batch = bytearray(HEADER_BYTES)
+    batch += compress(payload, codec)
+    delta = record_count - 1 if last_offset_delta is None else last_offset_delta
+    fields = (
+        base_offset,
+        len(batch) - PREFIX_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | CODECS[codec],
+        delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    _HEADER.pack_into(batch, 0, *fields)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
+    return batch
+
+
+def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
+    """Write the two fields a leader assigns, in place; the CRC does not cover them."""
+    _STAMP_OFFSET.pack_into(batch, 0, base_offset)
+    _STAMP_EPOCH.pack_into(batch, 12, leader_epoch)
+
+
+def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
+    """Set LogAppendTime: every record's timestamp becomes `now_ms`. The CRC is computed anew."""
+    attributes = struct.unpack_from(">h", batch, CRC_FROM)[0]
+    struct.pack_into(">h", batch, CRC_FROM, attributes | LOG_APPEND_TIME)
+    struct.pack_into(">q", batch, 35, now_ms)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
+
+
+def compress(payload: Buffer, codec: str) -> Buffer:
+    """`payload` compressed as a whole; codec is one of `CODECS`."""
+    if codec == "none":
+        return payload
+    if codec == "lz4":
+        import lz4.frame
+
+        return bytes(lz4.frame.compress(payload))
+    if codec == "zstd":
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=3).compress(payload)
+    raise ValueError(f"codec {codec!r} is none of {', '.join(CODECS)}")
+
+
+def decompress(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -> Buffer:
+    """`payload` inflated, reading at most `limit` bytes whatever the frame claims of itself.
+
+    Raises `CorruptBatch` if the bytes do not inflate, or to more than `limit`.
+    """
+    if codec == "none":
+        inflated = payload
+    elif codec == "lz4":
+        inflated = _inflate_lz4(payload, limit)
+    elif codec == "zstd":
+        inflated = _inflate_zstd(payload, limit)
+    else:
+        raise CorruptBatch(f"compression codec {codec} is none of {', '.join(CODECS)}")
+    if len(inflated) > limit:
+        raise CorruptBatch(f"payload inflates to more than {limit} bytes")
+    return inflated
+
+
+def _inflate_lz4(payload: Buffer, limit: int) -> bytes:
+    import lz4.frame
+
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    pieces: list[bytes] = []
+    size, pending = 0, payload
+    try:
+        while size <= limit and not decompressor.eof:
+            piece = bytes(decompressor.decompress(pending, max_length=_INFLATE_STEP))
+            pending = b""
+            if not piece and decompressor.needs_input:
+                break
+            pieces.append(piece)
+            size += len(piece)
+    except RuntimeError as error:
+        raise CorruptBatch(f"lz4 payload does not inflate: {error}") from error
+    if size <= limit and not decompressor.eof:
+        raise CorruptBatch("lz4 payload ends too early")
+    return b"".join(pieces)
+
+
+def _inflate_zstd(payload: Buffer, limit: int) -> bytes:
+    import zstandard
+
+    # max_output_size does not bound a frame that states its size; what it states is checked first.
+    try:
+        stated = zstandard.get_frame_parameters(payload).content_size
+        if stated == zstandard.CONTENTSIZE_UNKNOWN:
+            raise CorruptBatch("zstd payload does not state its size")
+        if stated > limit:
+            raise CorruptBatch(f"zstd payload inflates to more than {limit} bytes: {stated}")
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+        with decompressor.stream_reader(payload) as reader:
+            inflated = reader.read(stated + 1)
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
+    if len(inflated) != stated:
+        raise CorruptBatch(f"zstd payload inflates to {len(inflated)} bytes, it states {stated}")
+    return bytes(inflated)

@@ -1,0 +1,272 @@
+"""A real replicated cluster inside a test: brokers in this process, on free ports of loopback.
+
+    async with hightide.testing.cluster(brokers=3) as c:
+        async with hightide.Producer(c.bootstrap) as producer: ...
+        await c.kill(1)
+
+The brokers are those of `hightide up`, with files in a temporary directory; the network between
+them can be cut. Without an event loop: `with hightide.testing.BlockingCluster() as c`, or the
+pytest fixture `hightide_cluster`, which comes with the package.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import trio
+
+from hightide.blocking.base import Blocking
+from hightide.net.background import open_background
+from hightide.net.ports import SystemClock, system_random
+from hightide.net.tcp import TcpNetwork, TcpStream, free_ports, listen
+from hightide.protocol.errors import UsageError
+from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.node import Node, open_node
+from hightide_broker.runtime.base.disk import RealDisk
+
+CONFIGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+    "default.replication.factor": "1",
+}
+"""What differs from a cluster of `hightide up`: groups begin at once."""
+VOTERS_MAX = 3
+START_TIMEOUT_S = 300.0
+"""Only a node that hangs takes so long: a machine that is busy is only slow."""
+
+
+class TestCluster:
+    """Made by `cluster`; brokers have the ids 1 to n."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    def __init__(
+        self, directory: Path, nursery: trio.Nursery, *, brokers: int, configs: Mapping[str, str]
+    ) -> None:
+        if brokers < 1:
+            raise UsageError(f"brokers is {brokers}, expected 1 or more")
+        self.directory = directory
+        self.ports = dict(zip(range(1, brokers + 1), free_ports(brokers), strict=True))
+        """Broker → its port."""
+        self._configs = {**CONFIGS, **configs}
+        self._nursery = nursery
+        self._lives: dict[int, _Life] = {}
+        self._cuts: set[frozenset[int]] = set()
+        self._streams: list[tuple[frozenset[int], TcpStream]] = []
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of every broker, with commas."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def alive(self) -> list[int]:
+        """The brokers that run."""
+        return sorted(self._lives)
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    async def start(self, *brokers: int) -> None:
+        """Start these, or all that do not run; returns once they serve."""
+        wanted = [b for b in brokers or self.ports if self._known(b) not in self._lives]
+        for broker in wanted:
+            life = self._lives[broker] = _Life()
+            self._nursery.start_soon(self._live, broker, life)
+        with trio.fail_after(START_TIMEOUT_S):
+            for broker in wanted:
+                await self._lives[broker].serving.wait()
+
+    async def kill(self, broker: int) -> None:
+        """End a broker as `kill -9` would: nothing is said, nothing is finished."""
+        life = self._lives.pop(self._known(broker), None)
+        if life is not None:
+            life.scope.cancel()
+            await life.ended.wait()
+
+    async def stop(self, broker: int) -> None:
+        """An orderly stop: its partitions are handed over first."""
+        life = self._lives.pop(self._known(broker), None)
+        if life is not None:
+            life.stop.set()
+            await life.ended.wait()
+
+    def _known(self, broker: int) -> int:
+        if broker not in self.ports:
+            raise UsageError(f"broker {broker}, expected one of {[*self.ports]}")
+        return broker
+
+    async def _live(self, broker: int, life: _Life) -> None:
+        try:
+            with life.scope:
+                async with open_node(
+                    self._config(broker),
+                    disk=RealDisk(),
+                    clock=SystemClock(),
+                    random=system_random(),
+                    listen=listen,
+                    network=_Wires(self, broker),
+                    wait=False,
+                ) as node:
+                    await _until_stopped(node, life)
+        finally:
+            life.ended.set()
+
+    def _config(self, broker: int) -> BrokerConfig:
+        voters = list(self.ports)[:VOTERS_MAX] if len(self.ports) >= VOTERS_MAX else [1]
+        roles = "broker,controller" if broker in voters else "broker"
+        return make_config(
+            {
+                "node.id": str(broker),
+                "process.roles": roles,
+                "cluster.id": "test-cluster",
+                "controller.quorum.voters": ",".join(
+                    f"{voter}@127.0.0.1:{self.ports[voter]}" for voter in voters
+                ),
+                "log.dirs": str(self.directory / f"broker-{broker}"),
+                "listen.port": str(self.ports[broker]),
+                **self._configs,
+            }
+        )
+
+    # -- the network between them ----------------------------------------------------------------
+
+    def cut(self, one: int, other: int) -> None:
+        """Two brokers cannot reach each other any more; clients reach both."""
+        pair = frozenset((self._known(one), self._known(other)))
+        self._cuts.add(pair)
+        for between, stream in self._streams:
+            if between == pair:
+                stream.shut_down()
+        self._streams = [each for each in self._streams if each[0] != pair]
+
+    def heal(self) -> None:
+        """All brokers reach each other again."""
+        self._cuts.clear()
+
+    async def connect(self, broker: int, host: str, port: int) -> TcpStream:
+        """A broker's way to others; raises `OSError` where it is cut."""
+        others = [other for other, known in self.ports.items() if known == port]
+        pair = frozenset((broker, *others))
+        if pair in self._cuts:
+            raise OSError(f"broker {broker} is cut off from {host}:{port}")
+        stream = await TcpNetwork().connect(host, port)
+        self._streams.append((pair, stream))
+        return stream
+
+
+class _Life:
+    """One process of a broker, if these were processes."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.serving = trio.Event()
+        self.stop = trio.Event()
+        self.ended = trio.Event()
+
+
+async def _until_stopped(node: Node, life: _Life) -> None:
+    await node.serving.wait()
+    life.serving.set()
+    await life.stop.wait()
+
+
+class _Wires:
+    """The network of one broker; implements `ports.Network`."""
+
+    def __init__(self, cluster: TestCluster, broker: int) -> None:
+        self._cluster = cluster
+        self._broker = broker
+
+    async def connect(self, host: str, port: int) -> TcpStream:
+        return await self._cluster.connect(self._broker, host, port)
+
+
+@asynccontextmanager
+async def cluster(
+    brokers: int = 3, *, configs: Mapping[str, str] | None = None, directory: Path | None = None
+) -> AsyncIterator[TestCluster]:
+    """A cluster for the block, serving already; `configs` are keys of all brokers. Its files go to
+    `directory`, or to a temporary one that is removed."""
+    with _directory(directory) as path:
+        async with open_background() as nursery:
+            made = TestCluster(path, nursery, brokers=brokers, configs=configs or {})
+            await made.start()
+            try:
+                yield made
+            finally:
+                with trio.CancelScope(shield=True):
+                    for broker in made.alive:
+                        await made.kill(broker)
+
+
+@contextmanager
+def _directory(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="hightide-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+class BlockingCluster(Blocking):
+    """`cluster` for code without an event loop; the same options."""
+
+    _name = "cluster"
+
+    def __init__(self, brokers: int = 3, **options: Any) -> None:
+        self._entering = _Entering(partial(cluster, brokers, **options))
+        super().__init__(self._entering)
+
+    @property
+    def _cluster(self) -> TestCluster:
+        return self._entering.entered
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of every broker, with commas."""
+        return self._cluster.bootstrap
+
+    @property
+    def alive(self) -> list[int]:
+        """The brokers that run."""
+        return self._cluster.alive
+
+    def start(self, *brokers: int) -> None:
+        """Start these, or all that do not run; returns once they serve."""
+        self._run(self._cluster.start, *brokers)
+
+    def kill(self, broker: int) -> None:
+        """End a broker as `kill -9` would."""
+        self._run(self._cluster.kill, broker)
+
+    def stop(self, broker: int) -> None:
+        """An orderly stop."""
+        self._run(self._cluster.stop, broker)
+
+    def cut(self, one: int, other: int) -> None:
+        """Two brokers cannot reach each other any more."""
+        self._run_sync(self._cluster.cut, one, other)
+
+    def heal(self) -> None:
+        """All brokers reach each other again."""
+        self._run_sync(self._cluster.heal)
+
+
+class _Entering:
+    """An async context manager as `Blocking` wants it: entered, it is still there."""
+
+    def __init__(self, make: Any) -> None:
+        self._block = make()
+        self.entered: TestCluster
+
+    async def __aenter__(self) -> Self:
+        self.entered = await self._block.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        await self._block.__aexit__(None, None, None)
