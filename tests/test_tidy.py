@@ -62,7 +62,7 @@ NODE = "broker/hightide_broker/node.py"
 WIRE = "client/hightide/protocol/wire.py"
 SPARK = "client/hightide/spark/source.py"
 MAIN = "cli/hightide_cli/main.py"
-TEST = "tests/test_log.py"
+TEST = "tests/storage/test_log.py"
 
 PLANTED = (
     (arrows, "client/hightide/admin/admin.py", "def f():\n    import hightide_cli.main", ":2:"),

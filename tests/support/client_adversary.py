@@ -1,7 +1,7 @@
 """Blocking and async clients under an adversary that interrupts, cancels, forks, drops and misuses.
 
 A round is a small program drawn from a seed, against a cluster of real processes. Many rounds share
-a process (`python tests/client_adversary.py ADDRESS FIRST LAST`), which says for each what became
+a process (`python client_adversary.py ADDRESS FIRST LAST`), which says for each what became
 of it as a line of JSON. Who started it (`judged`) waits as long as there is progress, then reads
 back what is stored, with a client on plain sockets, and judges by the books of all rounds: what was
 acknowledged is there exactly once and in order, anything else at most once, and nothing that nobody

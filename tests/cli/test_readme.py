@@ -17,7 +17,7 @@ from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 ADDRESS = "127.0.0.1:19092"
 BLOCKS = [
     block

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 HOUSE = ("client", "broker", "cli")
 TOP_LEVEL = {"pyproject.toml", "broker", "client", "cli", "tests", "deploy", "README.md"}
 

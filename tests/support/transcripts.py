@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-SCENARIOS = Path(__file__).parent / "scenarios"
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 _STEP = re.compile(r"^(?P<step>[^#]*?)(?P<arrow>\s+->(?P<answer>[^#]*?))?(?P<comment>\s+#.*)?$")
 
 
