@@ -6,6 +6,7 @@ a while is asked again. Method: as in `test_group_consumer.py`.
 """
 
 from functools import partial
+from itertools import islice
 
 import pytest
 import trio
@@ -470,3 +471,23 @@ async def test_a_commit_finds_the_next_coordinator():
             await consumer.commit({("t", 0): 2})
             async with at.client(1) as second:
                 assert await second.committed(name) == {("t", 0): 2}
+
+
+@virtual
+async def test_what_a_thread_takes_while_partitions_are_let_go_of_is_committed_or_not_taken():
+    async with site() as at, at.client() as client, at.consumer() as consumer:
+        await fill(client, 5)
+        await joined(consumer)
+        lent = await consumer.lend(timeout_ms=60_000)
+        records, late = iter(lent), []
+        next(records)
+        ready, rebalancer = consumer._ready, consumer._rebalancer
+        drop = ready.drop_of
+
+        def drop_of(partitions):
+            late.extend(islice(records, 1))  # at this moment, in the other thread
+            drop(partitions)
+
+        ready.drop_of = drop_of
+        (position,) = rebalancer._release(rebalancer._owned()).values()
+        assert position.offset + len(late) == 0  # the first one is being worked on

@@ -238,6 +238,27 @@ def test_a_client_whose_end_was_left_ends(node, monkeypatch):
     assert node.values() == [b"once more"]
 
 
+def test_a_pump_that_was_cancelled_before_its_first_step_is_not_waited_for(node, monkeypatch):
+    async def take_long() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.2)
+
+    def use() -> None:
+        producer = producer_of(node).open()
+        with interrupted_twice(monkeypatch):
+            producer._run(take_long)
+        # The pump waits for the call that was left.
+        given_up = producer.send("t", b"given up", partition=0)
+        producer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        with pytest.raises(ClosedError):
+            given_up.result()
+        with producer:
+            producer.send("t", b"once more", partition=0).result()
+
+    assert within_patience(use) is None
+    assert node.values() == [b"once more"]
+
+
 def test_a_close_that_was_left_in_the_middle_is_made_good_by_the_next(node, monkeypatch):
     consumer = consumer_of(node).open()
     ended = []

@@ -100,6 +100,9 @@ class Reading:
         """Of the consumer that reads now."""
         self._joined = {}
         """In which generation it began to read a partition."""
+        self._unknown = set()
+        """Of what partitions nobody can say how far they were read: they were taken away when a
+        call had been struck."""
 
     def begins(self, generation):
         """Another consumer reads on; it says in which generation it is."""
@@ -112,7 +115,8 @@ class Reading:
             number, offset = record.partition, record.offset
             if number not in self._joined:
                 self._joined[number] = self.generation()
-                if offset != self.next[number] and offset in self.may[number]:
+                is_unknown = number in self._unknown and offset > self.next[number]
+                if offset != self.next[number] and (offset in self.may[number] or is_unknown):
                     self._each.tally["committed late"] += 1
                     self.work[number] = self.next[number] = offset
             if offset != self.next[number]:
@@ -147,7 +151,12 @@ class Reading:
 
     def committed(self):
         """A commit of everything that was handed out is done."""
-        self.may = {number: [offset] for number, offset in self.next.items()}
+        for number, offset in self.next.items():
+            # After a rebalance it may be at what was committed before, and have read nothing.
+            self.may[number] = [offset] if self._is_here(number) else [*self.may[number], offset]
+
+    def _is_here(self, number):
+        return self._joined.get(number, -1) == self.generation()
 
     def handed_over(self, position):
         """An interruption came when the call was over and its caller had nothing yet: what is lent
@@ -156,7 +165,11 @@ class Reading:
         lost = 0
         for number, before in self.next.items():
             now = position(number)
-            assert now is None or before <= now, f"{before} became {now}"
+            if now is None and self.generation() >= 0:
+                self._unknown.add(number)
+                self._each.tally["taken away after a strike"] += 1
+            is_back = now is not None and now < before
+            assert not (is_back and self._is_here(number)), f"{before} became {now}"
             if now is not None and now > before:
                 self.work[number], self.next[number] = before, now
                 lost += now - before
@@ -174,9 +187,12 @@ class Reading:
         found = self._each.committed(self.group)
         for number, may in self.may.items():
             offset = found.get(number, 0)
+            if number in self._unknown and offset > max(may):
+                self.may[number] = may = [offset]
             assert offset in may, f"committed {offset} of {number}, expected {sorted({*may})}"
             self.next[number] = offset
             self.may[number] = may[may.index(offset) :]
+        self._unknown.clear()
         self.work = dict(self.next)
 
 

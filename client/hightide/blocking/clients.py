@@ -22,6 +22,7 @@ import hightide.consume.consumer
 import hightide.produce.producer
 from hightide.admin.group_admin import GroupLag, GroupMove
 from hightide.blocking.base import Blocking
+from hightide.blocking.portal import Opened
 from hightide.consume.health import Health
 from hightide.consume.rebalance import Listener, Offsets
 from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
@@ -141,7 +142,8 @@ class Producer(Blocking):
         self._at_pump: list[_Queued] = []
         """The record that is on its way, and those that a pump was cancelled with."""
         self._unseen = Unseen()
-        self._pumping = False
+        self._pumping: Opened | None = None
+        """The life of the client in which a pump is at work; it ends with that at the latest."""
 
     def send(
         self,
@@ -169,7 +171,7 @@ class Producer(Blocking):
             headers=listed,
         )
         self._queue.append((delivery, send))
-        if not self._pumping:
+        if self._pumping is not opened:
             opened.soon(self._see_to_pump)
         if not opened.is_at_work and delivery.is_queued:
             raise closed("producer")  # whoever closed it may not have seen this any more
@@ -200,11 +202,12 @@ class Producer(Blocking):
 
     def _see_to_pump(self) -> None:
         """In trio's thread: one pump is at work; two at once would mix up the order."""
-        if not self._pumping and self._open is not None:
-            self._pumping = True
-            self._open.begin(self._pump)
+        opened = self._open
+        if opened is not None and self._pumping is not opened:
+            self._pumping = opened
+            opened.begin(partial(self._pump, opened))
 
-    async def _pump(self) -> None:
+    async def _pump(self, opened: Opened) -> None:
         """Move queued records into the async producer, in order."""
         try:
             while self._queue:
@@ -217,7 +220,8 @@ class Producer(Blocking):
                     await item[0]._move(item[1], self._unseen)
                     self._at_pump.remove(item)
         finally:
-            self._pumping = False
+            if self._pumping is opened:
+                self._pumping = None
         if self._queue:  # whoever queued it had seen this at work
             self._see_to_pump()
 

@@ -223,9 +223,7 @@ class Consumer:
             nursery,
             listeners=self._listeners,
             auto_commit_s=self._auto_commit_s,
-            drop=self._ready.drop_of,
-            in_work=lambda: self._ready.in_work,
-            catch_up=self._ready.catch_up,
+            ready=self._ready,
             on_retry=self._on_retry,
         )
 

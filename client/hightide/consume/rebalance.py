@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import trio
 
+from hightide.consume.completed_fetch import Ready
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.membership import Membership
 from hightide.consume.subscription import OffsetAndMetadata, Subscription, TopicPartition
 from hightide.net.background import start
 from hightide.net.turns import Turns
 from hightide.protocol import group_messages as g
-from hightide.protocol.columns import Record
 from hightide.protocol.errors import (
     ApiError,
     ErrorCode,
@@ -61,9 +61,7 @@ class Rebalancer:
         *,
         listeners: Listeners,
         auto_commit_s: float | None,
-        drop: Callable[[Sequence[TopicPartition]], None],
-        in_work: Callable[[], Record | None],
-        catch_up: Callable[[], None],
+        ready: Ready,
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._membership = membership
@@ -72,8 +70,7 @@ class Rebalancer:
         self._nursery = nursery
         self._listeners = listeners
         self._auto_commit_s = auto_commit_s
-        self._drop = drop
-        self._in_work, self._catch_up = in_work, catch_up
+        self._ready = ready
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
@@ -154,8 +151,9 @@ class Rebalancer:
 
     def _release(self, partitions: Sequence[TopicPartition]) -> _Leaving:
         """Read no more of these, in this stretch; how far each was worked on."""
+        self._ready.settle()  # before the positions are known: a thread may be taking records
         positions = self.done()
-        self._drop(partitions)
+        self._ready.drop_of(partitions)
         self._subscription.assign([where for where in self._owned() if where not in partitions])
         return {where: positions.get(where) for where in partitions}
 
@@ -236,7 +234,7 @@ class Rebalancer:
 
     def positions(self) -> Positions:
         """The next record of each partition, where that is known."""
-        self._catch_up()
+        self._ready.catch_up()
         return self._leaving | {
             a.where: OffsetAndMetadata(a.position, a.position_epoch)
             for a in self._subscription.all()
@@ -264,7 +262,7 @@ class Rebalancer:
     def done(self) -> Positions:
         """The positions, but not behind what is being worked on right now."""
         positions = self.positions()
-        in_work = self._in_work()
+        in_work = self._ready.in_work
         if in_work is not None:
             where = TopicPartition(in_work.topic, in_work.partition)
             if where in positions and in_work.offset < positions[where].offset:
