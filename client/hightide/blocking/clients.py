@@ -106,7 +106,7 @@ class Delivery:
         """The producer ended before this was its turn."""
         self._error = closed("producer")
         if not self._was_asked:
-            unseen.add(self._error)
+            self._see = unseen.add(self._error)
 
 
 class ManyDeliveries:
