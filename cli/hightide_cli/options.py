@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
+_WIDE = 100_000
+"""Columns of what is no terminal."""
+_GAP = 2
+"""Between the columns of a table."""
 
 bootstrap_option = click.option(
     "-b",
@@ -149,17 +154,31 @@ def _cell(value: Any) -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
-    """An aligned table without lines; never cut off when it does not go to a terminal."""
+    """An aligned table without lines. A value is never cut: where the terminal is too narrow, each
+    row becomes a block, a line for each column."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name.upper().replace("_", " "), overflow="fold", no_wrap=True)
+    titles = [name.upper().replace("_", " ") for name in columns]
+    for title in titles:
+        table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else 10_000
-    Console(width=width, highlight=False, markup=False).print(table, crop=False)
+    wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
+    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+    if wide - _GAP <= terminal:
+        # With both sizes given, rich believes them on a dumb terminal, too.
+        console = Console(width=wide, height=len(rows) + 1, highlight=False, markup=False)
+        console.print(table, crop=False)
+    else:
+        click.echo("\n\n".join(_block(titles, row) for row in rows))
+
+
+def _block(titles: Sequence[str], row: Sequence[str]) -> str:
+    wide = max(map(len, titles))
+    return "\n".join(f"{title:{wide}}  {cell}" for title, cell in zip(titles, row, strict=True))
 
 
 def show_one(fields: Mapping[str, Any], output: str) -> None:

@@ -1,0 +1,75 @@
+"""Tables as people see them: no value is cut, however narrow the terminal.
+
+Goal: whoever copies a pid, a group's or a topic's name out of a table has all of it. Method: a
+process of its own that writes to a terminal of 50, 80 or 200 columns.
+"""
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patience import PATIENCE_S
+
+from hightide_cli.options import _block
+
+COLUMNS = ["group", "topic", "partition", "committed", "log_end_offset", "lag"]
+ROWS = [
+    ["live-orders-of-the-day", "orders", "0", "4", "1234567890123", "1234567890119"],
+    ["mail", "a-topic-with-a-rather-long-name", "12", "", "0", "0"],
+]
+PROGRAM = f"from hightide_cli.options import print_table; print_table({ROWS}, {COLUMNS})"
+
+
+def shown(columns):
+    """What the program shows on a terminal so wide, or in a pipe."""
+    command = [sys.executable, "-c", PROGRAM]
+    plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    plain["NO_COLOR"], plain["TERM"] = "1", "dumb"
+    if columns is None:
+        done = subprocess.run(command, env=plain, capture_output=True, check=True, text=True)
+        return done.stdout
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(ours, "rb", closefd=True, buffering=0) as terminal:
+        subprocess.run(command, env=plain, stdout=theirs, check=True, timeout=PATIENCE_S)
+        text = terminal.read(65536)
+        os.close(theirs)
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200, None])
+def test_every_value_is_there_in_one_piece_on_any_terminal(columns):
+    text = shown(columns)
+    words = text.split()
+    for value in (cell for row in ROWS for cell in row if cell):
+        assert value in words
+    for title in ("GROUP", "TOPIC", "LAG"):
+        assert title in words
+    is_table = columns in (200, None)
+    assert words.count("GROUP") == (1 if is_table else len(ROWS))
+    if is_table:
+        assert len(text.splitlines()) == 1 + len(ROWS)
+
+
+def test_a_row_that_is_too_wide_is_a_block_of_a_line_for_each_column():
+    assert shown(50).split("\n\n")[1].splitlines() == [
+        "GROUP           mail",
+        "TOPIC           a-topic-with-a-rather-long-name",
+        "PARTITION       12",
+        "COMMITTED       ",
+        "LOG END OFFSET  0",
+        "LAG             0",
+    ]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=200)))
+def test_a_block_holds_every_value_as_it_is(row):
+    titles = [f"T{number}" for number in range(len(row))]
+    lines = _block(titles, row).split("\n") if row else []
+    assert [line.partition("  ")[2].lstrip(" ") for line in lines] == [c.lstrip(" ") for c in row]
