@@ -123,7 +123,6 @@ NO_FRAMES = {
     "no bytes of a frame": (b"\0\0\0\0", "CORRUPT_FRAME"),
     "a frame of 4 GiB": (b"\xff\xff\xff\xff" + b"x" * 100, "CORRUPT_FRAME"),
     "tls": (TLS, "CORRUPT_FRAME"),
-    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "CORRUPT_FRAME"),
     "ssh": (b"SSH-2.0-OpenSSH_9.6\r\n", "CORRUPT_FRAME"),
     "nested arrays": (framed(NESTED), "INVALID_REQUEST"),
     "nested maps": (framed(b"\x81\xc0" * 60_000 + b"\xc0"), "INVALID_REQUEST"),
@@ -167,8 +166,30 @@ async def test_bytes_that_are_no_request_get_a_typed_error(name):
     async with guarded() as node:
         (answer,) = await attack(node, data)
         assert answer["error"]["code"] == code
-        if name in ("tls", "http", "ssh"):
+        if name in ("tls", "ssh"):
             assert name.upper() in answer["error"]["message"]
+
+
+async def test_a_browser_is_told_in_words_it_can_show():
+    async with guarded() as node, await open_raw(node) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        told = b"".join([piece async for piece in stream]).decode()
+    head, _, body = told.partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 ")
+    assert f"Content-Length: {len(body)}" in head
+    assert "not HTTP" in body
+
+
+KAFKA_ASKS_FOR_VERSIONS = bytes.fromhex("0012 0003 00000001 000a") + b"rdkafka-1.\0\0"
+
+
+async def test_the_log_says_that_a_client_of_kafkas_knocked(caplog):
+    caplog.set_level(logging.INFO, "hightide.server")
+    async with guarded() as node:
+        (answer,) = await attack(node, framed(KAFKA_ASKS_FOR_VERSIONS))
+    assert answer["error"]["code"] == "INVALID_REQUEST"
+    (line,) = [r.getMessage() for r in caplog.records if "closed" in r.getMessage()]
+    assert "speaks Kafka's own protocol" in line
 
 
 @pytest.mark.parametrize("depth", [50, 500, 5000])

@@ -50,6 +50,11 @@ class FrameReader:
         length = await self.next_length()
         return None if length is None else await self.read_body(length)
 
+    @property
+    def unread(self) -> bytes:
+        """What has come and was not taken for a frame yet."""
+        return bytes(memoryview(self._buffer)[self._start : self._end])
+
     async def next_length(self) -> int | None:
         """The length of the next frame, None at an orderly end; `read_body` must follow."""
         if not await self._have(wire.LENGTH_BYTES):

@@ -24,6 +24,7 @@ from hightide.protocol.bins import bin_header, read_bin
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError, UsageError
 from hightide.protocol.messages import ErrorBody, Message, RequestEnvelope, ResponseEnvelope
 from hightide.protocol.records import Buffer
+from hightide.protocol.strangers import speaks
 
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 100 << 20
@@ -59,22 +60,12 @@ def frame_length(prefix: Buffer, *, limit: int = FRAME_BYTES_MAX) -> int:
     if length == 0:
         raise RemoteProtocolError("frame of 0 bytes")
     if length > limit:
-        spoken = describe_stranger(bytes(prefix[:LENGTH_BYTES]))
+        spoken = speaks(bytes(prefix[:LENGTH_BYTES]))
+        hint = f"; the peer seems to speak {spoken}" if spoken else ""
         raise RemoteProtocolError(
-            f"frame of {length} bytes, the limit is {limit} (socket.request.max.bytes){spoken}"
+            f"frame of {length} bytes, the limit is {limit} (socket.request.max.bytes){hint}"
         )
     return length
-
-
-def describe_stranger(prefix: bytes) -> str:
-    """A hint at what protocol the first bytes belong to, for the error message."""
-    if prefix[:3] in (b"\x16\x03\x01", b"\x16\x03\x02", b"\x16\x03\x03"):
-        return "; the peer seems to speak TLS"
-    if prefix in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"HTTP", b"DELE", b"PRI "):
-        return "; the peer seems to speak HTTP"
-    if prefix == b"SSH-":
-        return "; the peer seems to speak SSH"
-    return ""
 
 
 def split_frame(body: Buffer, *, message_limit: int) -> Frame:

@@ -26,6 +26,7 @@ from hightide.protocol.bins import bin_header
 from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.messages import Message, RequestEnvelope
 from hightide.protocol.records import Buffer
+from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
 from hightide_broker.runtime.base.reply import CloseConnection, Later, Reply
@@ -209,7 +210,10 @@ class _Connection:
                 try:
                     return await self._reader.next_length()
                 except RemoteProtocolError as error:
-                    await self._protest(-1, ErrorCode.CORRUPT_FRAME, str(error))
+                    if speaks(self._reader.unread) == "HTTP":
+                        await self._send([http_refusal()], [])
+                    else:
+                        await self._protest(-1, ErrorCode.CORRUPT_FRAME, str(error))
                     raise
             if not self._work_count and not self._stopped:
                 raise CloseConnection("nothing was said for connections.max.idle.ms")
@@ -231,6 +235,10 @@ class _Connection:
             api, request = self._decode(envelope)
         except RemoteProtocolError as error:
             await self._protest(request_id, ErrorCode.INVALID_REQUEST, str(error))
+            if speaks_kafka(body):
+                raise RemoteProtocolError(
+                    "it speaks Kafka's own protocol, and this port hightide's: msgpack over TCP"
+                ) from error
             raise
         except Refused as refusal:
             await self._protest(request_id, refusal.code, refusal.message)
