@@ -35,11 +35,11 @@ from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.reply import Handler, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
-from hightide_broker.runtime.cluster.broker_liveness import Lifelines
+from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.controller import ControllerShell, random_id
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.cluster.joining import join
-from hightide_broker.runtime.cluster.metadata_loader import ImagePublisher
+from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
@@ -179,16 +179,16 @@ class Node:
             addresses=self._addresses,
             instrument=instrument,
         )
-        self.publisher = ImagePublisher(
+        self.metadata_loader = MetadataLoader(
             self.metadata, self.quorum.committed, node=self.id, config=config, instrument=instrument
         )
         self.controller: ControllerShell | None = None
-        self._lifelines = Lifelines(self._network, node=self.id)
+        self._liveness = BrokerLiveness(self._network, node=self.id)
         if "controller" in config.roles:
             self.controller = ControllerShell(
                 self.quorum,
-                self.publisher,
-                self._lifelines,
+                self.metadata_loader,
+                self._liveness,
                 cluster_id=self.cluster_id,
                 config=config,
                 random=self._random,
@@ -232,7 +232,7 @@ class Node:
         if "broker" in config.roles:
             self.lifecycle = BrokerLifecycle(
                 self.channel,
-                self.publisher.applied,
+                self.metadata_loader.applied,
                 broker=self.id,
                 config=config,
                 replicas=self.replicas,
@@ -267,7 +267,7 @@ class Node:
     @property
     def image(self) -> ClusterImage:
         """The cluster as far as this node has followed the metadata."""
-        return self.publisher.image
+        return self.metadata_loader.image
 
     @property
     def broker_epoch(self) -> int:
@@ -326,7 +326,7 @@ class Node:
     async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
         """Have the controller decide; returns once this node has applied it."""
         reply, offset = await self.channel.ask(request, timeout_s=timeout_s)
-        await self.publisher.applied.wait_for(offset)
+        await self.metadata_loader.applied.wait_for(offset)
         return reply
 
     # -- life ------------------------------------------------------------------------------------
@@ -341,14 +341,13 @@ class Node:
             nursery.start_soon(self._forwarding.run)
             nursery.start_soon(self._accept, listener, nursery, accepting)
             nursery.start_soon(self.quorum.run)
-            nursery.start_soon(self.publisher.run)
+            loader = self.metadata_loader
+            nursery.start_soon(loader.run)
             if self.controller is not None:
                 nursery.start_soon(self.controller.run)
                 if self.config.text("controller.quorum.auto.join.enable") == "true":
                     nursery.start_soon(self._join_quorum)
-                nursery.start_soon(
-                    self._lifelines.run, self.publisher.applied, lambda: self.publisher.image
-                )
+                nursery.start_soon(self._liveness.run, loader.applied, lambda: loader.image)
             nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
             clean = await self._leave(listener, accepting)
@@ -384,7 +383,7 @@ class Node:
             nursery.start_soon(self._fetchers.run, self._following, self.broker_epoch)
             nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
             nursery.start_soon(self._coordinators.run)
-            await self.publisher.attach(self.replicas)
+            await self.metadata_loader.attach(self.replicas)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()
             nursery.start_soon(self._housekeeping.run)

@@ -29,7 +29,7 @@ async def until(true):
 def follow(world, offset):
     """Whether every machine has applied the metadata below an offset."""
     return all(
-        machine.node is not None and machine.node.publisher.applied.value >= offset
+        machine.node is not None and machine.node.metadata_loader.applied.value >= offset
         for machine in world.machines
     )
 

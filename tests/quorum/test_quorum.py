@@ -16,7 +16,7 @@ from quorum_world import Entry, FakeLog, Node, World
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.core.quorum import state_machine as core
-from hightide_broker.core.quorum.ready import Answered, Ballot, Requested, Tick
+from hightide_broker.core.quorum.ready import Answered, ElectionState, Requested, Tick
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
 
 
@@ -58,11 +58,13 @@ def test_a_vote_leaves_with_the_ballot_that_says_so():
         request = c.VoteRequest(
             cluster_id="tide", voter=1, candidate=candidate, epoch=epoch, last_epoch=0, log_end=0
         )
-        before = node.ballot
+        before = node.election_state
         ready = node.up.step(Requested(request), 0.0)
         assert ready.reply.granted
-        assert ready.ballot == (None if before.epoch == epoch else Ballot(epoch, -1, candidate))
-        node.ballot = ready.ballot or before
+        assert ready.election_state == (
+            None if before.epoch == epoch else ElectionState(epoch, -1, candidate)
+        )
+        node.election_state = ready.election_state or before
 
 
 def test_a_quorum_of_one_leads_a_new_epoch_at_each_start():
@@ -71,7 +73,7 @@ def test_a_quorum_of_one_leads_a_new_epoch_at_each_start():
     for epoch in (1, 2, 3):
         world.start(node)
         world.tick(node)
-        assert (node.up.role, node.ballot) == (Role.LEADER, Ballot(epoch, 7, 7))
+        assert (node.up.role, node.election_state) == (Role.LEADER, ElectionState(epoch, 7, 7))
         assert node.log.last_epoch == epoch
         assert node.up.high_watermark == node.log.log_end
         world.crash(node)
@@ -81,7 +83,7 @@ def test_nobody_wants_to_be_woken_in_the_past():
     """A driver that sleeps until `wake_at` must not spin: a tick moves it on."""
     world = World((1, 2, 3))
     for node in (1, 2, 3, 4):
-        world.start(Node(node, FakeLog(), ballot=Ballot(1, 1 if node > 2 else -1)))
+        world.start(Node(node, FakeLog(), election_state=ElectionState(1, 1 if node > 2 else -1)))
     for _ in range(200):
         world.now = max(world.now, min(node.wake_at for node in world.nodes.values())) + 0.001
         for node in world.nodes.values():
@@ -172,7 +174,7 @@ def test_an_answer_to_a_fetch_that_was_answered_is_ignored():
     pair.story.world.deliver(answer)
     again = Answered(1, asked.request, answer.response, answer.attachments)
     ready = pair.follower.up.step(again, 2.0)
-    assert (list(ready.append), ready.send, ready.ballot) == ([], [], None)
+    assert (list(ready.append), ready.send, ready.election_state) == ([], [], None)
 
 
 # --- observers ----------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):
 
 def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
     world = World((1, 2))
-    node = Node(3, FakeLog([Entry(1, "a")]), ballot=Ballot(4, 3, 3))
+    node = Node(3, FakeLog([Entry(1, "a")]), election_state=ElectionState(4, 3, 3))
     world.start(node)
     assert (node.up.role, node.up.leader) == (Role.UNATTACHED, -1)
     for now in (0.0, 5.0, 50.0):
@@ -209,9 +211,11 @@ def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
 
 
 def test_a_voter_that_knows_nothing_asks_soon_and_one_that_voted_does_not():
-    def first_question(ballot):
+    def first_question(election_state):
         config = QuorumConfig(node=1, voters=(1, 2, 3))
-        return core.Quorum(config, FakeLog(), ballot, random=lambda: 0.5, now=7.0).step(Tick(), 7.0)
+        return core.Quorum(config, FakeLog(), election_state, random=lambda: 0.5, now=7.0).step(
+            Tick(), 7.0
+        )
 
-    assert first_question(Ballot()).wake_at == 7.05
-    assert first_question(Ballot(epoch=4, voted=2)).wake_at == 8.5
+    assert first_question(ElectionState()).wake_at == 7.05
+    assert first_question(ElectionState(epoch=4, voted=2)).wake_at == 8.5

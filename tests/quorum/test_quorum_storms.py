@@ -16,7 +16,7 @@ from quorum_storm import Storm, survive
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
-from hightide_broker.core.quorum.ready import Answered, Ballot, Tick
+from hightide_broker.core.quorum.ready import Answered, ElectionState, Tick
 from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.core.quorum.state_machine import Quorum
 
@@ -78,7 +78,11 @@ def test_one_that_was_removed_looks_for_voters_where_it_is_configured():
     """It may stand once more, for all it knows; and all that it knows may be gone by now."""
     log = FakeLog([Entry(1, "voters", named("1a 2a 3a")), Entry(1, "voters", named("2a 3a"))])
     config = QuorumConfig(node=1, voters=(4, 5, 6), directory="1a", cluster_id="tide")
-    quorum, now, asked = Quorum(config, log, Ballot(1, 2), random=lambda: 0.5, now=0.0), 0.0, set()
+    quorum, now, asked = (
+        Quorum(config, log, ElectionState(1, 2), random=lambda: 0.5, now=0.0),
+        0.0,
+        set(),
+    )
     waiting, event = [], Tick()
     for _ in range(3000):
         ready = quorum.step(event, now)

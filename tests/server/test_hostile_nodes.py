@@ -20,7 +20,7 @@ from hightide_broker.core.cluster.changes import FenceBroker, SetConfig
 from hightide_broker.core.cluster.controller import PARTITIONS_MAX
 from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS
 from hightide_broker.core.quorum.leader import EPOCH_MAX
-from hightide_broker.core.quorum.ready import Answered, Ballot, Requested
+from hightide_broker.core.quorum.ready import Answered, ElectionState, Requested
 from hightide_broker.runtime.quorum.metadata_log import CHANGES_BYTES_MAX, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.world import CLUSTER_ID
@@ -118,20 +118,20 @@ def test_a_controller_refuses_a_fetch_of_data_and_lives(topics):
 
 # Epochs that cannot be, and nodes of no cluster.
 
-BALLOTS = [Ballot(4, 3, -1), Ballot(4, -1, -1), Ballot(4, -1, 2)]
+BALLOTS = [ElectionState(4, 3, -1), ElectionState(4, -1, -1), ElectionState(4, -1, 2)]
 
 
-def voter(ballot=BALLOTS[0], log=()):
-    """Voter 1 of three as its ballot says, and its world."""
+def voter(election_state=BALLOTS[0], log=()):
+    """Voter 1 of three as its election_state says, and its world."""
     world = QuorumWorld((1, 2, 3))
-    node = Node(1, FakeLog(log), ballot)
+    node = Node(1, FakeLog(log), election_state)
     world.start(node)
     return world, node
 
 
 def standing(node):
     quorum = node.up
-    return node.ballot, quorum.role, quorum.epoch, quorum.leader, quorum.voted
+    return node.election_state, quorum.role, quorum.epoch, quorum.leader, quorum.voted
 
 
 def asked(kind, epoch, cluster="tide"):
@@ -153,25 +153,25 @@ def answer_to(node, request):
     return node.up.step(Requested(request), 0.0)
 
 
-@pytest.mark.parametrize("ballot", BALLOTS)
+@pytest.mark.parametrize("election_state", BALLOTS)
 @pytest.mark.parametrize("epoch", IMPOSSIBLE)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_of_an_impossible_epoch_changes_nothing(kind, epoch, ballot):
-    _, node = voter(ballot)
+def test_a_request_of_an_impossible_epoch_changes_nothing(kind, epoch, election_state):
+    _, node = voter(election_state)
     before = standing(node)
     ready = answer_to(node, asked(kind, epoch))
     assert (ready.reply.error, ready.reply.epoch) == (E.INVALID_REQUEST, 4)
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
-@pytest.mark.parametrize("ballot", BALLOTS)
+@pytest.mark.parametrize("election_state", BALLOTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_that_names_no_cluster_changes_nothing(kind, ballot):
-    _, node = voter(ballot)
+def test_a_request_that_names_no_cluster_changes_nothing(kind, election_state):
+    _, node = voter(election_state)
     before = standing(node)
     ready = answer_to(node, asked(kind, 5, cluster=""))
     assert ready.reply.error == E.INCONSISTENT_CLUSTER_ID
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,12 +179,12 @@ def test_a_request_of_a_possible_epoch_is_heard(kind):
     """Otherwise the tests above would prove nothing."""
     _, node = voter()
     ready = answer_to(node, asked(kind, 5))
-    assert (ready.reply.error, node.up.epoch, ready.ballot.epoch) == (None, 5, 5)
+    assert (ready.reply.error, node.up.epoch, ready.election_state.epoch) == (None, 5, 5)
 
 
 def seeking():
     """A voter that asks for pre-votes in epoch 4, and what it has asked voter 2."""
-    world, node = voter(Ballot(4, -1, -1))
+    world, node = voter(ElectionState(4, -1, -1))
     world.now = 100.0
     world.tick(node)
     (sent,) = [letter.asked for letter in world.letters if letter.asked.peer == 2]
@@ -206,7 +206,7 @@ def test_an_answer_to_a_vote_of_an_impossible_epoch_changes_nothing(epoch, leade
     before = standing(node)
     response = c.VoteResponse(epoch=epoch, leader=leader)
     ready = node.up.step(Answered(2, request, response), world.now)
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
 @pytest.mark.parametrize("leader", [-1, 2])
@@ -218,7 +218,7 @@ def test_a_late_answer_of_an_impossible_epoch_changes_nothing(epoch, response, l
     kind = "begin" if response is c.BeginQuorumEpochResponse else "end"
     answered = Answered(2, asked(kind, 3), response(epoch=epoch, leader=leader))
     ready = node.up.step(answered, 0.0)
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
 @pytest.mark.parametrize("epoch", IMPOSSIBLE)
@@ -228,7 +228,7 @@ def test_an_answer_to_a_fetch_of_an_impossible_epoch_changes_nothing(epoch):
     hint = m.LeaderHint(leader=2, leader_epoch=epoch)
     result = m.FetchResult(topic="__cluster_metadata", partition=0, current_leader=hint)
     ready = node.up.step(Answered(3, request, m.FetchResponse(partitions=[result])), world.now)
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
 def test_an_answer_of_a_possible_epoch_is_heard():
@@ -273,7 +273,7 @@ def test_an_end_of_an_epoch_with_more_successors_than_voters_changes_nothing(epo
     )
     ready = answer_to(node, request)
     assert ready.reply.error == E.INVALID_REQUEST
-    assert (ready.ballot, standing(node)) == (None, before)
+    assert (ready.election_state, standing(node)) == (None, before)
 
 
 @pytest.mark.parametrize("successors", [[1, 2, 3], [2, 1], [2], []])

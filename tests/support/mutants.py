@@ -40,7 +40,7 @@ def mutant(make: Mutant) -> Mutant:
 
 @mutant
 def votes_and_epochs_are_not_kept_on_disk():
-    return planted(driver.QuorumDriver, "_persist", lambda self, ballot: None)
+    return planted(driver.QuorumDriver, "_persist", lambda self, election_state: None)
 
 
 @mutant

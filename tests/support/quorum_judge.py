@@ -63,13 +63,17 @@ class Judge:
             case c.VoteRequest(pre_vote=False):
                 self.check_vote(node, node.id, request.epoch)
             case c.BeginQuorumEpochRequest():
-                assert node.ballot[:2] == (request.epoch, node.id), "not durable, but announced"
+                assert node.election_state[:2] == (request.epoch, node.id), (
+                    "not durable, but announced"
+                )
             case m.FetchRequest():
                 (part,) = request.partitions
                 assert part.fetch_offset == node.log.log_end == node.log.synced_end, "not synced"
 
     def check_vote(self, node: Node, candidate: int, epoch: int) -> None:
-        assert (node.ballot.epoch, node.ballot.voted) == (epoch, candidate), "not durable"
+        assert (node.election_state.epoch, node.election_state.voted) == (epoch, candidate), (
+            "not durable"
+        )
         given = self.votes.setdefault((node.id, node.directory, epoch), candidate)
         assert given == candidate, f"{node.id} votes for {given} and {candidate} in {epoch}"
 
@@ -89,7 +93,7 @@ class Judge:
         ayes = {
             key[:2] for key, given in self.votes.items() if key[2] == epoch and given == node.id
         }
-        assert node.ballot.voted == node.id
+        assert node.election_state.voted == node.id
         counted = [
             each for each in ayes | {(node.id, node.directory)} if self.is_voter(voters, *each)
         ]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from hightide.protocol import messages as m
-from hightide_broker.core.quorum.ready import Ballot, SnapshotId
+from hightide_broker.core.quorum.ready import ElectionState, SnapshotId
 from hightide_broker.core.quorum.roles import Role, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
 
-NEVER_VOTED = Ballot()
+NEVER_VOTED = ElectionState()
 
 
 class Entry(NamedTuple):
@@ -184,11 +184,11 @@ class Watched(Quorum):
 
 @dataclass(eq=False)
 class Node:
-    """A node with its disk: `ballot` and `log`, up to `synced_end`, survive a crash."""
+    """A node with its disk: `election_state` and `log`, up to `synced_end`, survive a crash."""
 
     id: int
     log: FakeLog
-    ballot: Ballot = NEVER_VOTED
+    election_state: ElectionState = NEVER_VOTED
     directory: str = ""
     """The id of its disk; without one no voter is ever recorded."""
     joining: bool = False

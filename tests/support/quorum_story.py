@@ -19,7 +19,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum import ready as r
-from hightide_broker.core.quorum.ready import Ballot
+from hightide_broker.core.quorum.ready import ElectionState
 from hightide_broker.core.quorum.roles import Role
 
 METADATA = "__cluster_metadata"
@@ -75,7 +75,7 @@ class QuorumStory:
             entries = enumerate(map(int, log.split(",")))
             known.log = FakeLog([Entry(of, f"{of}.{offset}") for offset, of in entries])
         if int(epoch):
-            known.ballot = Ballot(int(epoch), int(leader), int(voted))
+            known.election_state = ElectionState(int(epoch), int(leader), int(voted))
         known.random = float(random or known.random)
         self.world.start(known)
         return f"{node} {show_role(known.up)}"

@@ -62,9 +62,9 @@ class World:
         if not node.joining:
             self.judge.founders.setdefault(node.id, node.directory)
         self.nodes[node.id] = node
-        before = node.ballot.epoch
+        before = node.election_state.epoch
         node.quorum = Watched(
-            config, node.log, node.ballot, random=lambda: self.draw(node), now=self.now
+            config, node.log, node.election_state, random=lambda: self.draw(node), now=self.now
         )
         assert node.quorum.epoch >= before
         node.quorum.taken = []
@@ -83,7 +83,7 @@ class World:
         assert node.quorum is None, f"node {node.id} is up"
         self.judge.lost.append(Disk(node.id, node.directory, node.log))
         node.directory = f"{node.id}{chr(ord(node.directory[-1]) + 1)}"
-        node.log, node.ballot, node.joining = FakeLog(), NEVER_VOTED, True
+        node.log, node.election_state, node.joining = FakeLog(), NEVER_VOTED, True
 
     def step(self, node: Node, event: r.Event, asked: Asked | None = None) -> list[str]:
         """Step a node and do what it says; what it did."""
@@ -149,10 +149,10 @@ class World:
     def _duties(
         self, node: Node, ready: Ready, event: r.Event, asked: Asked | None
     ) -> Iterator[str]:
-        if ready.ballot is not None:
-            assert ready.ballot.epoch >= node.ballot.epoch
-            node.ballot = ready.ballot
-            yield "keeps {}/{}/{}".format(*ready.ballot).replace("-1", "-")
+        if ready.election_state is not None:
+            assert ready.election_state.epoch >= node.election_state.epoch
+            node.election_state = ready.election_state
+            yield "keeps {}/{}/{}".format(*ready.election_state).replace("-1", "-")
         yield from self._change_log(node, ready)
         if ready.reply is not None:
             yield self._reply(node, ready.reply, event, asked)

@@ -144,13 +144,13 @@ class Judge:
             f"{node}: watermark fell from {life.watermark}",
             driver,
         )
-        if core.epoch != life.epoch or ready.ballot is not None:
+        if core.epoch != life.epoch or ready.election_state is not None:
             self.story.tell(
                 f"node {node}: {core.role.value} epoch={core.epoch} leader={core.leader} "
                 f"voted={core.voted} log={log.log_start}..{log.log_end} hw={core.high_watermark}"
             )
         life.epoch, life.synced_end = core.epoch, log.synced_end
-        self._check_ballot(driver, event, ready)
+        self._check_election_state(driver, event, ready)
         self._check_leader(driver, event, ready)
         if ready.install is not None:
             self.snapshots_loaded += 1
@@ -182,7 +182,7 @@ class Judge:
         if not holds:
             raise Violation(f"{why}; now {driver.core!r}, {driver.metadata!r}")
 
-    def _check_ballot(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
+    def _check_election_state(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node
         if core.voted != NOBODY:
             voter = (node, core.config.directory, core.epoch)
@@ -193,15 +193,15 @@ class Judge:
             assert isinstance(event.request, c.VoteRequest)
             gave_vote = not event.request.pre_vote
         asks_votes = any(isinstance(sending.request, c.VoteRequest) for sending in ready.send)
-        if ready.ballot is not None or gave_vote or asks_votes:
-            durable = self._durable_ballot(self.machines[node])
+        if ready.election_state is not None or gave_vote or asks_votes:
+            durable = self._durable_election_state(self.machines[node])
             self._check(
                 durable == (core.epoch, core.leader, core.voted),
                 f"{node} has (epoch, leader, vote) {durable} on disk",
                 driver,
             )
 
-    def _durable_ballot(self, machine: Body) -> tuple[int, int, int] | None:
+    def _durable_election_state(self, machine: Body) -> tuple[int, int, int] | None:
         path = f"{machine.directory}/{METADATA_DIRECTORY}/quorum-state"
         data = machine.disk.durable_file(path)
         if data is None:

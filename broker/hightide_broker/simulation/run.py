@@ -153,7 +153,7 @@ async def _works(world: World, client: Client) -> bool:
 
 
 def _follows(machine: Machine, end: int) -> bool:
-    return machine.node is not None and machine.node.publisher.applied.value >= end
+    return machine.node is not None and machine.node.metadata_loader.applied.value >= end
 
 
 async def _isolate_a_follower(world: World) -> None:

@@ -24,10 +24,17 @@ from hightide_broker.core.quorum.leader import (
     check_epoch_range,
 )
 from hightide_broker.core.quorum.membership import Membership
-from hightide_broker.core.quorum.progress import Peer, last_majority_contact
-from hightide_broker.core.quorum.ready import NOBODY, Answered, Ballot, LogView, Ready, Sending
+from hightide_broker.core.quorum.progress import Progress, last_majority_contact
+from hightide_broker.core.quorum.ready import (
+    NOBODY,
+    Answered,
+    ElectionState,
+    LogView,
+    Ready,
+    Sending,
+)
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
-from hightide_broker.core.quorum.votes import Audience, Votes
+from hightide_broker.core.quorum.votes import PendingAnnouncements, Votes
 
 _NEVER = float("inf")
 
@@ -39,15 +46,15 @@ class Elector:
         self,
         config: QuorumConfig,
         log: LogView,
-        ballot: Ballot,
+        election_state: ElectionState,
         *,
         random: Callable[[], float],
         now: float,
     ) -> None:
-        """`ballot` is what `quorum-state` says, `random` draws from [0, 1)."""
+        """`election_state` is what `quorum-state` says, `random` draws from [0, 1)."""
         self.config = config
         self.role = Role.UNATTACHED
-        self.epoch, self.leader, self.voted = ballot
+        self.epoch, self.leader, self.voted = election_state
         latest = log.latest_snapshot
         self.high_watermark = max(log.log_start, latest.end_offset if latest else 0)
         """Everything below it is committed, as far as this node knows."""
@@ -56,12 +63,12 @@ class Elector:
         self._log = log
         self._random = random
         self._ready = Ready()
-        self._durable = ballot
+        self._durable = election_state
         self.membership = Membership(config, log)
-        self._peers: dict[int, Peer] = {}
-        self._observers: dict[int, Peer] = {}
+        self._peers: dict[int, Progress] = {}
+        self._observers: dict[int, Progress] = {}
         self._votes = Votes(self.membership.voters)
-        self._audience = Audience()
+        self._announcements = PendingAnnouncements()
         self._round_at = _NEVER
         """When a leader looks for voters that do not fetch, to tell them again."""
         self._successors: list[int] = []
@@ -82,7 +89,7 @@ class Elector:
             # What was written in this epoch and not synced is lost: it must not be written again.
             self.role = Role.RESIGNED
             self._successors = list(self._others)
-            self._audience.begin(self._others, now)
+            self._announcements.begin(self._others, now)
         elif self.leader != NOBODY:
             self.role = Role.FOLLOWER
             self._fetching.begin(self.leader, now)
@@ -131,8 +138,8 @@ class Elector:
         if self.role is Role.LEADER:
             self._peers = {voter: self._met(voter, now) for voter in self._others}
             for voter in self._others:
-                self._audience.add(voter)
-            self._audience.due_at = now
+                self._announcements.add(voter)
+            self._announcements.due_at = now
         elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
             self._become_unattached(self.epoch, now)
         if self.role is Role.UNATTACHED and self._may_stand:
@@ -140,12 +147,12 @@ class Elector:
             if self._is_voter:
                 self._fetching.end()
 
-    def _met(self, voter: int, now: float) -> Peer:
+    def _met(self, voter: int, now: float) -> Progress:
         """What a leader knows of a voter, as one or as an observer before."""
         known = self._peers.get(voter) or self._observers.pop(voter, None)
         if known is not None and self.membership.counts(voter, known.directory):
             return known
-        return Peer(voter, now)
+        return Progress(voter, now)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -184,7 +191,7 @@ class Elector:
     def _become(self, role: Role) -> None:
         assert role in TRANSITIONS[self.role], f"{self!r} cannot become {role.value}"
         self.role = role
-        self._audience.end()
+        self._announcements.end()
         self._round_at = _NEVER
         self._peers, self._observers = {}, {}
         self._fetching.end()
@@ -231,7 +238,7 @@ class Elector:
 
     def _seek_votes(self, now: float) -> None:
         self._votes.begin(self.config.node)
-        self._audience.begin(self._others, now)
+        self._announcements.begin(self._others, now)
         self._deadline = now + self._election_timeout()
 
     def _become_leader(self, now: float) -> None:
@@ -239,8 +246,8 @@ class Elector:
         self.leader = self.config.node
         self.epoch_start = self._log.log_end
         self._elections_lost = 0
-        self._peers = {voter: Peer(voter, now) for voter in self._others}
-        self._audience.begin(self._others, now)
+        self._peers = {voter: Progress(voter, now) for voter in self._others}
+        self._announcements.begin(self._others, now)
         self._round_at = now + self.config.fetch_timeout_s / 2 if self._others else _NEVER
         self._ready.begin_epoch = True
         self._check_quorum(now)
@@ -249,7 +256,7 @@ class Elector:
         successors = sorted(self._others, key=lambda voter: -self._peers[voter].log_end)
         self._become(Role.RESIGNED)
         self._successors = successors
-        self._audience.begin(self._others, now)
+        self._announcements.begin(self._others, now)
         self._deadline = now + self._election_timeout()
 
     def _lose_pre_vote(self, now: float) -> None:
@@ -277,9 +284,9 @@ class Elector:
             self._round_at = now + half
             for peer in self._peers.values():
                 if now - peer.heard_at >= half:
-                    self._audience.add(peer.id)
-                    self._audience.due_at = now
-        for peer_id in self._audience.due(now):
+                    self._announcements.add(peer.id)
+                    self._announcements.due_at = now
+        for peer_id in self._announcements.due(now):
             self._ready.send.append(Sending(peer_id, self._announcement(peer_id)))
 
     def _announcement(self, peer: int) -> m.Message:
@@ -323,12 +330,12 @@ class Elector:
                 again_in = self.config.retry_backoff_s
                 if self.role is Role.LEADER:
                     again_in = self.config.fetch_timeout_s / 2
-                self._audience.failed(event.peer, again_at=now + again_in)
+                self._announcements.failed(event.peer, again_at=now + again_in)
             return
         assert isinstance(response, c.QuorumResponse), f"{response} to {event.request}"
         if self._heed(response.leader, response.epoch, now) or not is_current:
             return
-        self._audience.answered(event.peer)
+        self._announcements.answered(event.peer)
         if isinstance(response, c.VoteResponse):
             self._count_vote(event.peer, response, now)
 

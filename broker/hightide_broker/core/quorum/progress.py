@@ -12,7 +12,7 @@ from hightide.protocol.quorum_messages import QuorumReplica
 
 
 @dataclass(slots=True)
-class Peer:
+class Progress:
     """How far one node has got, and when it was last heard of. Times are of the driver's clock."""
 
     id: int

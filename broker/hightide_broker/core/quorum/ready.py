@@ -4,7 +4,7 @@
 order in which they must be carried out. The order is what makes the quorum safe, and this is the
 one place where it is written down:
 
-1. persist - `ballot` is durable in `quorum-state` before anything below happens;
+1. persist - `election_state` is durable in `quorum-state` before anything below happens;
 2. change  - the log is cut, begun anew from a snapshot, or appended to, as told;
 3. send    - the answer to the request that was the event, and requests of our own;
 4. apply   - everything below `committed` is committed;
@@ -84,7 +84,7 @@ class LogView(Protocol):
         ...
 
 
-class Ballot(NamedTuple):
+class ElectionState(NamedTuple):
     """What a voter must never forget: the epoch, its leader if known, and whom it voted for."""
 
     epoch: int = 0
@@ -157,7 +157,7 @@ class SnapshotPiece(NamedTuple):
 class Ready:
     """The duties of one step, in order; see the module's docstring."""
 
-    ballot: Ballot | None = None
+    election_state: ElectionState | None = None
     truncate_to: int | None = None
     """Cut the log here, durably."""
     append: Sequence[memoryview] = ()

@@ -24,10 +24,10 @@ from hightide_broker.core.quorum.leader import (
     fetch_refusal,
     locate,
 )
-from hightide_broker.core.quorum.progress import Peer, held_by_majority, majority_of
+from hightide_broker.core.quorum.progress import Progress, held_by_majority, majority_of
 from hightide_broker.core.quorum.ready import (
     Answered,
-    Ballot,
+    ElectionState,
     Event,
     LogSynced,
     Ready,
@@ -78,11 +78,11 @@ class Quorum(Elector):
         self._keep_voters(now)
         self._announce(now)
         self._fetch(now)
-        ballot = Ballot(self.epoch, self.leader, self.voted)
-        if ballot != self._durable:
-            ready.ballot = self._durable = ballot
+        election_state = ElectionState(self.epoch, self.leader, self.voted)
+        if election_state != self._durable:
+            ready.election_state = self._durable = election_state
         ready.wake_at = min(
-            self._deadline, self._audience.due_at, self._round_at, self._fetching.wake_at
+            self._deadline, self._announcements.due_at, self._round_at, self._fetching.wake_at
         )
         return ready
 
@@ -208,7 +208,7 @@ class Quorum(Elector):
                 "another change of the voters is not committed yet: try again",
             )
 
-    def _is_silent(self, peer: Peer, now: float) -> bool:
+    def _is_silent(self, peer: Progress, now: float) -> bool:
         return now >= peer.heard_at + 2 * self.config.fetch_timeout_s
 
     # -- requests --------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Quorum(Elector):
         if not parked:
             peer = self._peer(request.replica_id, request.replica_directory, now)
             peer.fetched(part.fetch_offset, log_end=self._log.log_end, now=now)
-            self._audience.answered(peer.id)
+            self._announcements.answered(peer.id)
             self._commit_as_leader()
         self._ready.serve = True
         return None
@@ -278,7 +278,7 @@ class Quorum(Elector):
             self._peers[node].heard_at = now
         self._ready.serve = True
 
-    def _peer(self, node: int, directory: str, now: float) -> Peer:
+    def _peer(self, node: int, directory: str, now: float) -> Progress:
         """The one who fetches: a voter, if it has that voter's directory."""
         peer = self._observer(node, now)
         if node in self._peers and self.membership.counts(node, directory):
@@ -287,10 +287,10 @@ class Quorum(Elector):
         peer.directory = directory
         return peer
 
-    def _observer(self, node: int, now: float) -> Peer:
+    def _observer(self, node: int, now: float) -> Progress:
         if node not in self._observers and len(self._observers) >= OBSERVERS_MAX:
             del self._observers[min(self._observers, key=lambda o: self._observers[o].heard_at)]
-        return self._observers.setdefault(node, Peer(node, now))
+        return self._observers.setdefault(node, Progress(node, now))
 
     # -- description -----------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class Votes:
         return len(self._voters) - rejected < majority_of(len(self._voters))
 
 
-class Audience:
+class PendingAnnouncements:
     """Who is to be told something, and has not answered yet."""
 
     def __init__(self) -> None:

@@ -20,14 +20,14 @@ from hightide.net.ports import Network, Stream
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.runtime.base.watermark import Watermark
 
-log = logging.getLogger("hightide.lifelines")
+log = logging.getLogger("hightide.liveness")
 
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 RETRY_MAX_S = 10.0
 
 
-class Lifelines:
+class BrokerLiveness:
     """The lines of one controller node."""
 
     def __init__(self, network: Network, *, node: int) -> None:

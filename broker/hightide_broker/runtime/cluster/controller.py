@@ -28,8 +28,8 @@ from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetV
 from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.watermark import Wake
-from hightide_broker.runtime.cluster.broker_liveness import Lifelines
-from hightide_broker.runtime.cluster.metadata_loader import ImagePublisher
+from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
+from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.quorum.driver import QuorumDriver, Term, not_controller
 
 log = logging.getLogger("hightide.controller")
@@ -60,16 +60,16 @@ class ControllerShell:
     def __init__(
         self,
         quorum: QuorumDriver,
-        publisher: ImagePublisher,
-        lifelines: Lifelines,
+        metadata_loader: MetadataLoader,
+        liveness: BrokerLiveness,
         *,
         cluster_id: str,
         config: BrokerConfig,
         random: Random,
     ) -> None:
         self._quorum = quorum
-        self._publisher = publisher
-        self._lifelines = lifelines
+        self._metadata_loader = metadata_loader
+        self._liveness = liveness
         self._cluster_id = cluster_id
         self._config = config
         self._random = random
@@ -105,10 +105,10 @@ class ControllerShell:
     async def _activate(self, term: Term) -> None:
         """Begin once everything from before the term is committed, and in the image."""
         await term.committed.wait_for(term.start + 1)
-        await self._publisher.applied.wait_for(term.start + 1)
+        await self._metadata_loader.applied.wait_for(term.start + 1)
         if term.committed.closed is not None:
             raise term.committed.closed
-        image = self._publisher.image.copy()
+        image = self._metadata_loader.image.copy()
         core = Controller(
             image,
             cluster_id=self._cluster_id,
@@ -133,8 +133,8 @@ class ControllerShell:
                 if not settled:
                     self._append(core.partitions.settle())
                     settled = True
-                losses = self._lifelines.losses.value
-                while gone := core.brokers.fence_gone(self._lifelines.gone, trio.current_time()):
+                losses = self._liveness.losses.value
+                while gone := core.brokers.fence_gone(self._liveness.gone, trio.current_time()):
                     self._append(gone)
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:
@@ -155,7 +155,7 @@ class ControllerShell:
         """Until a broker more is gone, or `deadline`; raises `Refused` when the term is over."""
         wake = Wake()
         term.committed.wake_at(_FOR_EVER, wake)
-        self._lifelines.losses.wake_at(losses + 1, wake)
+        self._liveness.losses.wake_at(losses + 1, wake)
         try:
             with trio.move_on_at(deadline):
                 await wake.wait()

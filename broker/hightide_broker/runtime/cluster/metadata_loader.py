@@ -47,7 +47,7 @@ class ImageInstrument(Protocol):
         ...
 
 
-class ImagePublisher:
+class MetadataLoader:
     """This node's image of the cluster."""
 
     def __init__(

@@ -24,7 +24,7 @@ from hightide_broker.core.cluster.changes import Change, SetVoters
 from hightide_broker.core.quorum.ready import (
     NOBODY,
     Answered,
-    Ballot,
+    ElectionState,
     Event,
     LogSynced,
     Ready,
@@ -98,8 +98,10 @@ class QuorumDriver:
         state = read_quorum_state(disk, directory)
         # What is there may be in the page cache only, if the process before could not sync it.
         write_quorum_state(disk, directory, state)
-        ballot = Ballot(state.leader_epoch, state.leader_id, state.voted_id)
-        self.core = Quorum(config, metadata, ballot, random=random.random, now=trio.current_time())
+        election_state = ElectionState(state.leader_epoch, state.leader_id, state.voted_id)
+        self.core = Quorum(
+            config, metadata, election_state, random=random.random, now=trio.current_time()
+        )
         self.metadata = metadata
         self.committed = Watermark(self.core.high_watermark)
         """What this node knows to be committed; never falls."""
@@ -170,8 +172,8 @@ class QuorumDriver:
     def step(self, event: Event) -> Ready:
         """Let the state machine decide, and carry out what it says, in order."""
         ready = self.core.step(event, trio.current_time())
-        if ready.ballot is not None:
-            self._persist(ready.ballot)
+        if ready.election_state is not None:
+            self._persist(ready.election_state)
         outcome = self._change_log(ready)
         self._addresses.update(self.core.membership.addresses)
         for sending in ready.send:
@@ -192,8 +194,8 @@ class QuorumDriver:
             self.step(outcome)
         return ready
 
-    def _persist(self, ballot: Ballot) -> None:
-        state = QuorumState(ballot.leader, ballot.epoch, ballot.voted)
+    def _persist(self, election_state: ElectionState) -> None:
+        state = QuorumState(election_state.leader, election_state.epoch, election_state.voted)
         try:
             write_quorum_state(self._disk, self._directory, state)
         except DiskError as error:

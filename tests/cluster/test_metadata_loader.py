@@ -20,7 +20,7 @@ from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, Cre
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.ready import SnapshotPiece
 from hightide_broker.runtime.base.watermark import Watermark
-from hightide_broker.runtime.cluster.metadata_loader import ROUND_BYTES, ImagePublisher
+from hightide_broker.runtime.cluster.metadata_loader import ROUND_BYTES, MetadataLoader
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.segment import LogConfig
@@ -30,20 +30,20 @@ HOUR_S = 3600.0
 
 
 class Recorder:
-    """Implements `publisher.Follower`."""
+    """Implements `metadata_loader.Follower`."""
 
-    def __init__(self, publisher: ImagePublisher) -> None:
+    def __init__(self, metadata_loader: MetadataLoader) -> None:
         self.loaded: list[ClusterImage] = []
         self.applied: list[list[AnyChange]] = []
-        self._publisher = publisher
+        self._metadata_loader = metadata_loader
 
     async def load(self, image: ClusterImage) -> None:
         self.loaded.append(image.copy())
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
-        before = self._publisher.applied.value
+        before = self._metadata_loader.applied.value
         await trio.sleep(0.1)
-        assert self._publisher.applied.value == before < image.offset, "not before it is done"
+        assert self._metadata_loader.applied.value == before < image.offset, "not before it is done"
         self.applied.append(list(changes))
 
     @property
@@ -61,10 +61,10 @@ class Node:
         self.metadata = MetadataLog(disk, HERE, config=segments, clock=clock)
         latest = self.metadata.latest_snapshot
         self.committed = Watermark(latest.end_offset if latest is not None else 0)
-        self.publisher = ImagePublisher(
+        self.metadata_loader = MetadataLoader(
             self.metadata, self.committed, node=1, config=make_config(named)
         )
-        self.recorder = Recorder(self.publisher)
+        self.recorder = Recorder(self.metadata_loader)
 
     def append(self, *changes: AnyChange) -> None:
         self.metadata.append(list(changes), 1)
@@ -75,12 +75,12 @@ class Node:
     async def settle(self) -> None:
         """Until everything committed is applied."""
         with trio.fail_after(PATIENCE_S):
-            await self.publisher.applied.wait_for(self.committed.value)
+            await self.metadata_loader.applied.wait_for(self.committed.value)
         await trio.testing.wait_all_tasks_blocked()
 
     @property
     def image(self) -> ClusterImage:
-        return self.publisher.image
+        return self.metadata_loader.image
 
     @property
     def snapshots(self) -> list[str]:
@@ -103,15 +103,15 @@ SNAPSHOT_AFTER = {"metadata_log_max_record_bytes_between_snapshots": "500"}
 
 async def test_only_what_is_committed_is_applied(autojump_clock, nursery) -> None:
     node = Node(SimDisk())
-    nursery.start_soon(node.publisher.run)
-    await node.publisher.attach(node.recorder)
+    nursery.start_soon(node.metadata_loader.run)
+    await node.metadata_loader.attach(node.recorder)
     node.append(topic(0), topic(1))
     node.append(topic(2))
     await trio.sleep(1)
-    assert (node.publisher.applied.value, node.image.topics) == (0, {})
+    assert (node.metadata_loader.applied.value, node.image.topics) == (0, {})
     node.committed.advance(2)
     await node.settle()
-    assert (list(node.image.topics), node.publisher.applied.value) == (["t0", "t1"], 2)
+    assert (list(node.image.topics), node.metadata_loader.applied.value) == (["t0", "t1"], 2)
     node.commit()
     await node.settle()
     assert (list(node.image.topics), node.image.offset) == (["t0", "t1", "t2"], 3)
@@ -120,24 +120,28 @@ async def test_only_what_is_committed_is_applied(autojump_clock, nursery) -> Non
 
 async def test_a_batch_of_the_quorums_own_is_passed_over(autojump_clock, nursery) -> None:
     node = Node(SimDisk())
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     node.metadata.append_leader_change(1, leader=1, voters=[1])
     node.append(topic(0))
     node.metadata.append_leader_change(2, leader=1, voters=[1])
     node.commit()
     await node.settle()
-    assert (node.publisher.applied.value, node.image.offset, len(node.image.topics)) == (3, 3, 1)
+    assert (node.metadata_loader.applied.value, node.image.offset, len(node.image.topics)) == (
+        3,
+        3,
+        1,
+    )
 
 
 async def test_whoever_is_attached_gets_the_image_and_then_the_changes(
     autojump_clock, nursery
 ) -> None:
     node = Node(SimDisk())
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     node.append(topic(0))
     node.commit()
     await node.settle()
-    await node.publisher.attach(node.recorder)
+    await node.metadata_loader.attach(node.recorder)
     node.append(topic(1))
     node.commit()
     await node.settle()
@@ -151,8 +155,8 @@ async def test_a_long_log_is_carried_out_in_rounds(autojump_clock, nursery) -> N
     for number in range(7):
         node.append(topic(number), setting(number, big))
     node.commit()
-    await node.publisher.attach(node.recorder)
-    nursery.start_soon(node.publisher.run)
+    await node.metadata_loader.attach(node.recorder)
+    nursery.start_soon(node.metadata_loader.run)
     await node.settle()
     assert [len(changes) for changes in node.recorder.applied] == [6, 6, 2]
     assert len(node.image.topics) == 7
@@ -163,7 +167,7 @@ async def test_a_long_log_is_carried_out_in_rounds(autojump_clock, nursery) -> N
 
 async def test_a_snapshot_is_written_after_so_many_bytes(autojump_clock, nursery) -> None:
     node = Node(SimDisk(), **SNAPSHOT_AFTER)
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     written = []
     for number in range(12):
         node.append(topic(number))
@@ -178,7 +182,7 @@ async def test_a_snapshot_is_written_after_so_many_bytes(autojump_clock, nursery
 
 async def test_a_snapshot_is_written_after_so_much_time_with_news(autojump_clock, nursery) -> None:
     node = Node(SimDisk())
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     await trio.sleep(3 * HOUR_S)
     assert node.snapshots == [], "there was nothing new"
     node.append(topic(0))
@@ -196,7 +200,7 @@ async def test_a_snapshot_is_written_after_so_much_time_with_news(autojump_clock
 async def test_a_start_goes_on_from_the_latest_snapshot(autojump_clock, nursery) -> None:
     disk = SimDisk()
     node = Node(disk, **SNAPSHOT_AFTER, metadata_max_retention_bytes="1")
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     for number in range(20):
         node.append(topic(number), setting(number, str(number + 1)))
         node.commit()
@@ -206,10 +210,10 @@ async def test_a_start_goes_on_from_the_latest_snapshot(autojump_clock, nursery)
     again = Node(disk, **SNAPSHOT_AFTER)
     latest = again.metadata.latest_snapshot
     assert latest is not None
-    assert again.publisher.applied.value == again.image.offset == latest.end_offset > 0
-    await again.publisher.attach(again.recorder)
+    assert again.metadata_loader.applied.value == again.image.offset == latest.end_offset > 0
+    await again.metadata_loader.attach(again.recorder)
     assert again.recorder.loaded == [again.image]
-    nursery.start_soon(again.publisher.run)
+    nursery.start_soon(again.metadata_loader.run)
     again.commit()
     await again.settle()
     assert again.image == node.image
@@ -218,7 +222,7 @@ async def test_a_start_goes_on_from_the_latest_snapshot(autojump_clock, nursery)
 
 async def test_a_full_disk_delays_a_snapshot_and_nothing_else(autojump_clock, nursery) -> None:
     node = Node(SimDisk(), **SNAPSHOT_AFTER)
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     node.disk.fail("write", ".part", "No space left on device")
     node.append(*[topic(number) for number in range(30)])
     node.commit()
@@ -231,7 +235,7 @@ async def test_a_full_disk_delays_a_snapshot_and_nothing_else(autojump_clock, nu
 
 async def test_the_quorums_own_records_make_no_snapshot_due(autojump_clock, nursery) -> None:
     node = Node(SimDisk(), **SNAPSHOT_AFTER)
-    nursery.start_soon(node.publisher.run)
+    nursery.start_soon(node.metadata_loader.run)
     for epoch in range(1, 20):
         node.metadata.append_leader_change(epoch, leader=1, voters=[1])
         node.commit()
@@ -266,8 +270,8 @@ async def test_who_fell_behind_is_told_of_what_differs(autojump_clock, nursery) 
     later = [setting(1, "5"), setting(0, "7"), setting(0, "8"), topic(2)]
     leader = await leader_with(*common, *later)
     node = Node(SimDisk())
-    nursery.start_soon(node.publisher.run)
-    await node.publisher.attach(node.recorder)
+    nursery.start_soon(node.metadata_loader.run)
+    await node.metadata_loader.attach(node.recorder)
     node.append(*common)
     node.commit()
     await node.settle()
@@ -276,7 +280,7 @@ async def test_who_fell_behind_is_told_of_what_differs(autojump_clock, nursery) 
     assert node.metadata.install(piece.snapshot)
     node.commit()
     await node.settle()
-    assert node.image.offset == node.publisher.applied.value == 6
+    assert node.image.offset == node.metadata_loader.applied.value == 6
     assert list(node.image.topics) == ["t0", "t1", "t2"]
     assert node.image.topic_config("t0") == {"segment.ms": "8"}
     assert node.recorder.told[:2] == common

@@ -21,7 +21,7 @@ from hightide_broker.runtime.cluster.broker_liveness import (
     CONNECT_TIMEOUT_S,
     RETRY_MAX_S,
     RETRY_S,
-    Lifelines,
+    BrokerLiveness,
 )
 from hightide_broker.simulation.network import Weather
 
@@ -78,7 +78,7 @@ class Told:
         self.network = network_of(weather)
         self.image = ClusterImage()
         self.applied = Watermark()
-        self.lines = Lifelines(self.network.host(CONTROLLER), node=CONTROLLER_NODE)
+        self.lines = BrokerLiveness(self.network.host(CONTROLLER), node=CONTROLLER_NODE)
         self.nursery = nursery
         nursery.start_soon(self.lines.run, self.applied, lambda: self.image)
 
@@ -284,7 +284,7 @@ def test_a_connection_that_never_comes_about_is_tried_anew():
             return await self._inner.connect(host, port)
 
     async def body(told):
-        lines = Lifelines(Hangs(told.network.host("other")), node=CONTROLLER_NODE)
+        lines = BrokerLiveness(Hangs(told.network.host("other")), node=CONTROLLER_NODE)
         told.nursery.start_soon(lines.run, told.applied, lambda: told.image)
         process = await told.serving(1, 11)
         await trio.sleep(CONNECT_TIMEOUT_S + RETRY_S)
