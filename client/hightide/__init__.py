@@ -24,13 +24,19 @@ if TYPE_CHECKING:
     from hightide.protocol.errors import (
         ApiError,
         BrokerUnreachable,
+        ClosedError,
         CorruptBatch,
         DeliveryTimeout,
         ErrorCode,
         HightideError,
         LogTruncated,
+        RecordTooLarge,
+        RemoteProtocolError,
         RequestTimedOut,
+        UsageError,
     )
+
+    __version__: str
 
 __all__ = [
     "Producer",
@@ -50,6 +56,10 @@ __all__ = [
     "DeliveryTimeout",
     "CorruptBatch",
     "LogTruncated",
+    "RemoteProtocolError",
+    "ClosedError",
+    "UsageError",
+    "RecordTooLarge",
 ]
 
 _HOME = {
@@ -67,12 +77,20 @@ _HOME = {
     "DeliveryTimeout": "protocol.errors",
     "CorruptBatch": "protocol.errors",
     "LogTruncated": "protocol.errors",
+    "RemoteProtocolError": "protocol.errors",
+    "ClosedError": "protocol.errors",
+    "UsageError": "protocol.errors",
+    "RecordTooLarge": "protocol.errors",
     "OffsetAndMetadata": "consume.subscription",
     "TopicPartition": "consume.subscription",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # slow to import, and rarely asked for
+
+        return version("hightide")
     if name == "blocking":
         return import_module("hightide.blocking")
     home = _HOME.get(name)
