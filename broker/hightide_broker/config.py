@@ -19,6 +19,7 @@ from hightide_broker.config_keys import KEYS, Key
 from hightide_broker.core.cluster.topic_config import TOPIC_KEYS, unknown_key
 
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
+EVERY_ADDRESS = ("", "0.0.0.0", "::", "[::]", "*")
 
 
 class ConfigError(Exception):
@@ -137,6 +138,12 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             raise ConfigError(unknown_key(name, KEYS))
         _check(key, value)
     config = BrokerConfig({**values, **given}, frozenset(given))
+    if config.advertised_host in EVERY_ADDRESS:
+        name = "advertised.host" if config.text("advertised.host") else "listen.host"
+        raise ConfigError(
+            f"{name} is {config.advertised_host!r}, each address of a machine and the way to none: "
+            "expected advertised.host, the name that clients and other brokers reach this node by"
+        )
     node = config.number("node.id")
     if any(voter != node for voter in config.voters) and not config.text("cluster.id"):
         raise ConfigError(

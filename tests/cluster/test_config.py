@@ -275,6 +275,14 @@ def test_the_advertised_host_is_the_listening_one_unless_it_is_set() -> None:
     assert both.advertised_host == "a.example"
 
 
+@pytest.mark.parametrize("name", ["listen.host", "advertised.host"])
+@pytest.mark.parametrize("every", ["0.0.0.0", "::"])
+def test_an_address_that_leads_nowhere_is_never_told_to_anybody(name: str, every: str) -> None:
+    told = error_of(name, every)
+    assert told.startswith(f"{name} is {every!r}, ")
+    assert "expected advertised.host" in told
+
+
 def test_a_port_is_a_port() -> None:
     assert make_config({"listen.port": "65535"}).number("listen.port") == 65535
     assert error_of("listen.port", "65536").startswith("listen.port is '65536', expected ")
