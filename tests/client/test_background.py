@@ -94,9 +94,49 @@ while True:
         line += 1
 sys.exit(line < 10)
 """
+STRUCK_AT_THE_ENDS_OF_BLOCKS = """
+import signal, sys, trio
+import hightide
+
+left = 0
 
 
-@pytest.mark.parametrize("program", [STRUCK_AT_STEPS, STRUCK_AT_LINES], ids=["steps", "lines"])
+def trace(frame, event, argument):
+    global left
+    if frame.f_code.co_name in ("__aenter__", "__aexit__"):
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+
+async def main(call):
+    global left
+    left = call
+    sys.settrace(trace)
+    async with hightide.Producer("127.0.0.1:1"):
+        await trio.lowlevel.checkpoint()
+    sys.settrace(None)
+    await trio.lowlevel.checkpoint()  # where it is heard of at the latest
+
+
+call = 1
+while True:
+    try:
+        trio.run(main, call)
+        break  # it was the last call
+    except KeyboardInterrupt:
+        call += 1
+sys.exit(call < 6)
+"""
+PROGRAMS = {
+    "steps": STRUCK_AT_STEPS,
+    "lines": STRUCK_AT_LINES,
+    "blocks": STRUCK_AT_THE_ENDS_OF_BLOCKS,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_an_interruption_anywhere_ends_a_background(program):
     ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0

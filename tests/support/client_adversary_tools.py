@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,7 @@ class Reading:
         was interrupted. In the order of the commits."""
         self.generation = lambda: -1
         """Of the consumer that reads now."""
+        self._last = -1
         self._joined = {}
         """In which generation it began to read a partition."""
         self._unknown = set()
@@ -106,7 +107,13 @@ class Reading:
 
     def begins(self, generation):
         """Another consumer reads on; it says in which generation it is."""
-        self.generation, self._joined = generation, {}
+        self.generation, self._joined, self._last = generation, {}, -1
+
+    def _generation(self):
+        """The one it is in, or was in when it was closed."""
+        with suppress(ClosedError):
+            self._last = self.generation()
+        return self._last
 
     def got(self, records):
         """A call handed these out; none is missing, none came twice."""
@@ -114,7 +121,7 @@ class Reading:
         for record in records:
             number, offset = record.partition, record.offset
             if number not in self._joined:
-                self._joined[number] = self.generation()
+                self._joined[number] = self._generation()
                 is_unknown = number in self._unknown and offset > self.next[number]
                 if offset != self.next[number] and (offset in self.may[number] or is_unknown):
                     self._each.tally["committed late"] += 1
@@ -127,7 +134,7 @@ class Reading:
     def _goes_back(self, number, offset):
         """After a rebalance a member goes on at what is committed. That happens if one before it
         was cancelled, and its goodbye took too long on a machine that is busy."""
-        wanted, generation = self.next[number], self.generation()
+        wanted, generation = self.next[number], self._generation()
         is_told = generation != self._joined[number] and offset in self.may[number]
         assert is_told, f"partition {number}: {offset} after {wanted}, generation {generation}"
         self._each.tally["read again after a rebalance"] += 1
@@ -156,7 +163,7 @@ class Reading:
             self.may[number] = [offset] if self._is_here(number) else [*self.may[number], offset]
 
     def _is_here(self, number):
-        return self._joined.get(number, -1) == self.generation()
+        return self._joined.get(number, -1) == self._generation()
 
     def handed_over(self, position):
         """An interruption came when the call was over and its caller had nothing yet: what is lent
@@ -165,7 +172,7 @@ class Reading:
         lost = 0
         for number, before in self.next.items():
             now = position(number)
-            if now is None and self.generation() >= 0:
+            if now is None and self._generation() >= 0:
                 self._unknown.add(number)
                 self._each.tally["taken away after a strike"] += 1
             is_back = now is not None and now < before

@@ -60,6 +60,7 @@ class Admin(GroupAdmin):
         self._cluster: Cluster | None = None
         self._stack = AsyncExitStack()
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aenter__(self) -> Self:
         self._cluster = await self._stack.enter_async_context(
             open_cluster(
@@ -72,6 +73,7 @@ class Admin(GroupAdmin):
         )
         return self
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -125,6 +125,7 @@ class Consumer:
 
     # -- life ------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         try:
@@ -139,6 +140,7 @@ class Consumer:
             raise
         return self
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

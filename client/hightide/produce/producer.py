@@ -117,10 +117,12 @@ class Producer:
 
     # -- life ------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         return self
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
