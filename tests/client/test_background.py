@@ -129,10 +129,53 @@ while True:
         call += 1
 sys.exit(call < 6)
 """
+STRUCK_WHILE_IT_JOINS = """
+import signal, sys, trio
+import hightide
+from hightide.testing import BlockingCluster
+
+left = 0
+
+
+def trace(frame, event, argument):
+    global left
+    if frame.f_code.co_name not in ("poll", "_tend", "tend", "_release", "start"):
+        return None
+    if event == "line":
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+
+
+async def main(address, line):
+    global left
+    async with hightide.Consumer(address, group=f"g{line}", topics=["t"]) as consumer:
+        left = line
+        sys.settrace(trace)
+        await consumer.poll()
+        sys.settrace(None)
+        await trio.lowlevel.checkpoint()
+
+
+line = 1
+with BlockingCluster(1) as cluster:
+    with hightide.blocking.Admin(cluster.bootstrap) as admin:
+        admin.create_topic("t", partitions=1, replication_factor=1)
+    while True:
+        try:
+            trio.run(main, cluster.bootstrap, line)
+            break  # it was the last line
+        except KeyboardInterrupt:
+            line += 1
+sys.exit(line < 20)
+"""
 PROGRAMS = {
     "steps": STRUCK_AT_STEPS,
     "lines": STRUCK_AT_LINES,
     "blocks": STRUCK_AT_THE_ENDS_OF_BLOCKS,
+    "joining": STRUCK_WHILE_IT_JOINS,
 }
 
 

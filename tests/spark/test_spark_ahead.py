@@ -316,7 +316,9 @@ def test_a_replica_nearby_is_read_and_once_it_is_dead_its_leader(fetched, monkey
     monkeypatch.setattr(BlockingClient, "nearby", lambda self, *_: self.brokers[FOLLOWER])
     with OwnCluster(brokers=3) as cluster, closing(client_for(cluster.address)) as client:
         wanted = replicated(cluster, client)
-        leader, follower = (client.brokers[each].port for each in (LEADER, FOLLOWER))
+        # On a busy machine another one may lead by now; who answers for the dead one does lead.
+        others = {node.port for number, node in client.brokers.items() if number != FOLLOWER}
+        follower = client.brokers[FOLLOWER].port
         fetched.clear()
         assert values_of(read(cluster.address, wanted)) == numbered(0, COUNT)
         assert {port for port, _ in fetched} == {follower}, "the leader is left alone"
@@ -324,7 +326,8 @@ def test_a_replica_nearby_is_read_and_once_it_is_dead_its_leader(fetched, monkey
         begun = [next(batches)]
         cluster.stop(FOLLOWER, kill=True)
         assert values_of([*begun, *batches]) == numbered(0, COUNT)
-        assert fetched[-1][0] == leader
+        assert fetched[-1][0] in others
         fetched.clear()
         assert values_of(read(cluster.address, wanted)) == numbered(0, COUNT)
-        assert (fetched[0], fetched[-1][0]) == ((follower, 0), leader)
+        assert fetched[0] == (follower, 0)
+        assert fetched[-1][0] in others

@@ -379,6 +379,7 @@ class Consumer:
 
     # -- records ---------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
         """Up to `max_poll_records` records of one partition; empty if none came in time.
 
@@ -404,6 +405,7 @@ class Consumer:
             self._polled_at = trio.current_time()
             return self._ready.lend(limit)
 
+    @trio.lowlevel.enable_ki_protection
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
         columns of Spark's Kafka source (`arrow.schema`), up to some 64 MiB; None if none came in
@@ -477,6 +479,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __anext__(self) -> Record:
         if self._is_polled:
             raise _polled_already()

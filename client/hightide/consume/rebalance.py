@@ -92,6 +92,7 @@ class Rebalancer:
         """Of the group; -1 while this is no member."""
         return self._membership.generation
 
+    @trio.lowlevel.enable_ki_protection
     def tend(self) -> None:
         """The caller asks for records: what it got before is done with. Raises what ended the
         membership."""
@@ -269,6 +270,7 @@ class Rebalancer:
                 positions[where] = positions[where]._replace(offset=in_work.offset)
         return positions
 
+    @trio.lowlevel.enable_ki_protection
     async def commit(self, offsets: Positions) -> None:
         """Keep offsets, after those of earlier calls; raises `ApiError`."""
         await self._commit(self._request(offsets), offsets, self._turns.take())
@@ -301,6 +303,7 @@ class Rebalancer:
                 "the consumer was closed, and its commits took too long", knob="request_timeout_ms"
             )
 
+    @trio.lowlevel.enable_ki_protection
     def commit_async(self, offsets: Positions, then: Committed | None) -> None:
         """Keep offsets in the background; raises `ApiError` at once if this is no member."""
         work = self._request(offsets), offsets, self._turns.take()

@@ -175,6 +175,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def send(
         self,
         topic: str,
@@ -231,6 +232,7 @@ class Producer:
             self._owes_checkpoint = True
         return Delivery(batch, len(batch.values) - 1)
 
+    @trio.lowlevel.enable_ki_protection
     async def send_many(
         self,
         topic: str,
@@ -324,6 +326,7 @@ class Producer:
                 await trio.lowlevel.checkpoint()
         return parts
 
+    @trio.lowlevel.enable_ki_protection
     async def send_arrow(
         self,
         table: pa.Table | pa.RecordBatch,
