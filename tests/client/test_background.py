@@ -53,129 +53,97 @@ for step in range(1, 9):
         struck += 1
 sys.exit(struck < 3)
 """
-STRUCK_AT_LINES = """
+STRIKES = """
 import signal, sys, trio
+
+
+class Strike:
+    def __init__(self, events, names):
+        self.events, self.names = events, names
+
+    def aim(self, number):
+        self.left = number
+        sys.settrace(self.trace)
+
+    def trace(self, frame, event, argument):
+        if frame.f_code.co_name not in self.names:
+            return None
+        if event in self.events:
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self.trace
+
+    def at_every_place(self, main, *args, least):
+        number = 1
+        while True:
+            try:
+                trio.run(main, number, *args)
+                break  # it was the last place
+            except KeyboardInterrupt:
+                number += 1
+        sys.exit(number < least)
+"""
+"""`main` aims at the place of a number: a line of these functions, or a call of them."""
+STRUCK_AT_LINES = """
 from hightide.net.background import open_background, start
 
-left = 0
-
-
-def trace(frame, event, argument):
-    global left
-    if frame.f_code.co_name == "spawn_impl" and event == "line":
-        left -= 1
-        if left == 0:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
-    return trace
+strike = Strike({"line"}, {"spawn_impl"})
 
 
 async def main(line):
-    global left
     async with open_background() as nursery:
-        left = line
-        sys.settrace(trace)
-        start(nursery, work)
+        strike.aim(line)
+        start(nursery, trio.sleep_forever)
         sys.settrace(None)
-        if left <= 0:
+        if strike.left <= 0:
             await trio.sleep_forever()
 
 
-async def work():
-    await trio.sleep_forever()
-
-
-line = 1
-while True:
-    try:
-        trio.run(main, line)
-        break  # it was the last line
-    except KeyboardInterrupt:
-        line += 1
-sys.exit(line < 10)
+strike.at_every_place(main, least=10)
 """
 STRUCK_AT_THE_ENDS_OF_BLOCKS = """
-import signal, sys, trio
 import hightide
 
-left = 0
-
-
-def trace(frame, event, argument):
-    global left
-    if frame.f_code.co_name in ("__aenter__", "__aexit__"):
-        left -= 1
-        if left == 0:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
+strike = Strike({"call"}, {"__aenter__", "__aexit__"})
 
 
 async def main(call):
-    global left
-    left = call
-    sys.settrace(trace)
+    strike.aim(call)
     async with hightide.Producer("127.0.0.1:1"):
         await trio.lowlevel.checkpoint()
     sys.settrace(None)
     await trio.lowlevel.checkpoint()  # where it is heard of at the latest
 
 
-call = 1
-while True:
-    try:
-        trio.run(main, call)
-        break  # it was the last call
-    except KeyboardInterrupt:
-        call += 1
-sys.exit(call < 6)
+strike.at_every_place(main, least=6)
 """
 STRUCK_WHILE_IT_JOINS = """
-import signal, sys, trio
 import hightide
 from hightide.testing import BlockingCluster
 
-left = 0
+strike = Strike({"line"}, {"poll", "_tend", "tend", "_release", "start"})
 
 
-def trace(frame, event, argument):
-    global left
-    if frame.f_code.co_name not in ("poll", "_tend", "tend", "_release", "start"):
-        return None
-    if event == "line":
-        left -= 1
-        if left == 0:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
-    return trace
-
-
-async def main(address, line):
-    global left
+async def main(line, address):
     async with hightide.Consumer(address, group=f"g{line}", topics=["t"]) as consumer:
-        left = line
-        sys.settrace(trace)
+        strike.aim(line)
         await consumer.poll()
         sys.settrace(None)
         await trio.lowlevel.checkpoint()
 
 
-line = 1
 with BlockingCluster(1) as cluster:
     with hightide.blocking.Admin(cluster.bootstrap) as admin:
         admin.create_topic("t", partitions=1, replication_factor=1)
-    while True:
-        try:
-            trio.run(main, cluster.bootstrap, line)
-            break  # it was the last line
-        except KeyboardInterrupt:
-            line += 1
-sys.exit(line < 20)
+    strike.at_every_place(main, cluster.bootstrap, least=20)
 """
 PROGRAMS = {
     "steps": STRUCK_AT_STEPS,
-    "lines": STRUCK_AT_LINES,
-    "blocks": STRUCK_AT_THE_ENDS_OF_BLOCKS,
-    "joining": STRUCK_WHILE_IT_JOINS,
+    "lines": STRIKES + STRUCK_AT_LINES,
+    "blocks": STRIKES + STRUCK_AT_THE_ENDS_OF_BLOCKS,
+    "joining": STRIKES + STRUCK_WHILE_IT_JOINS,
 }
 
 

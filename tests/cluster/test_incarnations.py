@@ -17,6 +17,7 @@ import trio
 from small_worlds import until
 
 from hightide import Admin, Producer
+from hightide.net.background import single
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.config import make_config
@@ -84,9 +85,7 @@ class Process:
 
 
 def _only(group):
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return str(group)
+    return str(single(group))
 
 
 class Yard:

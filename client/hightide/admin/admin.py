@@ -15,7 +15,7 @@ from typing import Any, Self
 import trio
 
 from hightide.admin.group_admin import GroupAdmin
-from hightide.net.background import start
+from hightide.net.background import ki_protected, start
 from hightide.net.cluster import (
     DEFAULT_BOOTSTRAP,
     Cluster,
@@ -60,7 +60,7 @@ class Admin(GroupAdmin):
         self._cluster: Cluster | None = None
         self._stack = AsyncExitStack()
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aenter__(self) -> Self:
         self._cluster = await self._stack.enter_async_context(
             open_cluster(
@@ -73,7 +73,7 @@ class Admin(GroupAdmin):
         )
         return self
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

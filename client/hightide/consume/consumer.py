@@ -28,7 +28,7 @@ from hightide.consume.subscription import (
     checked_places,
     checked_reset,
 )
-from hightide.net.background import is_cancelled, open_background, start
+from hightide.net.background import is_cancelled, ki_protected, open_background, start
 from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.net.group_channel import GroupChannel
 from hightide.net.ports import Network, Random
@@ -125,7 +125,7 @@ class Consumer:
 
     # -- life ------------------------------------------------------------------------------------
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         try:
@@ -140,7 +140,7 @@ class Consumer:
             raise
         return self
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -379,7 +379,7 @@ class Consumer:
 
     # -- records ---------------------------------------------------------------------------------
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
         """Up to `max_poll_records` records of one partition; empty if none came in time.
 
@@ -405,7 +405,7 @@ class Consumer:
             self._polled_at = trio.current_time()
             return self._ready.lend(limit)
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
         columns of Spark's Kafka source (`arrow.schema`), up to some 64 MiB; None if none came in
@@ -479,7 +479,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def __anext__(self) -> Record:
         if self._is_polled:
             raise _polled_already()

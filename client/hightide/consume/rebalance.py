@@ -18,7 +18,7 @@ from hightide.consume.completed_fetch import Ready
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.membership import Membership
 from hightide.consume.subscription import OffsetAndMetadata, Subscription, TopicPartition
-from hightide.net.background import start
+from hightide.net.background import ki_protected, start
 from hightide.net.turns import Turns
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import (
@@ -92,7 +92,7 @@ class Rebalancer:
         """Of the group; -1 while this is no member."""
         return self._membership.generation
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     def tend(self) -> None:
         """The caller asks for records: what it got before is done with. Raises what ended the
         membership."""
@@ -270,7 +270,7 @@ class Rebalancer:
                 positions[where] = positions[where]._replace(offset=in_work.offset)
         return positions
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def commit(self, offsets: Positions) -> None:
         """Keep offsets, after those of earlier calls; raises `ApiError`."""
         await self._commit(self._request(offsets), offsets, self._turns.take())
@@ -303,7 +303,7 @@ class Rebalancer:
                 "the consumer was closed, and its commits took too long", knob="request_timeout_ms"
             )
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     def commit_async(self, offsets: Positions, then: Committed | None) -> None:
         """Keep offsets in the background; raises `ApiError` at once if this is no member."""
         work = self._request(offsets), offsets, self._turns.take()

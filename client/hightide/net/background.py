@@ -16,9 +16,13 @@ import trio
 
 _SLEEP_MAX_S = 3600.0
 
+ki_protected = trio.lowlevel.enable_ki_protection
+"""For what changes several things that belong together: Ctrl-C strikes it where it waits, and
+nowhere else. So are the ends of a client's block, and the calls that start tasks of its own."""
+
 
 @asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+@ki_protected
 async def open_background() -> AsyncIterator[trio.Nursery]:
     """A nursery that is cancelled when the block ends, and not before: a block that is cancelled
     can still say goodbye. The block's exception leaves unwrapped."""
@@ -54,14 +58,14 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
         raise failure
 
 
-@trio.lowlevel.enable_ki_protection
+@ki_protected
 def start(nursery: trio.Nursery, work: Callable[..., Awaitable[None]], *args: Any) -> None:
     """Start a task of a client's own. Ctrl-C strikes in the user's tasks, never in the middle of
     it, nor half way through its start: trio would wait for ever for a task that never runs."""
     nursery.start_soon(_uninterrupted, work, args, name=work)
 
 
-@trio.lowlevel.enable_ki_protection
+@ki_protected
 async def _uninterrupted(work: Callable[..., Awaitable[None]], args: Sequence[Any]) -> None:
     await work(*args)
 

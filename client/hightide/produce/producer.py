@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from hightide.net.background import open_background, start
+from hightide.net.background import ki_protected, open_background, start
 from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
 from hightide.net.ports import Network, Random, SystemClock, WallClock
 from hightide.net.turns import Turns
@@ -117,12 +117,12 @@ class Producer:
 
     # -- life ------------------------------------------------------------------------------------
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         return self
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C strikes in the block, or in a wait
+    @ki_protected
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -175,7 +175,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def send(
         self,
         topic: str,
@@ -232,7 +232,7 @@ class Producer:
             self._owes_checkpoint = True
         return Delivery(batch, len(batch.values) - 1)
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def send_many(
         self,
         topic: str,
@@ -326,7 +326,7 @@ class Producer:
                 await trio.lowlevel.checkpoint()
         return parts
 
-    @trio.lowlevel.enable_ki_protection
+    @ki_protected
     async def send_arrow(
         self,
         table: pa.Table | pa.RecordBatch,

@@ -8,7 +8,7 @@ value_lengths, values]` for the records that have any, so that nothing in a batc
 payload cannot decode into a large one.
 
 Encoding and decoding thousands of records is a handful of C calls; there is no Python per record
-here except to make the records a Python caller asked for. Pure. Arrow is `arrow.py`'s.
+here except to make the records a Python caller asked for. Pure. Arrow is `arrow/to_arrow.py`'s.
 """
 
 from __future__ import annotations

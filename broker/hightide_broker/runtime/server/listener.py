@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from hightide.net.background import single
 from hightide.net.connection import FrameReader
 from hightide.net.ports import Stream
 from hightide.protocol import wire
@@ -184,9 +185,9 @@ class _Connection:
                 if not self._stopped:
                     nursery.cancel_scope.cancel()
         except* (RemoteProtocolError, CloseConnection) as group:
-            log.info("closed %s: %s", self._stream.peer, _first(group))
+            log.info("closed %s: %s", self._stream.peer, single(group))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
-            log.debug("lost %s: %s", self._stream.peer, _first(group))
+            log.debug("lost %s: %s", self._stream.peer, single(group))
         except* (AssertionError, NodeMustStop):
             raise
         except* Exception:
@@ -353,9 +354,3 @@ class _Connection:
                 pending = [*pending, bin_header(len(part)), part]
         if pending:
             await self._stream.send_all(pending)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Some exception of a group, for the log."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
