@@ -157,23 +157,28 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
     """An aligned table without lines. A value is never cut: where the terminal is too narrow, each
     row becomes a block, a line for each column."""
     from rich.cells import cell_len
+
+    titles = [name.upper().replace("_", " ") for name in columns]
+    wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
+    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+    if wide - _GAP <= terminal:
+        _print_aligned(titles, rows, wide)
+    else:
+        click.echo("\n\n".join(_block(titles, row) for row in rows))
+
+
+def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    titles = [name.upper().replace("_", " ") for name in columns]
     for title in titles:
         table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
-    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
-    if wide - _GAP <= terminal:
-        # With both sizes given, rich believes them on a dumb terminal, too.
-        console = Console(width=wide, height=len(rows) + 1, highlight=False, markup=False)
-        console.print(table, crop=False)
-    else:
-        click.echo("\n\n".join(_block(titles, row) for row in rows))
+    # With both sizes given, rich believes them on a dumb terminal, too.
+    console = Console(width=wide, height=len(rows) + 1, highlight=False, markup=False)
+    console.print(table, crop=False)
 
 
 def _block(titles: Sequence[str], row: Sequence[str]) -> str:
