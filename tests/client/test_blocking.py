@@ -1,8 +1,8 @@
 """The blocking clients, from a plain thread: the same results and errors as their async twins.
 
-Goal: the docstrings of `blocking.py`. Method: a real node in a thread of its own, on a simulated
-disk; the tests are plain functions. Nothing here waits for ever: what may hang runs in a thread
-that the test gives up on.
+Goal: the docstrings of `hightide.blocking`. Method: a real node in a thread of its own, on a
+simulated disk; the tests are plain functions. Nothing here waits for ever: what may hang runs in a
+thread that the test gives up on.
 """
 
 from __future__ import annotations

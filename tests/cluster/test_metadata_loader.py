@@ -126,11 +126,8 @@ async def test_a_batch_of_the_quorums_own_is_passed_over(autojump_clock, nursery
     node.metadata.append_leader_change(2, leader=1, voters=[1])
     node.commit()
     await node.settle()
-    assert (node.metadata_loader.applied.value, node.image.offset, len(node.image.topics)) == (
-        3,
-        3,
-        1,
-    )
+    assert (node.metadata_loader.applied.value, node.image.offset) == (3, 3)
+    assert len(node.image.topics) == 1
 
 
 async def test_whoever_is_attached_gets_the_image_and_then_the_changes(

@@ -50,7 +50,7 @@ def test_the_followers_of_a_dead_leader_elect_another():
     assert story.world.nodes[2].up.is_leader
 
 
-def test_a_vote_leaves_with_the_ballot_that_says_so():
+def test_a_vote_leaves_with_the_state_that_says_so():
     world = World((1, 2, 3))
     node = Node(1, FakeLog())
     world.start(node)
@@ -199,7 +199,7 @@ def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):
     assert story.replicas("1").endswith("; 11, 13, 14")
 
 
-def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
+def test_the_state_of_an_observer_that_once_led_elects_nobody():
     world = World((1, 2))
     node = Node(3, FakeLog([Entry(1, "a")]), election_state=ElectionState(4, 3, 3))
     world.start(node)
@@ -211,11 +211,9 @@ def test_a_ballot_of_an_observer_that_once_led_elects_nobody():
 
 
 def test_a_voter_that_knows_nothing_asks_soon_and_one_that_voted_does_not():
-    def first_question(election_state):
+    def first_question(known):
         config = QuorumConfig(node=1, voters=(1, 2, 3))
-        return core.Quorum(config, FakeLog(), election_state, random=lambda: 0.5, now=7.0).step(
-            Tick(), 7.0
-        )
+        return core.Quorum(config, FakeLog(), known, random=lambda: 0.5, now=7.0).step(Tick(), 7.0)
 
     assert first_question(ElectionState()).wake_at == 7.05
     assert first_question(ElectionState(epoch=4, voted=2)).wake_at == 8.5

@@ -78,11 +78,8 @@ def test_one_that_was_removed_looks_for_voters_where_it_is_configured():
     """It may stand once more, for all it knows; and all that it knows may be gone by now."""
     log = FakeLog([Entry(1, "voters", named("1a 2a 3a")), Entry(1, "voters", named("2a 3a"))])
     config = QuorumConfig(node=1, voters=(4, 5, 6), directory="1a", cluster_id="tide")
-    quorum, now, asked = (
-        Quorum(config, log, ElectionState(1, 2), random=lambda: 0.5, now=0.0),
-        0.0,
-        set(),
-    )
+    quorum = Quorum(config, log, ElectionState(1, 2), random=lambda: 0.5, now=0.0)
+    now, asked = 0.0, set()
     waiting, event = [], Tick()
     for _ in range(3000):
         ready = quorum.step(event, now)

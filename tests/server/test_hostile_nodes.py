@@ -118,11 +118,11 @@ def test_a_controller_refuses_a_fetch_of_data_and_lives(topics):
 
 # Epochs that cannot be, and nodes of no cluster.
 
-BALLOTS = [ElectionState(4, 3, -1), ElectionState(4, -1, -1), ElectionState(4, -1, 2)]
+STATES = [ElectionState(4, 3, -1), ElectionState(4, -1, -1), ElectionState(4, -1, 2)]
 
 
-def voter(election_state=BALLOTS[0], log=()):
-    """Voter 1 of three as its election_state says, and its world."""
+def voter(election_state=STATES[0], log=()):
+    """Voter 1 of three as its election state says, and its world."""
     world = QuorumWorld((1, 2, 3))
     node = Node(1, FakeLog(log), election_state)
     world.start(node)
@@ -153,7 +153,7 @@ def answer_to(node, request):
     return node.up.step(Requested(request), 0.0)
 
 
-@pytest.mark.parametrize("election_state", BALLOTS)
+@pytest.mark.parametrize("election_state", STATES)
 @pytest.mark.parametrize("epoch", IMPOSSIBLE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_of_an_impossible_epoch_changes_nothing(kind, epoch, election_state):
@@ -164,7 +164,7 @@ def test_a_request_of_an_impossible_epoch_changes_nothing(kind, epoch, election_
     assert (ready.election_state, standing(node)) == (None, before)
 
 
-@pytest.mark.parametrize("election_state", BALLOTS)
+@pytest.mark.parametrize("election_state", STATES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_that_names_no_cluster_changes_nothing(kind, election_state):
     _, node = voter(election_state)

@@ -70,7 +70,7 @@ def play(address, first, last, only):
                 raise  # of a forked child
             except BaseException as error:
                 failure = traceback.format_exc()
-                failure += "".join(f"\nat work: {vars(each)}" for each in left_open())
+                failure += "".join(f"\nat work: {vars(life)}" for life in left_open())
                 if isinstance(error, KeyboardInterrupt) and not Struck(error).where:
                     failure = ""  # the second one came when the first was already told of
                     each.tally["interrupted between calls"] += 1

@@ -18,9 +18,7 @@ from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.partition_changes import Forgot, LogEnd
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import TopicConfig
-from hightide_broker.core.quorum import elections as elector
-from hightide_broker.core.quorum import state_machine as quorum
-from hightide_broker.core.quorum import votes as election
+from hightide_broker.core.quorum import elections, state_machine, votes
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.runtime.replication import housekeeping
@@ -63,7 +61,7 @@ def no(*args, **kwargs):
 
 @of_quorum
 def a_vote_is_for_a_node_whatever_its_directory():
-    return planted(elector, "check_addressee", nothing)
+    return planted(elections, "check_addressee", nothing)
 
 
 @of_quorum
@@ -84,7 +82,7 @@ def a_directory_that_was_made_anew_votes_at_once():
         with (
             planted(world, "format_node", as_of_a_new_cluster),
             planted(Membership, "_look", without_directories),
-            planted(elector, "check_addressee", nothing),
+            planted(elections, "check_addressee", nothing),
         ):
             yield
 
@@ -114,12 +112,12 @@ def a_leader_that_was_removed_votes_for_itself():
     def begin(self, candidate):
         self._votes = {candidate: True}
 
-    return planted(election.Votes, "begin", begin)
+    return planted(votes.Votes, "begin", begin)
 
 
 @of_voters
 def a_leader_that_was_removed_never_stands_again():
-    return planted(elector.Elector, "_may_stand", elector.Elector._is_voter)
+    return planted(elections.Elector, "_may_stand", elections.Elector._is_voter)
 
 
 @of_voters
@@ -129,7 +127,7 @@ def the_next_change_does_not_wait_for_the_last_one():
         if self.high_watermark <= self.epoch_start:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, "this epoch has committed nothing yet")
 
-    return planted(quorum.Quorum, "_check_changeable", hasty)
+    return planted(state_machine.Quorum, "_check_changeable", hasty)
 
 
 @of_voters
@@ -139,7 +137,7 @@ def a_new_leader_changes_voters_before_it_knows_what_is_committed():
         if self.high_watermark < self._log.voters_end:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, "the last change is not committed yet")
 
-    return planted(quorum.Quorum, "_check_changeable", hasty)
+    return planted(state_machine.Quorum, "_check_changeable", hasty)
 
 
 @of_voters

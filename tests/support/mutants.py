@@ -9,9 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hightide_broker.core.cluster import image
-from hightide_broker.core.quorum import elections as elector
-from hightide_broker.core.quorum import follower as fetching
-from hightide_broker.core.quorum import state_machine as quorum
+from hightide_broker.core.quorum import elections, follower, state_machine
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.core.quorum.roles import Role
 from hightide_broker.runtime.cluster import controller as controller_shell
@@ -56,80 +54,80 @@ def votes_are_forgotten_at_a_restart():
 
 @mutant
 def a_voter_votes_for_everybody():
-    vote = elector.Elector._vote
+    vote = elections.Elector._vote
 
     def generous(self, request, now):
         if not request.pre_vote and request.epoch == self.epoch and self.leader == NOBODY:
             self.voted = NOBODY
         return vote(self, request, now)
 
-    return planted(elector.Elector, "_vote", generous)
+    return planted(elections.Elector, "_vote", generous)
 
 
 @mutant
 def the_longer_log_counts_instead_of_the_later_epoch():
-    vote = elector.Elector._vote
+    vote = elections.Elector._vote
 
     def by_length(self, request, now):
         mine, theirs = self._log.log_end, request.log_end
         with planted(type(self._log), "last_epoch", property(lambda log: 0)):
             return vote(self, request, now) and theirs >= mine
 
-    return planted(elector.Elector, "_vote", by_length)
+    return planted(elections.Elector, "_vote", by_length)
 
 
 @mutant
 def any_log_may_lead():
-    vote = elector.Elector._vote
+    vote = elections.Elector._vote
 
     def careless(self, request, now):
         with planted(type(self._log), "last_epoch", property(lambda log: -1)):
             return vote(self, request, now)
 
-    return planted(elector.Elector, "_vote", careless)
+    return planted(elections.Elector, "_vote", careless)
 
 
 @mutant
 def there_is_no_pre_vote():
-    become = elector.Elector._become_prospective
+    become = elections.Elector._become_prospective
 
     def at_once(self, now):
         become(self, now)
         if self.role is Role.PROSPECTIVE:
             self._become_candidate(now)
 
-    return planted(elector.Elector, "_become_prospective", at_once)
+    return planted(elections.Elector, "_become_prospective", at_once)
 
 
 @mutant
 def one_copy_is_enough():
-    return planted(quorum, "held_by_majority", max)
+    return planted(state_machine, "held_by_majority", max)
 
 
 @mutant
 def a_leader_counts_what_it_has_not_synced():
     def hasty(self):
         ends = [peer.log_end for peer in self._peers.values()] + [self._log.log_end]
-        held = quorum.held_by_majority(ends)
+        held = state_machine.held_by_majority(ends)
         if held > self.epoch_start:
             self._commit(held)
 
-    return planted(quorum.Quorum, "_commit_as_leader", hasty)
+    return planted(state_machine.Quorum, "_commit_as_leader", hasty)
 
 
 @mutant
 def a_follower_acknowledges_what_it_has_not_synced():
     wake_at = property(lambda self: float("inf") if self._under_way is not None else self._due)
-    return planted(fetching.Fetching, "wake_at", wake_at)
+    return planted(follower.Fetching, "wake_at", wake_at)
 
 
 @mutant
 def an_entry_of_an_old_epoch_is_committed_by_counting():
     def counting(self):
         ends = [peer.log_end for peer in self._peers.values()] + [self._log.synced_end]
-        self._commit(quorum.held_by_majority(ends))
+        self._commit(state_machine.held_by_majority(ends))
 
-    return planted(quorum.Quorum, "_commit_as_leader", counting)
+    return planted(state_machine.Quorum, "_commit_as_leader", counting)
 
 
 @mutant
@@ -139,12 +137,12 @@ def a_log_that_differs_is_not_cut():
 
 @mutant
 def divergence_goes_unnoticed():
-    return planted(quorum, "locate", lambda *args: None)
+    return planted(state_machine, "locate", lambda *args: None)
 
 
 @mutant
 def a_leader_does_what_a_late_answer_says():
-    answered, end = quorum.Quorum._fetch_answered, fetching.Fetching.end
+    answered, end = state_machine.Quorum._fetch_answered, follower.Fetching.end
 
     def forgetting_nothing(self):
         under_way = getattr(self, "_under_way", None)
@@ -161,8 +159,8 @@ def a_leader_does_what_a_late_answer_says():
     @contextmanager
     def both():
         with (
-            planted(fetching.Fetching, "end", forgetting_nothing),
-            planted(quorum.Quorum, "_fetch_answered", in_any_role),
+            planted(follower.Fetching, "end", forgetting_nothing),
+            planted(state_machine.Quorum, "_fetch_answered", in_any_role),
         ):
             yield
 
@@ -171,7 +169,7 @@ def a_leader_does_what_a_late_answer_says():
 
 @mutant
 def a_leader_goes_on_in_its_epoch_after_a_restart():
-    begin = elector.Elector._begin
+    begin = elections.Elector._begin
 
     def reborn(self, now):
         begin(self, now)
@@ -180,7 +178,7 @@ def a_leader_goes_on_in_its_epoch_after_a_restart():
             self.leader = NOBODY
             self._become_leader(now)
 
-    return planted(elector.Elector, "_begin", reborn)
+    return planted(elections.Elector, "_begin", reborn)
 
 
 @mutant

@@ -16,7 +16,7 @@ import trio
 from hightide import Admin, Producer
 from hightide.protocol.errors import HightideError
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.simulation import group_workload as group_traffic
+from hightide_broker.simulation import group_workload
 from hightide_broker.simulation.churn import Churn
 from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_workload import GroupLog, GroupMember
@@ -86,7 +86,7 @@ def draw(seed: int) -> tuple[Knobs, list[Subject]]:
             "leader.imbalance.check.interval.seconds": rng.choice(["3", "300"]),
             "log.segment.bytes": rng.choice(["1024", "4096", "1GiB"]),
         }
-        | group_traffic.CONFIG
+        | group_workload.CONFIG
         | (CHORES if random.Random(f"chores-{seed}").random() < 0.5 else {}),
         think_s=rng.choice([0.1, 0.3, 0.8]),
     )
