@@ -23,16 +23,12 @@ from hightide.net.ports import Network, Random, Stream, WallClock
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.apis import APIS, Api
-from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.base.reply import Handler, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
@@ -49,11 +45,13 @@ from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.runtime.replication.isr import IsrChanges
 from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY, Replicas
+from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
+from hightide_broker.runtime.server.routes import Routes
 from hightide_broker.storage.directory import (
     RESERVE,
     Meta,
@@ -67,19 +65,8 @@ from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.node")
 
-_DECIDED_BY_CONTROLLER = (
-    "create_topics",
-    "delete_topics",
-    "create_partitions",
-    "alter_configs",
-    "elect_leaders",
-    "describe_quorum",
-    "add_voter",
-    "remove_voter",
-)
 FETCH_WAIT_MS = 500
 """How long a follower of the metadata lets its leader wait for news."""
-_QUORUM_APIS = ("vote", "begin_quorum_epoch", "end_quorum_epoch", "fetch_snapshot")
 
 
 class Listener(Protocol):
@@ -238,21 +225,29 @@ class Node:
                 replicas=self.replicas,
             )
         self._housekeeping = Housekeeping(self.replicas, config=config, disk=disk, clock=clock)
-        self._records = RecordHandlers(self.replicas, config=config, clock=clock)
-        self._admin = AdminHandlers(
-            self,
-            self.replicas,
-            broker=self.id,
-            config=config,
-            disk=disk,
-            apis=self._served_apis,
-        )
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
-        self._groups = GroupHandlers(
-            self._coordinators, broker=self.id, clock=clock, random=self._random
+        self.server = Server(self._routes(clock), config)
+
+    def _routes(self, clock: WallClock) -> Routes:
+        config, coordinators = self.config, self._coordinators
+        records = RecordHandlers(self.replicas, config=config, clock=clock)
+        groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
+        offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)
+        admin = AdminHandlers(self, self.replicas, broker=self.id, config=config, disk=self._disk)
+        rows = (
+            *table.about_the_quorum(self.quorum, self.channel),
+            *table.about_records(records),
+            *table.about_groups(groups, offsets),
+            *table.about_the_cluster(admin),
         )
-        self._offsets = OffsetHandlers(self._coordinators, self, config=config, clock=clock)
-        self.server = Server(self, config)
+        return Routes(
+            rows, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
+        )
+
+    def _why_not(self) -> str:
+        if self.serving.is_set():
+            return ""
+        return f"node {self.id} is starting: it waits for the controllers {[*self._voters]}"
 
     @property
     def address(self) -> str:
@@ -282,44 +277,6 @@ class Node:
     def stop(self) -> None:
         """Begin an orderly stop; `open_node` ends when it is done."""
         self._stop.set()
-
-    # -- server.Handlers -------------------------------------------------------------------------
-
-    def serves(self, api: Api) -> bool:
-        """Whether this API may be used here."""
-        is_ours = api.name in (*_DECIDED_BY_CONTROLLER, *_QUORUM_APIS, "fetch", "envelope")
-        return is_ours or self._handler(api) is not None
-
-    def _handler(self, api: Api) -> Handler | None:
-        of_broker = (self._records, self._groups, self._offsets) if self.lifecycle else ()
-        found = (getattr(each, api.name, None) for each in (*of_broker, self._admin))
-        return next(filter(None, found), None)
-
-    def _served_apis(self) -> list[Api]:
-        return [api for api in APIS if self.serves(api)]
-
-    def begin(
-        self, api: Api, request: m.Message, attachments: list[memoryview], client: str
-    ) -> Reply | Later | None:
-        """Begin a request."""
-        is_fetch = isinstance(request, m.FetchRequest)
-        if api.name in _QUORUM_APIS or (is_fetch and _is_of_metadata(request)):
-            return self.quorum.begin(request)
-        if isinstance(request, c.EnvelopeRequest):
-            return self.channel.open_envelope(request)
-        if not self.serving.is_set() and api.name != "api_versions":
-            raise Refused(
-                ErrorCode.BROKER_NOT_AVAILABLE,
-                f"node {self.id} is starting: it waits for the controllers {[*self._voters]}",
-            )
-        if api.name in _DECIDED_BY_CONTROLLER:
-            return self._admin.change(request, attachments)
-        handler = self._handler(api)
-        if handler is None:
-            raise Refused(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.id} is a controller, not a broker"
-            )
-        return handler(request, attachments)
 
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
@@ -431,11 +388,6 @@ class Node:
                     await trio.sleep(0.1)
                     continue
                 nursery.start_soon(self.server.serve_stream, stream)
-
-
-def _is_of_metadata(request: m.Message) -> bool:
-    assert isinstance(request, m.FetchRequest)
-    return any(part.topic == METADATA_TOPIC for part in request.partitions)
 
 
 @asynccontextmanager

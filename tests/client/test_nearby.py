@@ -43,7 +43,7 @@ from hightide import Consumer, ErrorCode
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RegisterBroker, UnfenceBroker
 from hightide_broker.core.replication.leader import Leader
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Reply
 
 NOWHERE = -1
 

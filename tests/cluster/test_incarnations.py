@@ -176,13 +176,11 @@ class Overhearing:
         self.fetches = []
         node.server.handlers = self
 
-    def __getattr__(self, name):
-        return getattr(self._answering, name)
-
-    def begin(self, api, request, *rest):
+    def begin(self, api, call):
+        request = call.request
         if isinstance(request, m.FetchRequest) and request.replica_id >= 0:
             self.fetches.append(request)
-        return self._answering.begin(api, request, *rest)
+        return self._answering.begin(api, call)
 
 
 def test_who_hears_of_another_registration_of_its_id_stops_and_says_why():

@@ -20,6 +20,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
+from hightide_broker.runtime.base.call import Call
 from hightide_broker.runtime.groups.coordinators import Coordinators
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.simulation.scheduler import run_seeded
@@ -82,18 +83,18 @@ class Desk(Here):
         nursery.start_soon(self.join, name)
         await trio.sleep(CHECK_S / 2)
         gone = [g.LeavingMember(member_id="", instance_id="i", reason="")]
-        await self.handlers.leave_group(g.LeaveGroupRequest(group=name, members=gone), [])()
+        await self.handlers.leave_group(Call(g.LeaveGroupRequest(group=name, members=gone)))
         await settled()
         await self.calm()
         assert len(self.joined) == 1
 
     async def delete(self, name):
-        answer = await self.handlers.delete_groups(g.DeleteGroupsRequest(groups=[name]), [])()
+        answer = await self.handlers.delete_groups(Call(g.DeleteGroupsRequest(groups=[name])))
         self.answers.append(answer.body.groups[0].error)
 
     async def known(self):
         """The groups that there are still, as a client is told."""
-        answer = await self.handlers.list_groups(g.ListGroupsRequest(), [])()
+        answer = await self.handlers.list_groups(Call(g.ListGroupsRequest()))
         return {each.group for each in answer.body.groups}
 
     async def calm(self):
@@ -111,7 +112,7 @@ class Desk(Here):
             session_timeout_ms=60_000,
             rebalance_timeout_ms=60_000,
         )
-        joined = (await self.handlers.join_group(request, [])()).body
+        joined = (await self.handlers.join_group(Call(request))).body
         assert joined.error is None, joined
         self.joined.append(joined.member_id)
 

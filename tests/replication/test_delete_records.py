@@ -18,6 +18,7 @@ from leaderkit import ME, THREE, TWO, Here, broker_epoch, part, question, settle
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.leader import Leader
+from hightide_broker.runtime.base.call import Call
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 LATE = "REQUEST_TIMED_OUT"
@@ -77,7 +78,7 @@ class Deletion:
             ],
             timeout_ms=timeout_ms,
         )
-        nursery.start_soon(self._run, here.records.delete_records(request, []))
+        nursery.start_soon(self._run, here.records.delete_records(Call(request)))
 
     async def _run(self, later: Any) -> None:
         self.answer = (await later()).body.partitions

@@ -25,7 +25,7 @@ from leaderkit import (
 from replicakit import write
 
 from hightide.protocol import messages as m
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Call, Reply
 
 NONE = -1
 FORGOTTEN = "UNKNOWN_LEADER_EPOCH"
@@ -99,11 +99,11 @@ async def test_the_epoch_is_checked_before_leadership_whatever_is_asked():
         for epoch, code in ((NONE, at_it), (EPOCH - 1, FENCED), (EPOCH, at_it), (6, FORGOTTEN)):
             facts = {"topic": topic, "partition": 0, "current_leader_epoch": epoch}
             wants = m.ListOffsetsPartition(timestamp=m.EARLIEST, **facts)
-            listed = here.records.list_offsets(m.ListOffsetsRequest(partitions=[wants]), [])
+            listed = here.records.list_offsets(Call(m.ListOffsetsRequest(partitions=[wants])))
             ends = m.OffsetForLeaderEpochRequest(
                 partitions=[m.EpochPartition(leader_epoch=5, **facts)]
             )
-            ended = here.records.offset_for_leader_epoch(ends, [])
+            ended = here.records.offset_for_leader_epoch(Call(ends))
             fetched = [here.fetch_one(0, by=by, **facts).error for by in (TWO, -1)]
             told = [listed.body.partitions[0].error, ended.body.partitions[0].error]
             assert fetched + told == [code] * 4, (topic, epoch)
@@ -300,7 +300,7 @@ def at(here, timestamp, *, by=-1):
     """(error, offset) of a question for an offset."""
     wanted = m.ListOffsetsPartition(topic="jade", partition=0, timestamp=timestamp)
     request = m.ListOffsetsRequest(partitions=[wanted], replica_id=by)
-    (found,) = here.records.list_offsets(request, []).body.partitions
+    (found,) = here.records.list_offsets(Call(request)).body.partitions
     return found.error, found.offset
 
 

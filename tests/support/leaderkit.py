@@ -28,7 +28,7 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.isr import IsrChanges

@@ -18,7 +18,7 @@ from hightide_broker.core.cluster.image import BrokerState, ClusterImage, Partit
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.replication.follower import AskOffsets, Step
 from hightide_broker.core.replication.leader import Proposal
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.server.fetch_handler import FetchHandler

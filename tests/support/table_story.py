@@ -29,7 +29,7 @@ from hightide_broker.core.replication.follower import (
     Stop,
     Truncate,
 )
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.stepped_cluster import name_of

@@ -29,7 +29,7 @@ from hightide_broker.core.cluster.partition_changes import (
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import AskOffsets, Step, next_fetch
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, own_log
 from hightide_broker.runtime.replication.replica import Appended, Replica, log_config
 from hightide_broker.runtime.server.fetch_handler import FetchHandler

@@ -6,8 +6,6 @@ that got it was not active. Source: KIP-590.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 import trio
 
@@ -17,28 +15,13 @@ from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
 from hightide.protocol.wire import decode_body
 from hightide_broker.core.quorum.ready import NOBODY
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.runtime.quorum.driver import QuorumDriver, not_controller
 from hightide_broker.runtime.quorum.peers import NotSent, Peers
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
-CONTROLLER_APIS = (
-    "register_broker",
-    "broker_heartbeat",
-    "alter_partition",
-    "allocate_producer_ids",
-    "create_topics",
-    "delete_topics",
-    "create_partitions",
-    "alter_configs",
-    "elect_leaders",
-    "describe_quorum",
-    "add_voter",
-    "remove_voter",
-)
-"""What the active controller decides."""
 
 
 class ControllerChannel:
@@ -103,10 +86,11 @@ class ControllerChannel:
         assert isinstance(answer, c.EnvelopeResponse)
         return decode_body(answer.body, api.response), answer.metadata_offset
 
-    def open_envelope(self, request: c.EnvelopeRequest) -> Callable[[], Awaitable[Reply]]:
+    def open_envelope(self, call: Call[c.EnvelopeRequest]) -> Later:
         """A request that another node passes on; it is decided here or not at all."""
+        request = call.request
         api = API_BY_NAME.get(request.api)
-        if api is None or api.name not in CONTROLLER_APIS:
+        if api is None:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"{request.api[:60]!r} is no request to a controller"
             )

@@ -9,7 +9,7 @@ the `Syncer` and counts from the moment it steps `LogSynced`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -38,7 +38,7 @@ from hightide_broker.core.quorum.ready import (
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
 from hightide_broker.ports import Disk, DiskError
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
@@ -337,8 +337,9 @@ class QuorumDriver:
 
     # -- answering others ------------------------------------------------------------------------
 
-    def begin(self, request: m.Message) -> Reply | Callable[[], Awaitable[Reply]]:
+    def begin(self, call: Call[m.Message]) -> Reply | Later:
         """Answer a voter or an observer."""
+        request = call.request
         ready = self.step(Requested(request))
         if ready.reply is not None:
             return Reply(ready.reply)

@@ -6,13 +6,11 @@ it: a topic that was created can be used at once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.apis import Api
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
@@ -20,10 +18,8 @@ from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage,
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
 from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
 from hightide_broker.ports import Disk
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.replication.replicas import Replicas
-
-VERSION = "0.1.0"
 
 PRODUCER_IDS_WAIT_S = 5.0
 """How long a producer waits for its id here: another broker may reach the controller."""
@@ -59,30 +55,19 @@ class AdminHandlers:
         broker: int,
         config: BrokerConfig,
         disk: Disk,
-        apis: Callable[[], list[Api]],
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._broker = broker
         self._config = config
         self._disk = disk
-        self._apis = apis
         self._producer_ids = range(0)
-
-    def api_versions(self, _: m.ApiVersionsRequest, __: list[memoryview]) -> Reply:
-        """Which APIs are spoken here, in which versions."""
-        ranges = [
-            m.ApiRange(name=api.name, min_version=api.min_version, max_version=api.max_version)
-            for api in self._apis()
-        ]
-        return Reply(m.ApiVersionsResponse(apis=ranges, broker_version=VERSION))
 
     # -- metadata --------------------------------------------------------------------------------
 
-    def metadata(
-        self, request: m.MetadataRequest, _: list[memoryview]
-    ) -> Reply | Callable[[], Awaitable[Reply]]:
+    def metadata(self, call: Call[m.MetadataRequest]) -> Reply | Later:
         """Brokers and topics; may make topics that are missing, if the configuration says so."""
+        request = call.request
         missing = [name for name in request.topics or () if name not in self._metadata.image.topics]
         allowed = self._config.text("auto.create.topics.enable") == "true"
         if missing and allowed and request.auto_create:
@@ -139,7 +124,7 @@ class AdminHandlers:
             if not (only_active and state.fenced)
         ]
 
-    def describe_cluster(self, _: m.DescribeClusterRequest, __: list[memoryview]) -> Reply:
+    def describe_cluster(self, _: Call[m.DescribeClusterRequest]) -> Reply:
         """Every registered broker, fenced ones too."""
         return Reply(
             m.DescribeClusterResponse(
@@ -149,11 +134,12 @@ class AdminHandlers:
             )
         )
 
-    def describe_log_dirs(self, request: m.DescribeLogDirsRequest, _: list[memoryview]) -> Reply:
+    def describe_log_dirs(self, call: Call[m.DescribeLogDirsRequest]) -> Reply:
         """This broker's replicas with their offsets and sizes."""
+        wanted = call.request.topics
         infos = []
         for replica in self._replicas:
-            if request.topics is not None and replica.topic not in request.topics:
+            if wanted is not None and replica.topic not in wanted:
                 continue
             if replica.offline:
                 info = m.ReplicaInfo(
@@ -188,17 +174,11 @@ class AdminHandlers:
 
     # -- changes ---------------------------------------------------------------------------------
 
-    def change(self, request: m.Message, _: list[memoryview]) -> Callable[[], Awaitable[Reply]]:
-        """Topics and configs: the controller decides."""
+    async def change(self, call: Call[m.Message]) -> Reply:
+        """Topics, configs and voters: the controller decides."""
+        return Reply(await self._metadata.change(call.request))
 
-        async def later() -> Reply:
-            return Reply(await self._metadata.change(request))
-
-        return later
-
-    def init_producer_id(
-        self, _: m.InitProducerIdRequest, __: list[memoryview]
-    ) -> Reply | Callable[[], Awaitable[Reply]]:
+    def init_producer_id(self, _: Call[m.InitProducerIdRequest]) -> Reply | Later:
         """A producer id that nobody has had before, epoch 0."""
         if self._producer_ids:
             return self._next_producer_id()
@@ -221,10 +201,10 @@ class AdminHandlers:
 
     # -- configs ---------------------------------------------------------------------------------
 
-    def describe_configs(self, request: m.DescribeConfigsRequest, _: list[memoryview]) -> Reply:
+    def describe_configs(self, call: Call[m.DescribeConfigsRequest]) -> Reply:
         """Every key of a topic or of this broker, with its value and where it comes from."""
         results = []
-        for resource in request.resources:
+        for resource in call.request.resources:
             try:
                 entries = self._config_entries(resource)
                 results.append(

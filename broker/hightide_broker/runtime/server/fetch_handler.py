@@ -10,7 +10,6 @@ only partitions that have news (as with KIP-227's sessions); a consumer's names 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -20,7 +19,7 @@ import trio
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
-from hightide_broker.runtime.base.reply import Reply
+from hightide_broker.runtime.base.call import Later, Reply
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import FileSlice
@@ -82,7 +81,7 @@ class FetchHandler:
         self._replicas = replicas
         self._bytes_max = config.number("fetch.max.bytes")
 
-    def fetch(self, request: m.FetchRequest) -> Reply | Callable[[], Awaitable[Reply]]:
+    def fetch(self, request: m.FetchRequest) -> Reply | Later:
         """Answer at once with enough bytes, an error or no time to wait; else park."""
         look = self._look(request, request.partitions, is_new=True)
         if look.complete or request.max_wait_ms <= 0:

@@ -14,11 +14,10 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.parts import State
-from hightide_broker.runtime.base.reply import Later, Reply
+from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.cluster.controller import random_id
 from hightide_broker.runtime.groups.coordinator import Coordinator, Parked
 from hightide_broker.runtime.groups.coordinators import Coordinators
-from hightide_broker.runtime.server.listener import asking_host
 
 
 class GroupHandlers:
@@ -32,111 +31,87 @@ class GroupHandlers:
         self._clock = clock
         self._random = random
 
-    def find_coordinator(self, request: g.FindCoordinatorRequest, _: list[memoryview]) -> Later:
+    async def find_coordinator(self, call: Call[g.FindCoordinatorRequest]) -> Reply:
         """The broker that coordinates a group."""
-
-        async def later() -> Reply:
-            broker = await self._coordinators.find(request.group)
-            return Reply(
-                g.FindCoordinatorResponse(broker=broker.broker, host=broker.host, port=broker.port)
-            )
-
-        return later
+        request = call.request
+        broker = await self._coordinators.find(request.group)
+        return Reply(
+            g.FindCoordinatorResponse(broker=broker.broker, host=broker.host, port=broker.port)
+        )
 
     # -- membership ------------------------------------------------------------------------------
 
-    def join_group(self, request: g.JoinGroupRequest, _: list[memoryview]) -> Later:
+    async def join_group(self, call: Call[g.JoinGroupRequest]) -> Reply:
         """Become a member, or join the next generation."""
+        request = call.request
+        coordinator = await self._coordinators.of(request.group)
+        if request.member_id and request.group not in coordinator.groups:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here")
+        group, parked = coordinator.group(request.group), Parked()
+        new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
+        now = trio.current_time()
+        answer = group.join(request, parked, now, new_id=new_id, host=call.host)
+        return await _answer(coordinator, group, answer, parked)
 
-        async def later() -> Reply:
-            coordinator = await self._coordinators.of(request.group)
-            if request.member_id and request.group not in coordinator.groups:
-                raise Refused(
-                    ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here"
-                )
-            group, parked = coordinator.group(request.group), Parked()
-            new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
-            now = trio.current_time()
-            answer = group.join(request, parked, now, new_id=new_id, host=asking_host.get())
-            return await _answer(coordinator, group, answer, parked)
-
-        return later
-
-    def sync_group(self, request: g.SyncGroupRequest, _: list[memoryview]) -> Later:
+    async def sync_group(self, call: Call[g.SyncGroupRequest]) -> Reply:
         """Hear one's assignment; the leader brings everybody's."""
+        request = call.request
+        coordinator = await self._coordinators.of(request.group)
+        group, parked = _existing(coordinator, request.group), Parked()
+        answer = group.sync(request, parked, trio.current_time())
+        return await _answer(coordinator, group, answer, parked)
 
-        async def later() -> Reply:
-            coordinator = await self._coordinators.of(request.group)
-            group, parked = _existing(coordinator, request.group), Parked()
-            answer = group.sync(request, parked, trio.current_time())
-            return await _answer(coordinator, group, answer, parked)
-
-        return later
-
-    def heartbeat(self, request: g.GroupHeartbeatRequest, _: list[memoryview]) -> Later:
+    async def heartbeat(self, call: Call[g.GroupHeartbeatRequest]) -> Reply:
         """Stay a member."""
-
-        async def later() -> Reply:
-            coordinator = await self._coordinators.of(request.group)
-            group = _existing(coordinator, request.group)
-            try:
-                group.heartbeat(request, trio.current_time())
-            finally:
-                coordinator.settle(group)
-            return Reply(g.GroupHeartbeatResponse())
-
-        return later
-
-    def leave_group(self, request: g.LeaveGroupRequest, _: list[memoryview]) -> Later:
-        """Members go."""
-
-        async def later() -> Reply:
-            coordinator = await self._coordinators.of(request.group)
-            group = _existing(coordinator, request.group)
-            results = [_leave(group, leaving) for leaving in request.members]
+        request = call.request
+        coordinator = await self._coordinators.of(request.group)
+        group = _existing(coordinator, request.group)
+        try:
+            group.heartbeat(request, trio.current_time())
+        finally:
             coordinator.settle(group)
-            return Reply(g.LeaveGroupResponse(members=results))
+        return Reply(g.GroupHeartbeatResponse())
 
-        return later
+    async def leave_group(self, call: Call[g.LeaveGroupRequest]) -> Reply:
+        """Members go."""
+        request = call.request
+        coordinator = await self._coordinators.of(request.group)
+        group = _existing(coordinator, request.group)
+        results = [_leave(group, leaving) for leaving in request.members]
+        coordinator.settle(group)
+        return Reply(g.LeaveGroupResponse(members=results))
 
     # -- administration --------------------------------------------------------------------------
 
-    def list_groups(self, _: g.ListGroupsRequest, __: list[memoryview]) -> Later:
+    async def list_groups(self, _: Call[g.ListGroupsRequest]) -> Reply:
         """The groups that this broker coordinates."""
-
-        async def later() -> Reply:
-            found = []
-            for coordinator in await self._coordinators.all():
-                for name in sorted({*coordinator.groups, *coordinator.offsets}):
-                    if coordinator.is_known(name):
-                        group = coordinator.group(name)
-                        found.append(
-                            g.ListedGroup(
-                                group=name,
-                                state=group.state,
-                                protocol_type=group.protocol_type,
-                                members=len(group.members),
-                            )
-                        )
-            return Reply(g.ListGroupsResponse(groups=found))
-
-        return later
-
-    def describe_groups(self, request: g.DescribeGroupsRequest, _: list[memoryview]) -> Later:
-        """Members, assignments, and why there were rebalances."""
-
-        async def later() -> Reply:
-            found = []
-            for name in request.groups:
-                try:
-                    found.append(self._describe(await self._coordinators.of(name), name))
-                except Refused as refusal:
+        found = []
+        for coordinator in await self._coordinators.all():
+            for name in sorted({*coordinator.groups, *coordinator.offsets}):
+                if coordinator.is_known(name):
+                    group = coordinator.group(name)
                     found.append(
-                        g.DescribedGroup(group=name, error=refusal.code, message=refusal.message)
+                        g.ListedGroup(
+                            group=name,
+                            state=group.state,
+                            protocol_type=group.protocol_type,
+                            members=len(group.members),
+                        )
                     )
-            return Reply(g.DescribeGroupsResponse(groups=found))
+        return Reply(g.ListGroupsResponse(groups=found))
 
-        return later
+    async def describe_groups(self, call: Call[g.DescribeGroupsRequest]) -> Reply:
+        """Members, assignments, and why there were rebalances."""
+        request = call.request
+        found = []
+        for name in request.groups:
+            try:
+                found.append(self._describe(await self._coordinators.of(name), name))
+            except Refused as refusal:
+                found.append(
+                    g.DescribedGroup(group=name, error=refusal.code, message=refusal.message)
+                )
+        return Reply(g.DescribeGroupsResponse(groups=found))
 
     def _describe(self, coordinator: Coordinator, name: str) -> g.DescribedGroup:
         if not coordinator.is_known(name):
@@ -171,22 +146,19 @@ class GroupHandlers:
             ],
         )
 
-    def delete_groups(self, request: g.DeleteGroupsRequest, _: list[memoryview]) -> Later:
+    async def delete_groups(self, call: Call[g.DeleteGroupsRequest]) -> Reply:
         """Forget groups that have no members, with their offsets."""
-
-        async def later() -> Reply:
-            results = []
-            for name in request.groups:
-                try:
-                    await self._delete_group(name)
-                    results.append(g.DeletedGroup(group=name))
-                except Refused as refusal:
-                    results.append(
-                        g.DeletedGroup(group=name, error=refusal.code, message=refusal.message)
-                    )
-            return Reply(g.DeleteGroupsResponse(groups=results))
-
-        return later
+        request = call.request
+        results = []
+        for name in request.groups:
+            try:
+                await self._delete_group(name)
+                results.append(g.DeletedGroup(group=name))
+            except Refused as refusal:
+                results.append(
+                    g.DeletedGroup(group=name, error=refusal.code, message=refusal.message)
+                )
+        return Reply(g.DeleteGroupsResponse(groups=results))
 
     async def _delete_group(self, name: str) -> None:
         coordinator = await self._coordinators.of(name)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
@@ -30,7 +29,7 @@ from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
-from hightide_broker.runtime.base.reply import CloseConnection, Later, Reply
+from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -48,19 +47,9 @@ CLIENT_BYTES_PER_S_MIN = 256 << 10
 class Handlers(Protocol):
     """Who answers requests."""
 
-    def begin(
-        self, api: Api, request: Message, attachments: list[memoryview], client: str
-    ) -> Reply | Later | None:
-        """Begin a request, in order; None: no answer. Raises `Refused` or `CloseConnection`."""
+    def begin(self, api: Api, call: Call[Any]) -> Outcome:
+        """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
         ...
-
-    def serves(self, api: Api) -> bool:
-        """Whether clients may use this API here."""
-        ...
-
-
-asking_host: ContextVar[str] = ContextVar("asking_host", default="")
-"""Where the request that is being answered came from."""
 
 
 class _OpenSlice(NamedTuple):
@@ -170,6 +159,7 @@ class _Connection:
         self._at_work = trio.Semaphore(server.in_flight_max)
         self._work_count = 0
         self._stopped = False
+        self._host = stream.peer.rpartition(":")[0] or stream.peer
         self._reading = trio.CancelScope()
 
     def stop_reading(self) -> None:
@@ -178,7 +168,6 @@ class _Connection:
         self._reading.cancel()
 
     async def run(self) -> None:
-        asking_host.set(self._stream.peer.rpartition(":")[0] or self._stream.peer)
         try:
             async with trio.open_nursery() as nursery:
                 await self._read_requests(nursery)
@@ -247,14 +236,15 @@ class _Connection:
         await self._at_work.acquire()
         begun = False
         try:
-            begun = await self._begin(nursery, request_id, api, request, frame, envelope.client)
+            call = Call(request, frame.attachments, self._host, envelope.client)
+            begun = await self._begin(nursery, request_id, api, call)
         finally:
             if not begun:
                 self._at_work.release()
 
     def _decode(self, envelope: RequestEnvelope) -> tuple[Api, Message]:
         api = API_BY_NAME.get(envelope.api)
-        if api is None or not self._server.handlers.serves(api):
+        if api is None:
             raise Refused(ErrorCode.INVALID_REQUEST, f"unknown API {envelope.api[:60]!r}")
         if not api.min_version <= envelope.version <= api.max_version:
             raise Refused(
@@ -265,17 +255,11 @@ class _Connection:
         return api, wire.decode_body(envelope.body, api.request)
 
     async def _begin(
-        self,
-        nursery: trio.Nursery,
-        request_id: int,
-        api: Api,
-        request: Message,
-        frame: wire.Frame,
-        client: str,
+        self, nursery: trio.Nursery, request_id: int, api: Api, call: Call[Any]
     ) -> bool:
         """Begin a request; whether it goes on in a task of its own."""
         try:
-            outcome = self._server.handlers.begin(api, request, frame.attachments, client)
+            outcome = self._server.handlers.begin(api, call)
         except Refused as refusal:
             await self._protest(request_id, refusal.code, refusal.message)
             return False

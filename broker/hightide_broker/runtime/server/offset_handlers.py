@@ -11,7 +11,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
-from hightide_broker.runtime.base.reply import Later, Reply
+from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.groups.coordinators import Coordinators, Metadata, topics_read
 
 
@@ -31,14 +31,11 @@ class OffsetHandlers:
         self._metadata_bytes_max = config.number("offset.metadata.max.bytes")
         self._clock = clock
 
-    def offset_commit(self, request: g.OffsetCommitRequest, _: list[memoryview]) -> Later:
+    async def offset_commit(self, call: Call[g.OffsetCommitRequest]) -> Reply:
         """Keep offsets; answered once they are committed."""
-
-        async def later() -> Reply:
-            results = _results(request.partitions, await self._commit(request))
-            return Reply(g.OffsetCommitResponse(partitions=results))
-
-        return later
+        request = call.request
+        results = _results(request.partitions, await self._commit(request))
+        return Reply(g.OffsetCommitResponse(partitions=results))
 
     async def _commit(self, request: g.OffsetCommitRequest) -> dict[int, Refused]:
         """What was refused, by number."""
@@ -86,43 +83,37 @@ class OffsetHandlers:
         if part.offset < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, f"offset {part.offset}, expected 0 or more")
 
-    def offset_fetch(self, request: g.OffsetFetchRequest, _: list[memoryview]) -> Later:
+    async def offset_fetch(self, call: Call[g.OffsetFetchRequest]) -> Reply:
         """What is committed."""
-
-        async def later() -> Reply:
-            coordinator = await self._coordinators.of(request.group)
-            offsets = coordinator.offsets.get(request.group)
-            known = offsets.all(self._coordinators.topic_ids()) if offsets is not None else {}
-            wanted = (
-                list(known)
-                if request.partitions is None
-                else [(part.topic, part.partition) for part in request.partitions]
-            )
-            found = []
-            for topic, partition in wanted:
-                value = known.get((topic, partition)) or OffsetValue(offset=g.NO_OFFSET)
-                found.append(
-                    g.FetchedOffset(
-                        topic=topic,
-                        partition=partition,
-                        offset=value.offset,
-                        leader_epoch=value.leader_epoch,
-                        metadata=value.metadata,
-                        commit_time_ms=value.commit_time_ms,
-                    )
+        request = call.request
+        coordinator = await self._coordinators.of(request.group)
+        offsets = coordinator.offsets.get(request.group)
+        known = offsets.all(self._coordinators.topic_ids()) if offsets is not None else {}
+        wanted = (
+            list(known)
+            if request.partitions is None
+            else [(part.topic, part.partition) for part in request.partitions]
+        )
+        found = []
+        for topic, partition in wanted:
+            value = known.get((topic, partition)) or OffsetValue(offset=g.NO_OFFSET)
+            found.append(
+                g.FetchedOffset(
+                    topic=topic,
+                    partition=partition,
+                    offset=value.offset,
+                    leader_epoch=value.leader_epoch,
+                    metadata=value.metadata,
+                    commit_time_ms=value.commit_time_ms,
                 )
-            return Reply(g.OffsetFetchResponse(partitions=found))
+            )
+        return Reply(g.OffsetFetchResponse(partitions=found))
 
-        return later
-
-    def offset_delete(self, request: g.OffsetDeleteRequest, _: list[memoryview]) -> Later:
+    async def offset_delete(self, call: Call[g.OffsetDeleteRequest]) -> Reply:
         """Forget offsets of topics that no member reads."""
-
-        async def later() -> Reply:
-            results = _results(request.partitions, await self._delete_offsets(request))
-            return Reply(g.OffsetDeleteResponse(partitions=results))
-
-        return later
+        request = call.request
+        results = _results(request.partitions, await self._delete_offsets(request))
+        return Reply(g.OffsetDeleteResponse(partitions=results))
 
     async def _delete_offsets(self, request: g.OffsetDeleteRequest) -> dict[int, Refused]:
         coordinator = await self._coordinators.of(request.group)

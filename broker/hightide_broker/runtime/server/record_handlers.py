@@ -6,7 +6,7 @@ What changes state (an append) happens in that stretch, in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,7 +19,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.replication.leader import Leader
-from hightide_broker.runtime.base.reply import CloseConnection, Reply
+from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -47,15 +47,14 @@ class RecordHandlers:
 
     # -- produce ---------------------------------------------------------------------------------
 
-    def produce(
-        self, request: m.ProduceRequest, attachments: list[memoryview]
-    ) -> Reply | Callable[[], Awaitable[Reply]] | None:
+    def produce(self, call: Call[m.ProduceRequest]) -> Outcome:
         """Append each batch; with acks=all answer once all are committed or time is up."""
+        request = call.request
         results: list[m.ProduceResult] = []
         waiting: list[_Waiting] = []
         for number, part in enumerate(request.partitions):
             try:
-                result, wait = self._append(number, part, request.acks, attachments)
+                result, wait = self._append(number, part, request.acks, call.attachments)
             except Refused as refusal:
                 result, wait = _refused(m.ProduceResult, part, refusal), None
             results.append(result)
@@ -73,7 +72,7 @@ class RecordHandlers:
         return partial(_await, request, results, waiting, *kinds, too_late)
 
     def _append(
-        self, number: int, part: m.ProducePartition, acks: int, attachments: list[memoryview]
+        self, number: int, part: m.ProducePartition, acks: int, attachments: Sequence[memoryview]
     ) -> tuple[m.ProduceResult, _Waiting | None]:
         if acks not in (0, 1, m.ACKS_ALL):
             raise Refused(
@@ -104,16 +103,15 @@ class RecordHandlers:
             return result, _Waiting(number, replica.committed, appended.end_offset)
         return result, None
 
-    def fetch(
-        self, request: m.FetchRequest, _: list[memoryview]
-    ) -> Reply | Callable[[], Awaitable[Reply]]:
+    def fetch(self, call: Call[m.FetchRequest]) -> Reply | Later:
         """Records for followers and consumers."""
-        return self._fetching.fetch(request)
+        return self._fetching.fetch(call.request)
 
     # -- offsets ---------------------------------------------------------------------------------
 
-    def list_offsets(self, request: m.ListOffsetsRequest, _: list[memoryview]) -> Reply:
+    def list_offsets(self, call: Call[m.ListOffsetsRequest]) -> Reply:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
+        request = call.request
         look = partial(self._list_offset, request.replica_id >= 0)
         results = _each(request.partitions, look, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
@@ -148,11 +146,9 @@ class RecordHandlers:
             leader_epoch=epoch,
         )
 
-    def offset_for_leader_epoch(
-        self, request: m.OffsetForLeaderEpochRequest, _: list[memoryview]
-    ) -> Reply:
+    def offset_for_leader_epoch(self, call: Call[m.OffsetForLeaderEpochRequest]) -> Reply:
         """Where an epoch ends here."""
-        results = _each(request.partitions, self._epoch_end, m.EpochResult)
+        results = _each(call.request.partitions, self._epoch_end, m.EpochResult)
         return Reply(m.OffsetForLeaderEpochResponse(partitions=results))
 
     def _epoch_end(self, part: m.EpochPartition) -> m.EpochResult:
@@ -163,9 +159,9 @@ class RecordHandlers:
             topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
         )
 
-    def describe_producers(self, request: m.DescribeProducersRequest, _: list[memoryview]) -> Reply:
+    def describe_producers(self, call: Call[m.DescribeProducersRequest]) -> Reply:
         """How far producers have got here."""
-        results = _each(request.partitions, self._producer, m.ProducerState)
+        results = _each(call.request.partitions, self._producer, m.ProducerState)
         return Reply(m.DescribeProducersResponse(partitions=results))
 
     def _producer(self, part: m.ProducerQuestion) -> m.ProducerState:
@@ -183,10 +179,9 @@ class RecordHandlers:
             high_watermark=replica.committed.value,
         )
 
-    def delete_records(
-        self, request: m.DeleteRecordsRequest, _: list[memoryview]
-    ) -> Callable[[], Awaitable[Reply]]:
+    def delete_records(self, call: Call[m.DeleteRecordsRequest]) -> Later:
         """Move log starts up; answer once they are up on every live replica, or time is up."""
+        request = call.request
         results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
         waiting = [
             _Waiting(number, self._replicas.get(each.topic, each.partition).deleted, low)

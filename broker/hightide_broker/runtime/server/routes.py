@@ -1,0 +1,121 @@
+"""How a request finds whoever answers it, and what holds for every one of them on the way.
+
+Whatever speaks to a node goes through `Routes.begin`, in whichever protocol it came. The table
+itself is `table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from hightide.protocol import messages as m
+from hightide.protocol.apis import API_BY_REQUEST, Api
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.runtime.base.call import Begin, Call, Outcome, Reply
+
+VERSION = "0.1.0"
+
+
+class Operation(StrEnum):
+    """What somebody may be permitted to do, in Kafka's words (KIP-11)."""
+
+    READ = "READ"
+    WRITE = "WRITE"
+    CREATE = "CREATE"
+    DELETE = "DELETE"
+    ALTER = "ALTER"
+    DESCRIBE = "DESCRIBE"
+    CLUSTER_ACTION = "CLUSTER_ACTION"
+    DESCRIBE_CONFIGS = "DESCRIBE_CONFIGS"
+    ALTER_CONFIGS = "ALTER_CONFIGS"
+    IDEMPOTENT_WRITE = "IDEMPOTENT_WRITE"
+
+
+class Resource(StrEnum):
+    """What it may be done to."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+    CONFIGURED = "configured"
+    """Whatever has the settings that a request names: a topic, or the cluster."""
+
+
+class Permission(NamedTuple):
+    """An operation on every resource of a kind that a request names."""
+
+    operation: Operation
+    resource: Resource
+
+
+def every_one(_: m.Message) -> bool:
+    """All requests of an API."""
+    return True
+
+
+class Route(NamedTuple):
+    """A kind of request."""
+
+    api: Api
+    """Its name, its two messages, its versions."""
+    begin: Begin
+    permissions: tuple[Permission, ...] = ()
+    """All that its sender needs; none where a connection is enough."""
+    is_for_clients: bool = True
+    """Whether others than nodes may ask."""
+    is_of_broker: bool = False
+    """Whether a node must be a broker to answer."""
+    is_early: bool = False
+    """Whether it is answered while the node starts."""
+    fits: Callable[[Any], bool] = every_one
+    """Which requests of the API these are: several routes may share one."""
+
+
+class Routes:
+    """A node's table, in use."""
+
+    def __init__(
+        self, rows: Iterable[Route], *, node: int, is_broker: bool, why_not: Callable[[], str]
+    ) -> None:
+        """`why_not` says why the node does not serve yet, and nothing once it does."""
+        self._node = node
+        self._is_broker = is_broker
+        self._why_not = why_not
+        self._by_api: dict[str, list[Route]] = {}
+        about_itself = Route(
+            API_BY_REQUEST[m.ApiVersionsRequest], self._api_versions, is_early=True
+        )
+        for row in (about_itself, *rows):
+            self._by_api.setdefault(row.api.name, []).append(row)
+
+    def begin(self, api: Api, call: Call[Any]) -> Outcome:
+        """Begin a request, in order of arrival. Raises `Refused` or `CloseConnection`."""
+        route = self._route_of(api, call.request)
+        if not route.is_early and (why := self._why_not()):
+            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
+        if route.is_of_broker and not self._is_broker:
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node} is a controller, not a broker"
+            )
+        return route.begin(call)
+
+    def _route_of(self, api: Api, request: m.Message) -> Route:
+        for route in self._by_api.get(api.name, ()):
+            if route.fits(request):
+                return route
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{api.name} comes in an envelope, or not at all")
+
+    def _api_versions(self, _: Call[m.ApiVersionsRequest]) -> Reply:
+        """What may be asked here, in which versions."""
+        answered = [
+            routes[0].api
+            for routes in self._by_api.values()
+            if self._is_broker or not all(route.is_of_broker for route in routes)
+        ]
+        ranges = [
+            m.ApiRange(name=api.name, min_version=api.min_version, max_version=api.max_version)
+            for api in answered
+        ]
+        return Reply(m.ApiVersionsResponse(apis=ranges, broker_version=VERSION))
