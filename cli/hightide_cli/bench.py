@@ -200,7 +200,7 @@ async def _produce(address: str, flags: dict[str, Any]) -> float:
         batch_size=flags["batch_size"],
         max_request_size=max(1 << 20, flags["batch_size"] + (64 << 10)),
         linger_ms=5,
-        compression=flags["compression"],
+        compression_type=flags["compression"],
     ) as producer:
         await (await producer.send(TOPIC, value))
         started = time.perf_counter()

@@ -190,7 +190,7 @@ async def _begin() -> dict[str, Any]:
                 joins = trio.current_time()
             member = Consumer(
                 made.bootstrap,
-                group="g",
+                group_id="g",
                 topics=[TOPIC],
                 auto_offset_reset="earliest",
                 heartbeat_interval_ms=HEARTBEAT_MS,
@@ -264,10 +264,11 @@ async def _load(cluster: OwnCluster, count: int, partitions: int, seconds: int) 
 async def _many(address: str, groups: int) -> AsyncIterator[list[Cluster]]:
     """Connections for so many groups."""
     from hightide.net.cluster import open_cluster
+    from hightide.net.options import ClientOptions
 
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(open_cluster(address))
+            await stack.enter_async_context(open_cluster(ClientOptions(address)))
             for _ in range(0, groups, GROUPS_A_CONNECTION)
         ]
 

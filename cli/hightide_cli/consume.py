@@ -110,7 +110,7 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
     async with Consumer(
         flags["bootstrap"],
         topics=topics,
-        group=flags["group"],
+        group_id=flags["group"],
         auto_offset_reset="latest" if flags["start"] == "end" else "earliest",
         default_api_timeout_ms=timeout_ms,
         request_timeout_ms=timeout_ms,

@@ -162,7 +162,7 @@ def _nothing_moved(what: str, patience_s: float) -> RequestTimedOut:
 async def _make_topics(address: str, patience_s: float) -> None:
     from hightide import Admin
 
-    async with Admin(address, timeout_ms=patience_s * 1000) as admin:
+    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
         for topic in (TOPIC, RESULTS):
             # The events are of 2013: by age they would be deleted at once.
             await admin.create_topic(
@@ -190,7 +190,7 @@ async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool, patience_s: 
             Producer(
                 cluster.address,
                 batch_size=128 << 10,
-                compression="lz4",
+                compression_type="lz4",
                 max_block_ms=patience_s * 1000,
                 delivery_timeout_ms=patience_s * 1000,
             ) as producer,
@@ -209,7 +209,7 @@ async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
 
     from hightide import Admin
 
-    async with Admin(cluster.address, timeout_ms=patience_s * 1000) as admin:
+    async with Admin(cluster.address, default_api_timeout_ms=patience_s * 1000) as admin:
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
     await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
     say(f"killed broker {leader}, the leader")
@@ -222,7 +222,7 @@ async def _read_results(address: str, patience_s: float) -> list[bytes]:
     from hightide import Admin, Consumer
     from hightide.protocol.messages import LATEST
 
-    async with Admin(address, timeout_ms=patience_s * 1000) as admin:
+    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
         end = (await admin.offsets([(RESULTS, 0)], LATEST))[RESULTS, 0].offset
     found: list[bytes] = []
     async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:

@@ -113,7 +113,7 @@ def admin(bootstrap: str, timeout_s: float) -> Admin:
     """An admin client for a command."""
     from hightide import Admin
 
-    return Admin(bootstrap, timeout_ms=timeout_s * 1000)
+    return Admin(bootstrap, default_api_timeout_ms=timeout_s * 1000)
 
 
 def ask(bootstrap: str, timeout_s: float, work: Callable[..., Any], *args: Any) -> Any:

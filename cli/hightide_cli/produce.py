@@ -76,7 +76,7 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
     async with Producer(
         flags["bootstrap"],
         acks=flags["acks"],
-        compression=flags["compression"],
+        compression_type=flags["compression"],
         delivery_timeout_ms=timeout_ms,
         request_timeout_ms=min(timeout_ms, 30_000),
         max_block_ms=timeout_ms,

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import hightide.blocking as blocking
     from hightide.admin.admin import Admin
+    from hightide.admin.options import AdminOptions
     from hightide.consume.consumer import Consumer
+    from hightide.consume.options import ConsumerOptions
     from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
     from hightide.produce.delivery import Delivery, RecordMetadata
+    from hightide.produce.options import ProducerOptions
     from hightide.produce.producer import Producer
     from hightide.protocol.columns import Record
     from hightide.protocol.errors import (
@@ -42,6 +45,9 @@ __all__ = [
     "Producer",
     "Consumer",
     "Admin",
+    "ProducerOptions",
+    "ConsumerOptions",
+    "AdminOptions",
     "Record",
     "RecordMetadata",
     "Delivery",
@@ -66,6 +72,9 @@ _HOME = {
     "Producer": "produce.producer",
     "Consumer": "consume.consumer",
     "Admin": "admin.admin",
+    "ProducerOptions": "produce.options",
+    "ConsumerOptions": "consume.options",
+    "AdminOptions": "admin.options",
     "Record": "protocol.columns",
     "RecordMetadata": "produce.delivery",
     "Delivery": "produce.delivery",

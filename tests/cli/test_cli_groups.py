@@ -147,7 +147,9 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(run, words, code, named)
 
 
 def test_a_group_is_deleted_only_without_members(cluster, run, group):
-    with hightide.blocking.Consumer(cluster.bootstrap, group=group, topics=["orders"]) as consumer:
+    with hightide.blocking.Consumer(
+        cluster.bootstrap, group_id=group, topics=["orders"]
+    ) as consumer:
         while not consumer.assignment():
             consumer.poll(timeout_ms=50)
         assert "1 member" in run("groups", "delete", group, "--yes", code=CONFLICT).err

@@ -127,7 +127,7 @@ strike = Strike({"line"}, {"poll", "_tend", "tend", "_release", "start"})
 
 
 async def main(line, address):
-    async with hightide.Consumer(address, group=f"g{line}", topics=["t"]) as consumer:
+    async with hightide.Consumer(address, group_id=f"g{line}", topics=["t"]) as consumer:
         strike.aim(line)
         await consumer.poll()
         sys.settrace(None)

@@ -168,7 +168,7 @@ def test_leaving_the_block_sends_what_is_queued(node):
 
 
 def test_what_a_record_is_arrives(node):
-    with producer_of(node, compression="zstd") as producer:
+    with producer_of(node, compression_type="zstd") as producer:
         producer.send("t", None, key=b"k", headers=[("h", b"v")], timestamp=77, partition=0)
     with consumer_of(node) as consumer:
         (record,) = consumer.poll(timeout_ms=PATIENCE_MS)
@@ -406,7 +406,7 @@ def test_a_cluster_that_is_not_there_is_an_error_and_not_a_hang():
             consumer.poll()
 
     def ask():
-        with Admin("127.0.0.1:1", timeout_ms=200) as admin:
+        with Admin("127.0.0.1:1", default_api_timeout_ms=200) as admin:
             admin.list_topics()
 
     for use in (send, poll, ask):

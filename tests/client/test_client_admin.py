@@ -172,7 +172,7 @@ async def test_offsets_of_a_time_and_of_both_ends(one):
 
 @pytest.mark.parametrize("where", [("nowhere", 0), ("t", 7)])
 async def test_a_partition_that_is_not_there_stays_so_until_the_timeout(one, where):
-    async with one.admin(timeout_ms=1000) as admin:
+    async with one.admin(default_api_timeout_ms=1000) as admin:
         for call in (
             partial(admin.offsets, [where], m.LATEST),
             partial(admin.delete_records, {where: 1}),
@@ -226,7 +226,7 @@ async def test_a_brokers_configs_are_described_by_that_broker(one):
 
 @pytest.mark.parametrize(("kind", "name"), [("topic", "nowhere"), ("broker", "9"), ("moon", "1")])
 async def test_what_has_no_configs_is_an_error(one, kind, name):
-    async with one.admin(timeout_ms=300) as admin:
+    async with one.admin(default_api_timeout_ms=300) as admin:
         with pytest.raises(HightideError):
             await admin.describe_configs(kind, name)
 
@@ -276,7 +276,7 @@ async def test_an_admin_client_outside_its_block_says_so(one):
 async def test_nobody_answers_within_the_timeout(down, error, autojump_clock):
     broker = FakeBroker({"t": 1}, is_down=down)
     broker.always(m.MetadataRequest, IGNORE)
-    options = {"timeout_ms": 4_000}
+    options = {"default_api_timeout_ms": 4_000}
     async with (
         in_memory(broker) as network,
         Admin(broker.address, network=network, **options) as admin,

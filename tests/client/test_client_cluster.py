@@ -29,6 +29,7 @@ from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTi
 from hightide.net.background import Nudge
 from hightide.net.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
 from hightide.net.connection import Connection, open_connection
+from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.errors import RemoteProtocolError, UsageError
@@ -47,7 +48,8 @@ ANSWERS = {
 
 
 def cluster_of(broker, network, **options):
-    return open_cluster(broker.address, network=network, random=random.Random(1), **options)
+    chance = random.Random(1)
+    return open_cluster(ClientOptions(broker.address, network=network, random=chance, **options))
 
 
 # --- connections --------------------------------------------------------------------------------
@@ -239,8 +241,10 @@ def test_an_address_that_is_none_is_refused(bootstrap):
 async def test_the_second_bootstrap_address_is_used_when_the_first_is_down(autojump_clock):
     down, up = FakeBroker({}, port=1, is_down=True), FakeBroker({"t": 1}, port=2)
     bootstrap = f"{down.address},{up.address}"
-    async with in_memory(down, up) as network, open_cluster(bootstrap, network=network) as cluster:
-        assert (await cluster.topic("t", timeout_s=5)).topic == "t"
+    async with in_memory(down, up) as network:
+        options = ClientOptions(bootstrap, network=network)
+        async with open_cluster(options) as cluster:
+            assert (await cluster.topic("t", timeout_s=5)).topic == "t"
 
 
 async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clock):

@@ -93,7 +93,7 @@ async def test_a_record_comes_with_everything_that_was_sent(one):
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 async def test_compressed_records_are_read(one, codec):
-    async with one.producer(compression=codec) as producer:
+    async with one.producer(compression_type=codec) as producer:
         for value in numbered(10, 50):
             await producer.send("t", value)
     async with one.consumer() as consumer:

@@ -133,7 +133,7 @@ async def test_with_one_request_in_flight_a_refused_batch_is_not_overtaken_witho
     broker = FakeBroker({"t": 1})
     faults = refuse("NOT_ENOUGH_REPLICAS"), Trick(), refuse("REQUEST_TIMED_OUT")
     broker.will(m.ProduceRequest, *faults)
-    options = {"acks": 1, "max_in_flight": 1, "batch_size": 150}
+    options = {"acks": 1, "max_in_flight_requests_per_connection": 1, "batch_size": 150}
     async with in_memory(broker) as network, producer_of(broker, network, **options) as producer:
         await send_all(producer, numbered(40))
     assert broker.values() == numbered(40)

@@ -53,7 +53,7 @@ async def one():
     ids=range(16),
 )
 async def test_a_consumer_that_was_asked_for_nonsense_goes_on(one, wrong):
-    async with one.consumer(partitions=[("t", 0)], group="g") as consumer:
+    async with one.consumer(partitions=[("t", 0)], group_id="g") as consumer:
         with pytest.raises(UsageError):
             await wrong(consumer)
         assert [record.value for record in await take(consumer, 2)] == [b"0", b"1"]

@@ -141,7 +141,7 @@ async def test_keys_values_headers_and_timestamps_arrive_whatever_the_compressio
         (b"", b"", 999, []),
         (None, b"\x00\xff" * 3_000, NOW_MS + 60_000, [("h", b"x" * 300)]),
     ]
-    async with one.producer(compression=codec) as producer:
+    async with one.producer(compression_type=codec) as producer:
         for key, value, stamp, headers in rows:
             await producer.send("t", value, key=key, timestamp=stamp, headers=headers, partition=0)
     assert [(r.key, r.value, r.timestamp, list(r.headers)) for r in await one.records()] == rows
@@ -149,7 +149,7 @@ async def test_keys_values_headers_and_timestamps_arrive_whatever_the_compressio
 
 @pytest.mark.parametrize(("codec", "is_small"), [("none", False), ("lz4", True), ("zstd", True)])
 async def test_compression_makes_the_stored_bytes_fewer(one, codec, is_small):
-    async with one.producer(compression=codec) as producer:
+    async with one.producer(compression_type=codec) as producer:
         for _ in range(10):
             await producer.send("t", b"a" * 5_000)
     size = (await one.client.log_dirs())[("t", 0)].size_bytes
@@ -347,9 +347,15 @@ async def test_a_producer_outside_its_block_says_so(one):
     [
         ({"acks": 2}, "acks is 2"),
         ({"acks": "none"}, "acks is 'none'"),
-        ({"compression": "gzip"}, "compression is 'gzip', expected one of none, lz4, zstd"),
+        (
+            {"compression_type": "gzip"},
+            "compression_type is 'gzip', expected one of none, lz4, zstd",
+        ),
         ({"acks": 1, "enable_idempotence": True}, "enable_idempotence needs acks='all'"),
-        ({"max_in_flight": 6, "enable_idempotence": True}, "max_in_flight up to 5"),
+        (
+            {"max_in_flight_requests_per_connection": 6, "enable_idempotence": True},
+            "connection up to 5",
+        ),
     ],
 )
 def test_options_that_cannot_work_together_are_refused(options, why):

@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 async def test_partitions_are_shared_and_each_record_is_read_once_while_members_come_and_go(
     assignor,
 ):
-    said = {"partition_assignor": [assignor]}
+    said = {"partition_assignment_strategy": [assignor]}
     async with site(topic=6) as at, at.client() as client, trio.open_nursery() as nursery:
         produced = 0
 
@@ -74,7 +74,7 @@ async def test_partitions_are_shared_and_each_record_is_read_once_while_members_
 @virtual
 async def test_a_member_that_stays_keeps_what_it_reads_when_the_group_is_cooperative():
     told = []
-    said = {"partition_assignor": ["cooperative-sticky"]}
+    said = {"partition_assignment_strategy": ["cooperative-sticky"]}
     async with site(topic=4) as at, trio.open_nursery() as nursery:
         listening = {
             "on_assigned": lambda parts: told.append(("+", {p.partition for p in parts})),
@@ -102,7 +102,7 @@ async def test_a_member_that_stays_keeps_what_it_reads_when_the_group_is_coopera
 @virtual
 async def test_a_rebalance_comes_to_rest(assignor, beats):
     """Nobody begins another one because of what heartbeats were answered while members joined."""
-    said = {"partition_assignor": [assignor]}
+    said = {"partition_assignment_strategy": [assignor]}
     async with site(topic=2) as at, at.client() as client, trio.open_nursery() as nursery:
         readers = []
         for sizes, beat in (([2], beats[0]), ([1, 1], beats[1])):
@@ -129,7 +129,7 @@ async def test_an_assignor_of_one_s_own_decides():
         return {member.member_id: everything * (member.member_id == last) for member in members}
 
     async with site(topic=3) as at, at.client() as client, trio.open_nursery() as nursery:
-        said = {"partition_assignor": all_to_the_last}
+        said = {"partition_assignment_strategy": all_to_the_last}
         readers = [await nursery.start(Reader(at, **said).run) for _ in range(2)]
         await shared(readers, [0, 3], 3)
         assert (await client.describe()).protocol == "all_to_the_last"
@@ -139,9 +139,9 @@ async def test_an_assignor_of_one_s_own_decides():
 @virtual
 async def test_members_that_know_no_assignor_in_common_cannot_be_in_one_group():
     async with site() as at, trio.open_nursery() as nursery:
-        one = await nursery.start(Reader(at, partition_assignor=["range"]).run)
+        one = await nursery.start(Reader(at, partition_assignment_strategy=["range"]).run)
         await shared([one], [1], 1)
-        async with at.consumer(partition_assignor=["roundrobin"]) as other:
+        async with at.consumer(partition_assignment_strategy=["roundrobin"]) as other:
             for _ in range(2):
                 with pytest.raises(ApiError) as caught:
                     await other.poll(timeout_ms=5_000)
@@ -154,7 +154,7 @@ async def test_members_that_know_no_assignor_in_common_cannot_be_in_one_group():
 async def test_an_assignor_that_is_not_known_is_refused(assignor):
     async with site() as at:
         with pytest.raises(UsageError, match=r"assignor.*expected some of .*cooperative-sticky"):
-            async with at.consumer(partition_assignor=assignor):
+            async with at.consumer(partition_assignment_strategy=assignor):
                 pass
 
 
@@ -244,7 +244,7 @@ async def test_what_was_handed_out_before_the_last_call_is_committed_on_the_inte
 @BOTH
 @virtual
 async def test_what_was_worked_on_is_committed_before_a_partition_is_given_away(assignor):
-    said = {"partition_assignor": [assignor], "auto_commit_interval_ms": 600_000}
+    said = {"partition_assignment_strategy": [assignor], "auto_commit_interval_ms": 600_000}
     async with site(topic=2) as at, at.client() as client, trio.open_nursery() as nursery:
         await fill(client, 5, partitions=2)
         one = await nursery.start(Reader(at, **said).run)
@@ -293,7 +293,7 @@ async def test_a_rebalance_does_not_commit_what_is_handed_out_with_the_call_that
         await fill(client, 8)
         for number in range(8):
             group = f"g{number}"
-            async with at.consumer(group=group) as consumer:
+            async with at.consumer(group_id=group) as consumer:
                 await take(consumer, 3)
                 nursery.start_soon(partial(client.enter, group=group))
                 await trio.sleep(1)  # it hears of the other by its heartbeat
@@ -344,10 +344,10 @@ async def test_commits_by_hand():
 
 @virtual
 async def test_a_commit_needs_a_group():
-    async with site() as at, at.consumer(group="") as consumer:
+    async with site() as at, at.consumer(group_id="") as consumer:
         for offsets in (None, {("t", 0): 1}):
             with pytest.raises(
-                UsageError, match=r"commit needs a group: Consumer\(…, group='name'"
+                UsageError, match=r"commit needs a group: Consumer\(…, group_id='name'"
             ):
                 await consumer.commit(offsets)
 
@@ -414,7 +414,7 @@ async def test_an_assignor_gets_the_members_and_the_topics():
         return assign_range(members, counts)
 
     async with site(topic=3) as at, trio.open_nursery() as nursery:
-        said = {"partition_assignor": watching, "group_instance_id": "i"}
+        said = {"partition_assignment_strategy": watching, "group_instance_id": "i"}
         one = await nursery.start(Reader(at, **said).run)
         await shared([one], [3], 3)
         ((members, counts),) = seen

@@ -132,7 +132,7 @@ async def test_what_a_listener_raises_reaches_the_caller_once(name, is_async):
 @virtual
 async def test_partitions_of_a_member_that_was_thrown_out_are_lost_and_not_revoked(assignor):
     heard = Heard()
-    said = {"partition_assignor": [assignor], "auto_commit_interval_ms": 600_000}
+    said = {"partition_assignment_strategy": [assignor], "auto_commit_interval_ms": 600_000}
     async with site(topic=2) as at, at.client() as client:
         await fill(client, 5, partitions=2)
         async with at.consumer(**said, **heard.options) as consumer:
@@ -156,7 +156,7 @@ async def test_nothing_is_handed_out_of_partitions_that_are_lost():
         await fill(client, 9)
         for number in range(8):
             name = f"g{number}"
-            async with at.consumer(group=name, **MANUAL) as consumer:
+            async with at.consumer(group_id=name, **MANUAL) as consumer:
                 await take(consumer, 2)
                 await throw_out(client, name)
                 await trio.sleep(1)
@@ -181,7 +181,7 @@ async def test_a_commit_of_a_member_that_does_not_know_yet_that_it_is_out_is_ref
 async def test_who_hears_only_when_it_joins_that_it_is_out_begins_where_the_group_is():
     """Somebody else read its partition meanwhile, and went on."""
     heard = Heard()
-    said = {"partition_assignor": ["cooperative-sticky"], "heartbeat_interval_ms": 500}
+    said = {"partition_assignment_strategy": ["cooperative-sticky"], "heartbeat_interval_ms": 500}
     async with site() as at, at.client() as client, trio.open_nursery() as nursery:
         await fill(client, 9)
         async with at.consumer(**said, **MANUAL, **heard.options) as consumer:
@@ -464,7 +464,7 @@ async def test_a_commit_finds_the_next_coordinator():
         at.machines[1].start_again()
         await at.machines[1].serves()
         await in_sync(client, wanted.partition, 2)
-        async with at.consumer(group=name, partitions=[("t", 0)], **MANUAL) as consumer:
+        async with at.consumer(group_id=name, partitions=[("t", 0)], **MANUAL) as consumer:
             await consumer.commit({("t", 0): 1})
             places = [m.TopicPartition(topic=OFFSETS_TOPIC, partition=wanted.partition)]
             await client.call(m.ElectLeadersRequest(partitions=places))

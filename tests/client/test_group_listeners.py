@@ -34,7 +34,7 @@ async def test_a_commit_in_on_revoked_keeps_how_far_what_goes_was_read(assignor)
             told.setdefault("revoked", []).extend(parts)
             await consumer.commit()
 
-        said = {"partition_assignor": [assignor], **MANUAL}
+        said = {"partition_assignment_strategy": [assignor], **MANUAL}
         consumer = at.consumer(on_revoked=revoked, **said)
         async with consumer:
             await take(consumer, 10)
@@ -172,7 +172,7 @@ async def test_a_close_gives_all_commits_one_deadline_and_tells_of_each():
 @virtual
 async def test_a_consumer_without_a_group_reads_partitions_that_are_added_from_their_start():
     async with site() as at, at.client() as client:
-        options = {"group": "", "metadata_max_age_ms": 2_000, "auto_offset_reset": "latest"}
+        options = {"group_id": "", "metadata_max_age_ms": 2_000, "auto_offset_reset": "latest"}
         async with at.consumer(**options) as consumer:
             await joined(consumer)
             await grow(client, 3)
@@ -185,7 +185,7 @@ async def test_a_consumer_without_a_group_reads_partitions_that_are_added_from_t
 @virtual
 async def test_partitions_that_are_added_are_not_read_by_who_named_its_own():
     async with site() as at, at.client() as client:
-        options = {"group": "", "metadata_max_age_ms": 1_000}
+        options = {"group_id": "", "metadata_max_age_ms": 1_000}
         async with at.consumer(**options) as consumer:
             await joined(consumer)
             await consumer.assign([("t", 0)])
@@ -222,7 +222,9 @@ async def test_a_close_in_the_middle_of_a_rebalance_lets_on_revoked_end():
             await consumer.commit()
             told.append("ends")
 
-        consumer = at.consumer(on_revoked=revoked, partition_assignor=["range"], **MANUAL)
+        consumer = at.consumer(
+            on_revoked=revoked, partition_assignment_strategy=["range"], **MANUAL
+        )
         async with consumer:
             await take(consumer, 10)
             await nursery.start(Reader(at, **MANUAL).run)

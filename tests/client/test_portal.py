@@ -34,7 +34,7 @@ from test_blocking import (
 from hightide.blocking import Admin, Consumer, Producer, portal
 from hightide.protocol.errors import ClosedError, UsageError
 
-GROUP = {"group": "g", "heartbeat_interval_ms": 300, "session_timeout_ms": 10_000}
+GROUP = {"group_id": "g", "heartbeat_interval_ms": 300, "session_timeout_ms": 10_000}
 
 
 @pytest.fixture

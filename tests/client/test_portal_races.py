@@ -158,7 +158,7 @@ def test_a_seek_in_the_middle_does_not_commit_what_is_worked_on(filled, polled):
 
 def test_whole_numbers_of_others_are_whole_numbers_to_a_consumer_too(filled):
     options = {"fetch_min_bytes": np.int64(1), "partitions": [("t", np.int64(0))]}
-    with consumer_of(filled, group="g", **options) as consumer:
+    with consumer_of(filled, group_id="g", **options) as consumer:
         consumer.seek("t", np.int64(0), np.int64(990))
         assert take(consumer, 1) == numbered(1_000)[990:991]
         consumer.commit({("t", np.int64(0)): np.int64(7)})

@@ -140,7 +140,12 @@ async def test_memory_is_given_in_the_order_of_asking(autojump_clock):
     becomes free, again and again."""
     broker = FakeBroker({"t": 1})
     order = []
-    options = {"buffer_memory": 1_000, "batch_size": 100, "max_in_flight": 1, "linger_ms": 0}
+    options = {
+        "buffer_memory": 1_000,
+        "batch_size": 100,
+        "max_in_flight_requests_per_connection": 1,
+        "linger_ms": 0,
+    }
     async with in_memory(broker) as network, producer_of(broker, network, **options) as producer:
         broker.always(m.ProduceRequest, IGNORE)
         for _ in range(9):

@@ -73,11 +73,11 @@ async def test_a_group_goes_on_with_another_coordinator():
     async with cluster(brokers=3, configs={"offsets.topic.num.partitions": "1"}) as c:
         await make_topic(c)
         await send(c, b"one", b"two")
-        assert await read(c, 1, group="g") == [b"one"]
+        assert await read(c, 1, group_id="g") == [b"one"]
         async with hightide.Admin(c.bootstrap) as admin:
             await c.kill((await admin.describe_group("g")).coordinator)
             assert [each.committed for each in await admin.group_lag("g")] == [1]
-        assert await read(c, 1, group="g") == [b"two"]
+        assert await read(c, 1, group_id="g") == [b"two"]
 
 
 async def test_brokers_that_are_cut_off_leave_the_isr_and_return():
@@ -138,7 +138,7 @@ def test_a_blocking_cluster_is_the_same_without_an_event_loop():
         bootstrap = c.bootstrap
     with (
         pytest.raises(HightideError),
-        hightide.blocking.Admin(bootstrap, timeout_ms=300) as admin,
+        hightide.blocking.Admin(bootstrap, default_api_timeout_ms=300) as admin,
     ):
         admin.list_topics()
     assert threading.active_count() < threads + 50

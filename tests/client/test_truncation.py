@@ -79,7 +79,7 @@ async def story(**over):
 
 
 def reader(at, **options):
-    plain = {"topics": (), "partitions": [("u", 0)], "group": ""}
+    plain = {"topics": (), "partitions": [("u", 0)], "group_id": ""}
     return at.consumer(**(plain | options))
 
 
@@ -135,17 +135,17 @@ async def test_what_was_fetched_before_is_handed_out_first():
 @virtual
 async def test_a_group_that_comes_back_later_knows_it_too():
     async with story() as tale:
-        async with reader(tale.at, group="g") as consumer:
+        async with reader(tale.at, group_id="g") as consumer:
             await take(consumer, KEPT + LOST)
             await consumer.commit()
             (kept,) = (await consumer.committed()).values()
             assert kept.offset == KEPT + LOST
             assert kept.leader_epoch >= 0
         await tale.lose(*[b"new %d" % n for n in range(2 * LOST)])
-        async with reader(tale.at, group="g", auto_offset_reset="none") as consumer:
+        async with reader(tale.at, group_id="g", auto_offset_reset="none") as consumer:
             with pytest.raises(LogTruncated, match="offset 15"):
                 await take(consumer, 1)
-        async with reader(tale.at, group="g", auto_offset_reset="latest") as consumer:
+        async with reader(tale.at, group_id="g", auto_offset_reset="latest") as consumer:
             assert (await take(consumer, 1))[0].value == b"new 0"
 
 

@@ -269,7 +269,7 @@ async def test_commits_without_a_member_are_counted_by_who_sends_them():
     async with site() as at:
         for process in range(2):
             async with at.consumer(
-                group="g", partitions=[("t", 0)], topics=(), enable_auto_commit=False
+                group_id="g", partitions=[("t", 0)], topics=(), enable_auto_commit=False
             ) as consumer:
                 for offset in (3, 4, 5):
                     await consumer.commit({("t", 0): offset + process})

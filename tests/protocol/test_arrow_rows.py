@@ -176,7 +176,7 @@ async def test_rows_are_where_single_records_would_be_in_their_order(codec, auto
     broker = FakeBroker({"t": 5})
     async with (
         in_memory(broker) as network,
-        producer_of(broker, network, batch_size=4_000, compression=codec) as producer,
+        producer_of(broker, network, batch_size=4_000, compression_type=codec) as producer,
     ):
         sent = await producer.send_arrow(pa.table({"key": keys, "value": values}), "t")
         ranges = await sent

@@ -148,7 +148,7 @@ async def test_arrow_has_what_record_by_record_has():
         async with hightide.Producer(c.bootstrap, batch_size=700) as producer:
             await (await producer.send_many("t", values))
         async with hightide.Consumer(
-            c.bootstrap, group="g", topics=["t"], auto_offset_reset="earliest"
+            c.bootstrap, group_id="g", topics=["t"], auto_offset_reset="earliest"
         ) as consumer:
             first = []
             while not first:

@@ -95,7 +95,7 @@ def test_every_record_is_read_as_it_was_produced(spark, broker, codec):
         *((b"%d" % n, bytes(n), NOW_MS + n, []) for n in range(300)),
     ]
     expected = {}
-    with Producer(broker.address, compression=codec, batch_size=4096) as producer:
+    with Producer(broker.address, compression_type=codec, batch_size=4096) as producer:
         sent = []
         for number, (key, value, timestamp, headers) in enumerate(records):
             sent.append(

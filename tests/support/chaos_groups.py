@@ -50,7 +50,7 @@ class Member:
         return Consumer(
             self._address,
             topics=[TOPIC],
-            group=GROUP,
+            group_id=GROUP,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=6_000,

@@ -323,7 +323,7 @@ def raising(each):
 async def _odd_arguments(each):
     chance, book = each.chance, each.sender()
     places = [("numbers", number) for number in range(PARTITIONS)]
-    options = {"group": f"o{each.seed}", "partitions": places, "enable_auto_commit": False}
+    options = {"group_id": f"o{each.seed}", "partitions": places, "enable_auto_commit": False}
     async with (
         Producer(each.address, max_block_ms=LONG_MS) as producer,
         Consumer(each.address, auto_offset_reset="earliest", **options) as consumer,

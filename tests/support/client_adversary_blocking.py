@@ -282,7 +282,7 @@ class Member:
             each.address,
             **SOON | options,
             max_poll_records=each.chance.choice([5, 20]),
-            partition_assignor=assignor,
+            partition_assignment_strategy=assignor,
             on_assigned=self._assigned,
             on_retry=self.refusals.append,
         )

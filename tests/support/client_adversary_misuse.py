@@ -185,7 +185,7 @@ def wrong_types(each):
     chance = each.chance
     book, group = each.sender(), f"w{each.seed}"
     places = [("numbers", number) for number in range(PARTITIONS)]
-    options = {"group": group, "partitions": places, "enable_auto_commit": False}
+    options = {"group_id": group, "partitions": places, "enable_auto_commit": False}
     with (
         Producer(each.address, max_block_ms=LONG_MS) as producer,
         Consumer(each.address, auto_offset_reset="earliest", **options) as consumer,

@@ -271,7 +271,9 @@ address, group, name, end, is_kept = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who started this may ignore it
 FOREVER = {"timeout_ms": 600_000}
 producer = Producer(address, linger_ms=0).open()
-consumer = Consumer(address, group=group, topics=["numbers"], auto_offset_reset="earliest").open()
+consumer = Consumer(
+    address, group_id=group, topics=["numbers"], auto_offset_reset="earliest"
+).open()
 
 
 def send_on():

@@ -277,7 +277,7 @@ class Site:
         """A consumer of `t` in group `g` from the start, unless told otherwise."""
         self._clients += 1
         wanted = {} if "partitions" in options else {"topics": ["t"]}
-        quick = {"heartbeat_interval_ms": 300, "session_timeout_ms": SESSION_MS, "group": "g"}
+        quick = {"heartbeat_interval_ms": 300, "session_timeout_ms": SESSION_MS, "group_id": "g"}
         network = self.world.network.host(f"client-{self._clients}")
         told = {**quick, **wanted, "auto_offset_reset": "earliest", "network": network, **options}
         return Consumer(self.bootstrap, **told)

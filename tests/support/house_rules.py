@@ -116,7 +116,7 @@ ALLOWED_BROAD_EXCEPT = {
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
     "client/hightide/net/background.py": "carries the block's exception around its nursery",
-    "client/hightide/blocking/clients.py": "carries an exception to the caller's thread",
+    "client/hightide/blocking/producer.py": "carries an exception to the caller's thread",
     "client/hightide/blocking/portal.py": "carries an exception to the caller's thread",
     "client/hightide/consume/consumer.py": "closes what it opened, and raises on",
     "client/hightide/consume/rebalance.py": "carries what a listener raises to the caller",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from hightide.net.cluster import first_refusal, open_cluster
+from hightide.net.options import ClientOptions
 from hightide.net.ports import Network, Random
 from hightide.protocol import messages as m
 from hightide.protocol.columns import encode_columns
@@ -46,7 +47,8 @@ async def store(
     nobody knows then whether it was stored."""
     part = m.ProducePartition(topic=topic, partition=0, records=0)
     request = m.ProduceRequest(acks=m.ACKS_ALL, timeout_ms=int(TIMEOUT_S * 1000), partitions=[part])
-    async with open_cluster(address, network=network, random=random) as cluster:
+    options = ClientOptions(address, network=network, random=random)
+    async with open_cluster(options) as cluster:
         found = await cluster.topic(topic, timeout_s=TIMEOUT_S)
         connection = await cluster.connection_to(found.partitions[0].leader)
         response, _ = await connection.call(request, [batch], timeout_s=TIMEOUT_S)

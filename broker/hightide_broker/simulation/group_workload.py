@@ -120,10 +120,10 @@ class GroupMember:
         return Consumer(
             self._bootstrap,
             topics=self._topics,
-            group=GROUP,
+            group_id=GROUP,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            partition_assignor=taste.choice(assignors),
+            partition_assignment_strategy=taste.choice(assignors),
             session_timeout_ms=3000,
             heartbeat_interval_ms=500,
             max_poll_interval_ms=8000,

@@ -78,7 +78,7 @@ class Keyed:
                 self._address,
                 acks="all",
                 linger_ms=20,
-                compression=self._rng.choice(["none", "lz4"]),
+                compression_type=self._rng.choice(["none", "lz4"]),
                 request_timeout_ms=2000,
                 delivery_timeout_ms=4000,
                 network=self._world.network.host(NAME),

@@ -1,7 +1,8 @@
 """Admin: topics, partitions, configs and descriptions of the cluster, typed.
 
 Every method raises `ApiError` when the cluster refuses, with the first refusal if there are
-several, and `BrokerUnreachable` or `RequestTimedOut` when nobody answers within `timeout_ms`.
+several, and `BrokerUnreachable` or `RequestTimedOut` when nobody answers within
+default_api_timeout_ms.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any, Self
 import trio
 
 from hightide.admin.group_admin import GroupAdmin
+from hightide.admin.options import AdminOptions
 from hightide.net.background import ki_protected, start
 from hightide.net.cluster import (
-    DEFAULT_BOOTSTRAP,
     Cluster,
     closed,
     first_refusal,
     only,
     open_cluster,
 )
-from hightide.net.ports import Network, Random
+from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError
@@ -41,36 +42,24 @@ def raise_first(results: Iterable[Any], *, broker: str) -> None:
 
 
 class Admin(GroupAdmin):
-    """Use it as `async with Admin(…) as admin`."""
+    """Use it as `async with Admin(…) as admin`; the arguments are those of `AdminOptions`."""
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
-        *,
-        timeout_ms: float = 30_000,
-        client_id: str = "hightide-admin",
-        network: Network | None = None,
-        random: Random | None = None,
-    ) -> None:
-        self._bootstrap = bootstrap
-        self._timeout_s = timeout_ms / 1000
-        self._client_id = client_id
-        self._network = network
-        self._random = random
+    @taking(AdminOptions)
+    def __init__(self, options: AdminOptions) -> None:
+        self._options = options
+        self._timeout_s = options.default_api_timeout_ms / 1000
         self._cluster: Cluster | None = None
         self._stack = AsyncExitStack()
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
+        """An admin client by Kafka's dotted names; `more` are options by keyword. Raises
+        `UsageError`."""
+        return cls(**from_config(AdminOptions, config), **more)
+
     @ki_protected
     async def __aenter__(self) -> Self:
-        self._cluster = await self._stack.enter_async_context(
-            open_cluster(
-                self._bootstrap,
-                network=self._network,
-                random=self._random,
-                client_id=self._client_id,
-                request_timeout_s=self._timeout_s,
-            )
-        )
+        self._cluster = await self._stack.enter_async_context(open_cluster(self._options))
         return self
 
     @ki_protected

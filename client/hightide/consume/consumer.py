@@ -7,34 +7,33 @@ background.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from hightide.consume.assignors import Assignor
 from hightide.consume.completed_fetch import Lent, LentRows, Ready
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.health import Health, health_of
 from hightide.consume.membership import Membership, named
-from hightide.consume.rebalance import Committed, Listener, Listeners, Offsets, Rebalancer
+from hightide.consume.options import ConsumerOptions
+from hightide.consume.rebalance import Committed, Listeners, Offsets, Rebalancer
 from hightide.consume.subscription import (
     Assignment,
     OffsetAndMetadata,
     Subscription,
     TopicPartition,
     checked_places,
-    checked_reset,
 )
 from hightide.net.background import is_cancelled, ki_protected, open_background, start
-from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
+from hightide.net.cluster import Cluster, closed, open_cluster
 from hightide.net.group_channel import GroupChannel
-from hightide.net.ports import Network, Random
+from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Record
-from hightide.protocol.errors import HightideError, UsageError, seconds, whole
+from hightide.protocol.errors import UsageError, seconds, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,13 +46,11 @@ GOODBYE_S = 0.5
 
 
 class Consumer:
-    """Reads records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+    """Reads records; the arguments are those of `ConsumerOptions`, each explained there.
 
     Use it as `async with Consumer(…, topics=[…]) as consumer: async for record in consumer: …`.
-    Give `topics` (one by its name) to read all their partitions, or `partitions` as pairs.
-    `client_rack` names where this consumer stands: a replica in sync there serves it (KIP-392).
 
-    Raises `UsageError` for options that cannot work together.
+    Raises `UsageError` for options that cannot be, or cannot work together.
     """
 
     _polled_at = 0.0
@@ -62,66 +59,23 @@ class Consumer:
     _fetcher: Fetcher | None = None
     _rebalancer: Rebalancer | None = None
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
-        *,
-        topics: Sequence[str] | str = (),
-        partitions: Partitions = (),
-        group: str = "",
-        auto_offset_reset: str = "latest",
-        max_poll_records: int = 500,
-        fetch_min_bytes: int = 1,
-        fetch_max_wait_ms: float = 500,
-        fetch_max_bytes: int = 50 << 20,
-        max_partition_fetch_bytes: int = 1 << 20,
-        prefetch_bytes: int = 16 << 20,
-        check_crcs: bool = True,
-        client_rack: str = "",
-        enable_auto_commit: bool = True,
-        auto_commit_interval_ms: float = 5_000,
-        group_instance_id: str = "",
-        partition_assignor: str | Sequence[str] | Assignor = ("range", "cooperative-sticky"),
-        session_timeout_ms: float = 45_000,
-        heartbeat_interval_ms: float = 3_000,
-        max_poll_interval_ms: float = 300_000,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        request_timeout_ms: float = 30_000,
-        default_api_timeout_ms: float = 60_000,
-        metadata_max_age_ms: float = 300_000,
-        client_id: str = "hightide-consumer",
-        network: Network | None = None,
-        random: Random | None = None,
-        on_retry: Callable[[HightideError], None] | None = None,
-    ) -> None:
-        self._reset = checked_reset(auto_offset_reset)
-        self._bootstrap, self._client_id = bootstrap, client_id
-        self._topics = [topics] if isinstance(topics, str) else list(topics)
-        self._partitions = checked_places(partitions)
-        if self._topics and self._partitions:
-            raise UsageError("give topics or partitions, not both")
-        self._max_poll_records = whole("max_poll_records", max_poll_records)
-        self._fetch_min_bytes = whole("fetch_min_bytes", fetch_min_bytes)
-        self._fetch_max_bytes = whole("fetch_max_bytes", fetch_max_bytes)
-        self._partition_bytes = whole("max_partition_fetch_bytes", max_partition_fetch_bytes)
-        self._fetch_max_wait_ms, self._prefetch_bytes = fetch_max_wait_ms, prefetch_bytes
-        self._check_crcs, self._rack = check_crcs, client_rack
-        self._group, self._instance_id = group, group_instance_id
-        self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
-        self._assignors = named(partition_assignor)
-        self._session_timeout_s = session_timeout_ms / 1000
-        self._heartbeat_interval_s = heartbeat_interval_ms / 1000
-        self._max_poll_interval_s = max_poll_interval_ms / 1000
-        self._listeners = Listeners(on_assigned, on_revoked, on_lost)
-        self._request_timeout_s = request_timeout_ms / 1000
-        self._api_timeout_s = default_api_timeout_ms / 1000
-        self._metadata_max_age_s = metadata_max_age_ms / 1000
-        self._network, self._random, self._on_retry = network, random, on_retry
+    @taking(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        self._options = options
+        self._topics = list(options.topics)
+        self._partitions = checked_places(options.partitions)
+        self._assignors = named(options.partition_assignment_strategy)
+        self._request_timeout_s = options.request_timeout_ms / 1000
+        self._api_timeout_s = options.default_api_timeout_ms / 1000
         self._subscription = Subscription()
         self._ready = Ready(self._subscription)
         self._stack = AsyncExitStack()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
+        """A consumer by Kafka's dotted names, as in `{"bootstrap.servers": "…", "group.id": "g"}`;
+        values may be text. `more` are options by keyword. Raises `UsageError`."""
+        return cls(**from_config(ConsumerOptions, config), **more)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -165,33 +119,29 @@ class Consumer:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         async with (
-            open_cluster(
-                self._bootstrap,
-                network=self._network,
-                random=self._random,
-                client_id=self._client_id,
-                request_timeout_s=self._request_timeout_s,
-                metadata_max_age_s=self._metadata_max_age_s,
-            ) as cluster,
+            open_cluster(self._options) as cluster,
             open_background() as nursery,
         ):
             self._cluster, self._polled_at = cluster, trio.current_time()
+            options = self._options
             self._fetcher = Fetcher(
                 self._subscription,
                 cluster,
                 nursery,
-                min_bytes=self._fetch_min_bytes,
-                max_wait_ms=int(self._fetch_max_wait_ms),
-                max_bytes=self._fetch_max_bytes,
-                partition_bytes=self._partition_bytes,
-                prefetch_bytes=self._prefetch_bytes,
-                check_crcs=self._check_crcs,
+                min_bytes=options.fetch_min_bytes,
+                max_wait_ms=int(options.fetch_max_wait_ms),
+                max_bytes=options.fetch_max_bytes,
+                partition_bytes=whole(
+                    "max_partition_fetch_bytes", options.max_partition_fetch_bytes
+                ),
+                prefetch_bytes=options.prefetch_bytes,
+                check_crcs=options.check_crcs,
                 request_timeout_s=self._request_timeout_s,
-                reset=self._reset,
-                rack=self._rack,
-                on_retry=self._on_retry,
+                reset=options.auto_offset_reset,
+                rack=options.client_rack,
+                on_retry=options.on_retry,
             )
-            if self._group:
+            if options.group_id:
                 self._rebalancer = self._make_rebalancer(cluster, self._fetcher, nursery)
             start(nursery, self._fetcher.run)
             yield
@@ -199,19 +149,20 @@ class Consumer:
     def _make_rebalancer(
         self, cluster: Cluster, fetcher: Fetcher, nursery: trio.Nursery
     ) -> Rebalancer:
+        options = self._options
         channel = GroupChannel(
-            cluster, self._group, timeout_s=self._request_timeout_s, on_retry=self._on_retry
+            cluster, options.group_id, timeout_s=self._request_timeout_s, on_retry=options.on_retry
         )
         membership = Membership(
             cluster,
             channel,
             self._topics,
             assignors=self._assignors,
-            session_timeout_s=self._session_timeout_s,
-            heartbeat_interval_s=self._heartbeat_interval_s,
-            max_poll_interval_s=self._max_poll_interval_s,
-            instance_id=self._instance_id,
-            client_id=self._client_id,
+            session_timeout_s=options.session_timeout_ms / 1000,
+            heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
+            max_poll_interval_s=options.max_poll_interval_ms / 1000,
+            instance_id=options.group_instance_id,
+            client_id=options.client_id,
             wake=fetcher.notify,
         )
         if self._topics:
@@ -223,10 +174,12 @@ class Consumer:
             self._subscription,
             fetcher,
             nursery,
-            listeners=self._listeners,
-            auto_commit_s=self._auto_commit_s,
+            listeners=Listeners(options.on_assigned, options.on_revoked, options.on_lost),
+            auto_commit_s=(
+                options.auto_commit_interval_ms / 1000 if options.enable_auto_commit else None
+            ),
             ready=self._ready,
-            on_retry=self._on_retry,
+            on_retry=options.on_retry,
         )
 
     def _open(self) -> tuple[Cluster, Fetcher]:
@@ -299,7 +252,9 @@ class Consumer:
         _, fetcher = self._open()
         view = fetcher.view(self._polled_at)
         if self._rebalancer is not None:
-            view = view._replace(group=self._group, joins_since=self._rebalancer.joins_since)
+            view = view._replace(
+                group=self._options.group_id, joins_since=self._rebalancer.joins_since
+            )
         return health_of(view, trio.current_time())
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -374,7 +329,7 @@ class Consumer:
     def _of_group(self, what: str) -> Rebalancer:
         self._open()
         if self._rebalancer is None:
-            raise UsageError(f"{what} needs a group: Consumer(…, group='name')")
+            raise UsageError(f"{what} needs a group: Consumer(…, group_id='name')")
         return self._rebalancer
 
     # -- records ---------------------------------------------------------------------------------
@@ -393,7 +348,7 @@ class Consumer:
 
     async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
         """As `poll`, for a caller in another thread: what that one takes counts as handed out."""
-        given = self._max_poll_records if max_records is None else max_records
+        given = self._options.max_poll_records if max_records is None else max_records
         limit, wait_s = whole("max_records", given, least=0), seconds("timeout_ms", timeout_ms)
         with self._alone():
             self._tend()

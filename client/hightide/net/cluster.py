@@ -15,8 +15,9 @@ import trio
 
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
+from hightide.net.options import ClientOptions
 from hightide.net.pool import ConnectionPool
-from hightide.net.ports import Network, Random, system_random
+from hightide.net.ports import system_random
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -36,12 +37,10 @@ from hightide.protocol.errors import (
 T = TypeVar("T")
 
 DEFAULT_PORT = 19092
-DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
 RETRY_BACKOFF_S = 0.1
 RETRY_BACKOFF_MAX_S = 1.0
 UNKNOWN_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
-METADATA_MAX_AGE_S = 300.0
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -64,27 +63,18 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
 class Cluster:
     """Made by `open_cluster`."""
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        nursery: trio.Nursery,
-        *,
-        network: Network | None = None,
-        random: Random | None = None,
-        client_id: str = "hightide",
-        request_timeout_s: float = 30.0,
-        metadata_max_age_s: float = METADATA_MAX_AGE_S,
-    ) -> None:
-        self.random = random or system_random()
-        self.request_timeout_s = request_timeout_s
+    def __init__(self, options: ClientOptions, nursery: trio.Nursery) -> None:
+        self.random = options.random or system_random()
+        self.request_timeout_s = options.request_timeout_ms / 1000
         self.cluster_id = ""
         self.controller = -1
         self.brokers: dict[int, m.BrokerInfo] = {}
         self.topics: dict[str, m.TopicMetadata] = {}
         self.refreshed_at = float("-inf")
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._max_age_s = metadata_max_age_s
-        self._pool = ConnectionPool(network or TcpNetwork(), nursery, client_id=client_id)
+        self._bootstrap = parse_bootstrap(options.bootstrap_servers)
+        self._max_age_s = options.metadata_max_age_ms / 1000
+        network = options.network or TcpNetwork()
+        self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
         self._asking: tuple[str, int] | None = None
         """The broker that was asked last."""
@@ -373,26 +363,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def open_cluster(
-    bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
-    *,
-    network: Network | None = None,
-    random: Random | None = None,
-    client_id: str = "hightide",
-    request_timeout_s: float = 30.0,
-    metadata_max_age_s: float = METADATA_MAX_AGE_S,
-) -> AsyncIterator[Cluster]:
+async def open_cluster(options: ClientOptions) -> AsyncIterator[Cluster]:
     """A cluster's connections for the block."""
     async with open_background() as nursery:
-        cluster = Cluster(
-            bootstrap,
-            nursery,
-            network=network,
-            random=random,
-            client_id=client_id,
-            request_timeout_s=request_timeout_s,
-            metadata_max_age_s=metadata_max_age_s,
-        )
+        cluster = Cluster(options, nursery)
         try:
             yield cluster
         finally:

@@ -6,35 +6,35 @@ record has its outcome.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
 from hightide.net.background import ki_protected, open_background, start
-from hightide.net.cluster import DEFAULT_BOOTSTRAP, Cluster, closed, open_cluster
-from hightide.net.ports import Network, Random, SystemClock, WallClock
+from hightide.net.cluster import Cluster, closed, open_cluster
+from hightide.net.options import from_config, taking
+from hightide.net.ports import SystemClock
 from hightide.net.turns import Turns
 from hightide.produce.accumulator import Accumulator
 from hightide.produce.bulk import Cutter, Deliveries, Part, by_partition, checked_items
 from hightide.produce.delivery import Delivery, wait_done
-from hightide.produce.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from hightide.produce.options import ProducerOptions
+from hightide.produce.partitioner import StickyPartitioner, partition_for_key
 from hightide.produce.sender import Sender
-from hightide.protocol import messages as m
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch, header_bytes
 from hightide.protocol.columns import Headers
 from hightide.protocol.errors import (
-    HightideError,
     RecordTooLarge,
     RequestTimedOut,
     UsageError,
     whole,
 )
-from hightide.protocol.records import CODECS, TIMESTAMP_MAX
+from hightide.protocol.records import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,78 +42,44 @@ if TYPE_CHECKING:
     from hightide.arrow.from_arrow import Rows
 
 _BYTES = (bytes, type(None))
-_ACKS = {"all": -1, -1: -1, "-1": -1, 1: 1, "1": 1, 0: 0, "0": 0}
 
 
 class Producer:
-    """Sends records. Options have Kafka's names and defaults; times in ms, sizes in bytes.
+    """Sends records; the arguments are those of `ProducerOptions`, each explained there.
 
     Use it as `async with Producer(…) as producer`: leaving the block sends what is buffered and
     waits for every acknowledgement; the first error that nobody awaited is raised there.
 
-    Raises `UsageError` for options that cannot work together.
+    Raises `UsageError` for options that cannot be, or cannot work together.
     """
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str] = DEFAULT_BOOTSTRAP,
-        *,
-        acks: str | int = "all",
-        enable_idempotence: bool | None = None,
-        batch_size: int = 16_384,
-        linger_ms: float = 5,
-        max_request_size: int = 1 << 20,
-        buffer_memory: int = 32 << 20,
-        max_block_ms: float = 60_000,
-        delivery_timeout_ms: float = 120_000,
-        request_timeout_ms: float = 30_000,
-        retry_backoff_ms: float = 100,
-        max_in_flight: int = 5,
-        partitioner: Partitioner | None = None,
-        compression: str = "none",
-        metadata_max_age_ms: float = 300_000,
-        client_id: str = "hightide-producer",
-        network: Network | None = None,
-        random: Random | None = None,
-        clock: WallClock | None = None,
-        on_retry: Callable[[HightideError], None] | None = None,
-    ) -> None:
-        if acks not in _ACKS:
-            raise UsageError(f"acks is {acks!r}, expected 0, 1 or 'all'")
-        if compression not in CODECS:
-            raise UsageError(f"compression is {compression!r}, expected one of {', '.join(CODECS)}")
-        self._acks = _ACKS[acks]
-        if enable_idempotence and (self._acks != m.ACKS_ALL or max_in_flight > 5):
-            raise UsageError("enable_idempotence needs acks='all' and max_in_flight up to 5")
-        wanted = self._acks == m.ACKS_ALL and max_in_flight <= 5
-        self._idempotent = wanted if enable_idempotence is None else enable_idempotence
-        delivery_timeout_ms = max(delivery_timeout_ms, linger_ms + request_timeout_ms)
+    @taking(ProducerOptions)
+    def __init__(self, options: ProducerOptions) -> None:
+        self._options = options
         self._accumulator = Accumulator(
-            batch_size=batch_size,
-            linger_s=linger_ms / 1000,
-            buffer_memory=buffer_memory,
-            delivery_timeout_s=delivery_timeout_ms / 1000,
-            max_in_flight=max_in_flight,
-            codec=compression,
+            batch_size=options.batch_size,
+            linger_s=options.linger_ms / 1000,
+            buffer_memory=options.buffer_memory,
+            delivery_timeout_s=options.delivery_timeout_s,
+            max_in_flight=options.max_in_flight_requests_per_connection,
+            codec=options.compression_type,
         )
-        self._bootstrap = bootstrap
-        self._max_request_size, self._buffer_memory = max_request_size, buffer_memory
-        self._record_max = min(max_request_size, buffer_memory)
-        self._max_block_s = max_block_ms / 1000
-        self._delivery_timeout_s = delivery_timeout_ms / 1000
-        self._request_timeout_s = request_timeout_ms / 1000
-        self._backoff_s = retry_backoff_ms / 1000
-        self._metadata_max_age_s = metadata_max_age_ms / 1000
-        self._client_id, self._partitioner = client_id, partitioner
-        self._network, self._random = network, random
-        self._clock = clock or SystemClock()
-        self._on_retry = on_retry
+        self._record_max = min(options.max_request_size, options.buffer_memory)
+        self._max_block_s = options.max_block_ms / 1000
+        self._partitioner = options.partitioner
+        self._clock = options.clock or SystemClock()
         self._turns = Turns()  # of those who wait for memory
         self._sticky: dict[str, StickyPartitioner] = {}
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._stack = AsyncExitStack()
         self._owes_checkpoint = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
+        """A producer by Kafka's dotted names, as in `{"bootstrap.servers": "…", "linger.ms": 20}`;
+        values may be text. `more` are options by keyword. Raises `UsageError`."""
+        return cls(**from_config(ProducerOptions, config), **more)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -147,28 +113,22 @@ class Producer:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         async with (
-            open_cluster(
-                self._bootstrap,
-                network=self._network,
-                random=self._random,
-                client_id=self._client_id,
-                request_timeout_s=self._request_timeout_s,
-                metadata_max_age_s=self._metadata_max_age_s,
-            ) as cluster,
+            open_cluster(self._options) as cluster,
             open_background() as nursery,
         ):
             self._cluster = cluster
+            options = self._options
             self._sender = Sender(
                 self._accumulator,
                 cluster,
                 nursery,
-                acks=self._acks,
-                idempotent=self._idempotent,
-                max_request_size=self._max_request_size,
-                delivery_timeout_s=self._delivery_timeout_s,
-                request_timeout_s=self._request_timeout_s,
-                backoff_s=self._backoff_s,
-                on_retry=self._on_retry,
+                acks=options.required_acks,
+                idempotent=options.is_idempotent,
+                max_request_size=options.max_request_size,
+                delivery_timeout_s=options.delivery_timeout_s,
+                request_timeout_s=options.request_timeout_ms / 1000,
+                backoff_s=options.retry_backoff_ms / 1000,
+                on_retry=options.on_retry,
             )
             start(nursery, self._sender.keep_house)
             yield
@@ -390,8 +350,8 @@ class Producer:
 
     def _too_large(self, size: int) -> RecordTooLarge:
         return RecordTooLarge(
-            f"record of {size} bytes, max_request_size is {self._max_request_size} "
-            f"and buffer_memory is {self._buffer_memory}"
+            f"record of {size} bytes, max_request_size is {self._options.max_request_size} "
+            f"and buffer_memory is {self._options.buffer_memory}"
         )
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
@@ -429,7 +389,7 @@ class Producer:
         finally:
             accumulator.starved -= 1
         raise RequestTimedOut(
-            f"no room for {size} bytes in buffer_memory={self._buffer_memory} "
+            f"no room for {size} bytes in buffer_memory={self._options.buffer_memory} "
             f"within max_block_ms={self._max_block_s * 1000:.0f}",
             elapsed_s=trio.current_time() - started,
             knob="buffer_memory, max_block_ms",

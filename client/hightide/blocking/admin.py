@@ -1,0 +1,180 @@
+"""The blocking admin client: every call waits for its async twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, Self
+
+import hightide.admin.admin
+import hightide.consume.consumer
+import hightide.produce.producer
+from hightide.admin.group_admin import GroupLag, GroupMove
+from hightide.admin.options import AdminOptions
+from hightide.blocking.base import Blocking
+from hightide.consume.subscription import TopicPartition
+from hightide.net.options import arguments, from_config, taking
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
+
+
+class Admin(Blocking):
+    """`hightide.Admin` without an event loop; the arguments are those of `AdminOptions`."""
+
+    _name = "admin client"
+
+    @taking(AdminOptions)
+    def __init__(self, options: AdminOptions) -> None:
+        self._async = hightide.admin.admin.Admin(**arguments(options))
+        super().__init__(self._async)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
+        """As `hightide.Admin.from_config`."""
+        return cls(**from_config(AdminOptions, config), **more)
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: list[list[int]] | None = None,
+        validate_only: bool = False,
+    ) -> m.TopicResult:
+        """Create a topic; -1 = the broker's default. It can be used when this returns."""
+        create = partial(
+            self._async.create_topic,
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            assignment=assignment,
+            validate_only=validate_only,
+        )
+        return self._run(create)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        self._run(self._async.delete_topic, topic)
+
+    def create_partitions(self, topic: str, count: int) -> None:
+        """Give a topic `count` partitions in all."""
+        self._run(self._async.create_partitions, topic, count)
+
+    def list_topics(self) -> list[m.TopicMetadata]:
+        """Every topic with its partitions."""
+        return self._run(self._async.list_topics)
+
+    def describe_topic(self, topic: str) -> m.TopicMetadata:
+        """One topic with its partitions."""
+        return self._run(self._async.describe_topic, topic)
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Move log starts up (-1 = the high watermark); the log starts then."""
+        return self._run(self._async.delete_records, offsets)
+
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+        return self._run(self._async.offsets, list(partitions), timestamp)
+
+    def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+        """Every key of a `topic` or a `broker` (by id) with its value."""
+        return self._run(self._async.describe_configs, kind, name)
+
+    def alter_topic_configs(
+        self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set keys of a topic, or take them back to their defaults."""
+        self._run(partial(self._async.alter_topic_configs, topic, set_=set_, unset=unset))
+
+    def alter_cluster_configs(
+        self, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
+    ) -> None:
+        """Set what holds for all topics that do not say themselves."""
+        self._run(partial(self._async.alter_cluster_configs, set_=set_, unset=unset))
+
+    def describe_cluster(self) -> m.DescribeClusterResponse:
+        """The brokers, fenced ones too, and the active controller."""
+        return self._run(self._async.describe_cluster)
+
+    def describe_log_dirs(
+        self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
+    ) -> list[m.DescribeLogDirsResponse]:
+        """Each broker's replicas with offsets and sizes."""
+        return self._run(partial(self._async.describe_log_dirs, topics, brokers=brokers))
+
+    def describe_quorum(self) -> q.DescribeQuorumResponse:
+        """Who leads the metadata quorum, and how far everybody has followed."""
+        return self._run(self._async.describe_quorum)
+
+    def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
+        """Admit a node that observes the metadata quorum as a voter; its directory's id."""
+        return self._run(partial(self._async.add_voter, node, host, port, directory=directory))
+
+    def remove_voter(self, node: int, *, directory: str = "") -> str:
+        """Let a voter of the metadata quorum vote no more; its directory's id."""
+        return self._run(partial(self._async.remove_voter, node, directory=directory))
+
+    def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[m.ElectLeadersResult]:
+        """Elect the preferred leaders; or, `unclean`, whoever lives."""
+        return self._run(partial(self._async.elect_leaders, partitions, unclean=unclean))
+
+    def list_groups(self) -> list[g.ListedGroup]:
+        """All groups, by name."""
+        return self._run(self._async.list_groups)
+
+    def describe_group(self, group: str) -> g.DescribedGroup:
+        """Members with their assignments, and the causes of the last rebalances."""
+        return self._run(self._async.describe_group, group)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+        """What is committed."""
+        return self._run(self._async.group_offsets, group)
+
+    def group_lag(self, group: str) -> list[GroupLag]:
+        """How far a group is in every partition that it reads or has committed."""
+        return self._run(self._async.group_lag, group)
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Have a group without members go on elsewhere."""
+        self._run(self._async.set_group_offsets, group, offsets)
+
+    def move_group(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        to: Literal["start", "end"] | None = None,
+        to_offset: int | None = None,
+        to_time_ms: int | None = None,
+        shift: int | None = None,
+        dry_run: bool = False,
+    ) -> list[GroupMove]:
+        """Have a group without members go on elsewhere, in these partitions or in all that it has
+        committed; `dry_run` only tells what would change."""
+        move = partial(
+            self._async.move_group,
+            group,
+            partitions,
+            to=to,
+            to_offset=to_offset,
+            to_time_ms=to_time_ms,
+            shift=shift,
+            dry_run=dry_run,
+        )
+        return self._run(move)
+
+    def delete_group_offsets(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget committed offsets of topics that no member reads."""
+        self._run(self._async.delete_group_offsets, group, partitions)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, with its offsets."""
+        self._run(self._async.delete_group, group)

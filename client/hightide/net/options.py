@@ -1,0 +1,112 @@
+"""What every client may be told, and how: by keywords, or by a mapping with Kafka's dotted names.
+
+Each client has one frozen struct of options, in its own room. Both worlds, async and blocking, are
+constructed with the struct's own arguments, so that an option stands in one place: its name, type,
+default and meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from hightide.net.ports import Network, Random
+from hightide.protocol.errors import UsageError
+
+P = ParamSpec("P")
+S = TypeVar("S")
+Options = TypeVar("Options")
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What all clients have in common. Times are in milliseconds, sizes in bytes."""
+
+    bootstrap_servers: str | Sequence[str] = DEFAULT_BOOTSTRAP
+    """`host:port` of brokers to ask first, several with commas or as a list; one that answers is
+    enough. Kafka: bootstrap.servers."""
+    _: KW_ONLY
+    client_id: str = "hightide"
+    """What brokers call this client in their logs and in group members' ids. Kafka: client.id."""
+    request_timeout_ms: float = 30_000
+    """How long one request may take. Kafka: request.timeout.ms."""
+    metadata_max_age_ms: float = 300_000
+    """How long what is known of brokers, topics and leaders is believed without a reason to doubt
+    it. Kafka: metadata.max.age.ms."""
+    network: Network | None = None
+    """For tests: how connections are made."""
+    random: Random | None = None
+    """For tests: the source of chance, for back-offs and the choice of brokers."""
+
+
+def taking(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[S, Options], None]], Callable[Concatenate[S, P], None]]:
+    """Have an `__init__` that wants an options struct be called with the struct's arguments.
+
+    It raises `UsageError` for an option that there is not, with the one that was meant.
+    """
+
+    def decorate(init: Callable[[S, Options], None]) -> Callable[Concatenate[S, P], None]:
+        @wraps(init)
+        def __init__(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            check_names(kwargs, own.parameters, of=type(self).__name__)
+            init(self, options(*args, **kwargs))
+
+        own = signature(options)
+        this = Parameter("self", Parameter.POSITIONAL_ONLY)
+        shown = own.replace(parameters=[this, *own.parameters.values()], return_annotation=None)
+        __init__.__signature__ = shown  # type: ignore[attr-defined] # what `help` and editors show
+        return __init__
+
+    return decorate
+
+
+def arguments(options: ClientOptions) -> dict[str, Any]:
+    """The arguments that make the same struct again."""
+    return {field.name: getattr(options, field.name) for field in fields(options)}
+
+
+def from_config(options: type[ClientOptions], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `options` that Kafka's dotted names stand for: `linger.ms` is `linger_ms`.
+    Values may be text, as in a properties file. Raises `UsageError`."""
+    known = {field.name.replace("_", "."): field for field in fields(options)}
+    check_names(config, known, of=options.__name__)
+    return {
+        known[name].name: _parsed(name, value, str(known[name].type))
+        for name, value in config.items()
+    }
+
+
+def check_names(given: Iterable[str], known: Iterable[str], *, of: str) -> None:
+    """Raise `UsageError` for the first name that is not known, with the one that was meant."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            meant = get_close_matches(name, names, n=1) or [each for each in names if name in each]
+            raise UsageError(
+                f"{of} has no option {name!r}"
+                + (f", did you mean {meant[0]!r}?" if meant else f"; it has {', '.join(names)}")
+            )
+
+
+_BOOLS = {"true": True, "false": False}
+
+
+def _parsed(name: str, value: object, kind: str) -> object:
+    """Text as a value of the option's type; whatever is no text stays as it is."""
+    if not isinstance(value, str) or "str" in kind:
+        return value
+    try:
+        if "bool" in kind:
+            return _BOOLS[value.strip().lower()]
+        return int(value) if kind == "int" else float(value)
+    except (KeyError, ValueError) as error:
+        expected = "true or false" if "bool" in kind else "a number"
+        raise UsageError(f"{name} is {value!r}, expected {expected}") from error
