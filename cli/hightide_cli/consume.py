@@ -159,7 +159,7 @@ async def _go_to_start(
     ends: dict[tuple[str, int], int] | None = None
     if stop_at_end or kind == "back":
         found = await consumer.offsets(LATEST)
-        ends = {tuple(where): offset for where, offset in found.items()}  # type: ignore[misc]
+        ends = {(where.topic, where.partition): at.offset for where, at in found.items()}
     if kind == "time":
         await consumer.seek_to_time(number)
     elif kind == "offset":
@@ -169,7 +169,7 @@ async def _go_to_start(
         firsts = await consumer.offsets(EARLIEST)
         assert ends is not None
         for where in consumer.assignment():
-            consumer.seek(*where, max(ends[where] - number, firsts[where]))
+            consumer.seek(*where, max(ends[where] - number, firsts[where].offset))
     return ends if stop_at_end else None
 
 

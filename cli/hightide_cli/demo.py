@@ -219,11 +219,11 @@ async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
 
 async def _read_results(address: str, patience_s: float) -> list[bytes]:
     """Every value of the results topic."""
-    from hightide import Admin, Consumer
-    from hightide.protocol.messages import LATEST
+    from hightide import LATEST, Admin, Consumer, TopicPartition
 
+    results = TopicPartition(RESULTS, 0)
     async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
-        end = (await admin.offsets([(RESULTS, 0)], LATEST))[RESULTS, 0].offset
+        end = (await admin.offsets([results], LATEST))[results].offset
     found: list[bytes] = []
     async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
         while len(found) < end:

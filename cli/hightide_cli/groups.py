@@ -24,8 +24,7 @@ from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:
     from hightide import Admin
-    from hightide.admin.group_admin import GroupLag
-    from hightide.protocol.group_messages import DescribedGroup
+    from hightide.admin.descriptions import GroupDescription, GroupLag
 
 Where = tuple[str, int]
 
@@ -88,7 +87,7 @@ async def _describe(admin: Admin, group: str) -> dict[str, Any]:
     }
 
 
-def _members(described: DescribedGroup) -> list[dict[str, Any]]:
+def _members(described: GroupDescription) -> list[dict[str, Any]]:
     from hightide.protocol.group_messages import unpack_assigned
 
     found = []

@@ -20,7 +20,7 @@ from hightide_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hightide.protocol.messages import ConfigEntry, ReplicaInfo, TopicMetadata
+    from hightide.admin.descriptions import ConfigEntry, ReplicaDescription, TopicDescription
 
 
 INTERNAL = "__"
@@ -52,7 +52,7 @@ def topics() -> None:
 def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None:
     """List topics."""
 
-    async def work() -> list[TopicMetadata]:
+    async def work() -> list[TopicDescription]:
         async with admin(bootstrap, timeout_s) as client:
             return await client.list_topics()
 
@@ -187,7 +187,7 @@ async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list
             found = [t for t in await client.list_topics() if not t.internal]
         else:
             found = [await client.describe_topic(topic)]
-        replicas: dict[tuple[str, int, int], ReplicaInfo] = {}
+        replicas: dict[tuple[str, int, int], ReplicaDescription] = {}
         for directory in await client.describe_log_dirs([t.topic for t in found]):
             for info in directory.replicas:
                 replicas[(info.topic, info.partition, directory.broker)] = info
@@ -199,9 +199,9 @@ async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list
 
 
 def _topic_row(
-    topic: TopicMetadata,
+    topic: TopicDescription,
     entries: list[ConfigEntry],
-    replicas: dict[tuple[str, int, int], ReplicaInfo],
+    replicas: dict[tuple[str, int, int], ReplicaDescription],
 ) -> dict[str, Any]:
     partitions = []
     for partition in topic.partitions:
@@ -339,7 +339,7 @@ def delete(
 @client_options
 def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: float) -> None:
     """Each partition's first and next offset, or the offset at a time."""
-    from hightide.protocol.messages import EARLIEST, LATEST
+    from hightide import EARLIEST, LATEST, TopicPartition
     from hightide_cli.times import parse_time
 
     timestamp = None if at is None else parse_time(at)
@@ -347,7 +347,7 @@ def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: 
     async def work() -> list[dict[str, Any]]:
         async with admin(bootstrap, timeout_s) as client:
             known = await client.describe_topic(topic)
-            where = [(topic, p.partition) for p in known.partitions]
+            where = [TopicPartition(topic, p.partition) for p in known.partitions]
             if timestamp is not None:
                 found = await client.offsets(where, timestamp)
                 return [
@@ -356,13 +356,8 @@ def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: 
                 ]
             first, last = await client.offsets(where, EARLIEST), await client.offsets(where, LATEST)
             return [
-                {
-                    "topic": t,
-                    "partition": p,
-                    "earliest": first[(t, p)].offset,
-                    "latest": last[(t, p)].offset,
-                }
-                for t, p in where
+                {**at._asdict(), "earliest": first[at].offset, "latest": last[at].offset}
+                for at in where
             ]
 
     rows = run(work)

@@ -16,10 +16,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import hightide.blocking as blocking
     from hightide.admin.admin import Admin
+    from hightide.admin.descriptions import (
+        BrokerDescription,
+        ClusterDescription,
+        CommittedOffset,
+        ConfigEntry,
+        CreatedTopic,
+        ElectionResult,
+        GroupDescription,
+        GroupLag,
+        GroupListing,
+        GroupMove,
+        LogDirDescription,
+        MemberDescription,
+        PartitionDescription,
+        QuorumDescription,
+        QuorumReplica,
+        Rebalance,
+        ReplicaDescription,
+        TopicDescription,
+    )
     from hightide.admin.options import AdminOptions
     from hightide.consume.consumer import Consumer
     from hightide.consume.options import ConsumerOptions
-    from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+    from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
     from hightide.produce.delivery import Delivery, RecordMetadata
     from hightide.produce.options import ProducerOptions
     from hightide.produce.producer import Producer
@@ -38,6 +58,7 @@ if TYPE_CHECKING:
         RequestTimedOut,
         UsageError,
     )
+    from hightide.protocol.messages import EARLIEST, LATEST, MAX_TIMESTAMP
 
     __version__: str
 
@@ -52,7 +73,29 @@ __all__ = [
     "RecordMetadata",
     "Delivery",
     "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "TopicPartition",
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "CreatedTopic",
+    "TopicDescription",
+    "PartitionDescription",
+    "ConfigEntry",
+    "ClusterDescription",
+    "BrokerDescription",
+    "LogDirDescription",
+    "ReplicaDescription",
+    "ElectionResult",
+    "QuorumDescription",
+    "QuorumReplica",
+    "GroupListing",
+    "GroupDescription",
+    "MemberDescription",
+    "Rebalance",
+    "CommittedOffset",
+    "GroupLag",
+    "GroupMove",
     "blocking",
     "HightideError",
     "ApiError",
@@ -68,31 +111,26 @@ __all__ = [
     "RecordTooLarge",
 ]
 
-_HOME = {
-    "Producer": "produce.producer",
-    "Consumer": "consume.consumer",
-    "Admin": "admin.admin",
-    "ProducerOptions": "produce.options",
-    "ConsumerOptions": "consume.options",
-    "AdminOptions": "admin.options",
-    "Record": "protocol.columns",
-    "RecordMetadata": "produce.delivery",
-    "Delivery": "produce.delivery",
-    "HightideError": "protocol.errors",
-    "ApiError": "protocol.errors",
-    "ErrorCode": "protocol.errors",
-    "BrokerUnreachable": "protocol.errors",
-    "RequestTimedOut": "protocol.errors",
-    "DeliveryTimeout": "protocol.errors",
-    "CorruptBatch": "protocol.errors",
-    "LogTruncated": "protocol.errors",
-    "RemoteProtocolError": "protocol.errors",
-    "ClosedError": "protocol.errors",
-    "UsageError": "protocol.errors",
-    "RecordTooLarge": "protocol.errors",
-    "OffsetAndMetadata": "consume.subscription",
-    "TopicPartition": "consume.subscription",
+_NAMES = {
+    "produce.producer": "Producer",
+    "produce.options": "ProducerOptions",
+    "produce.delivery": "Delivery RecordMetadata",
+    "consume.consumer": "Consumer",
+    "consume.options": "ConsumerOptions",
+    "consume.subscription": "OffsetAndMetadata OffsetAndTimestamp TopicPartition",
+    "admin.admin": "Admin",
+    "admin.options": "AdminOptions",
+    "admin.descriptions": "CreatedTopic TopicDescription PartitionDescription ConfigEntry "
+    "ClusterDescription BrokerDescription LogDirDescription ReplicaDescription ElectionResult "
+    "QuorumDescription QuorumReplica GroupListing GroupDescription MemberDescription Rebalance "
+    "CommittedOffset GroupLag GroupMove",
+    "protocol.columns": "Record",
+    "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
+    "protocol.errors": "HightideError ApiError ErrorCode BrokerUnreachable RequestTimedOut "
+    "DeliveryTimeout CorruptBatch LogTruncated RemoteProtocolError ClosedError UsageError "
+    "RecordTooLarge",
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -102,7 +102,7 @@ async def read_all(address):
     """Every record of the topic, from the start to its end."""
     found = []
     async with Consumer(address, topics=["t"], auto_offset_reset="earliest") as consumer:
-        left = sum((await consumer.offsets(LATEST)).values())
+        left = sum(at.offset for at in (await consumer.offsets(LATEST)).values())
         with trio.fail_after(PATIENCE_S):
             while len(found) < left:
                 found += await consumer.poll(timeout_ms=100)

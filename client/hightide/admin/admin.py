@@ -15,8 +15,19 @@ from typing import Any, Self
 
 import trio
 
+from hightide.admin.descriptions import (
+    ClusterDescription,
+    ConfigEntry,
+    CreatedTopic,
+    ElectionResult,
+    LogDirDescription,
+    QuorumDescription,
+    TopicDescription,
+    described,
+)
 from hightide.admin.group_admin import GroupAdmin
 from hightide.admin.options import AdminOptions
+from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition, checked_places
 from hightide.net.background import ki_protected, start
 from hightide.net.cluster import (
     Cluster,
@@ -28,7 +39,7 @@ from hightide.net.cluster import (
 from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
-from hightide.protocol.errors import ApiError, ErrorCode, HightideError
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError, whole
 
 EACH_BROKER_S = 3.0
 """How long one broker among all may take to answer."""
@@ -90,7 +101,7 @@ class Admin(GroupAdmin):
         configs: Mapping[str, str] | None = None,
         assignment: list[list[int]] | None = None,
         validate_only: bool = False,
-    ) -> m.TopicResult:
+    ) -> CreatedTopic:
         """Create a topic; -1 = the broker's default. It can be used when this returns."""
         new = m.NewTopic(
             topic=topic,
@@ -102,7 +113,7 @@ class Admin(GroupAdmin):
         request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
         reply: m.CreateTopicsResponse = await self._call(request)
         raise_first(reply.topics, broker=self.cluster.last_asked)
-        return only(reply.topics)
+        return described(CreatedTopic, only(reply.topics))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its records."""
@@ -117,20 +128,20 @@ class Admin(GroupAdmin):
         )
         raise_first(reply.topics, broker=self.cluster.last_asked)
 
-    async def list_topics(self) -> list[m.TopicMetadata]:
+    async def list_topics(self) -> list[TopicDescription]:
         """Every topic with its partitions."""
         reply: m.MetadataResponse = await self._call(m.MetadataRequest())
-        return reply.topics
+        return [described(TopicDescription, topic) for topic in reply.topics]
 
-    async def describe_topic(self, topic: str) -> m.TopicMetadata:
+    async def describe_topic(self, topic: str) -> TopicDescription:
         """One topic with its partitions."""
         reply: m.MetadataResponse = await self._call(m.MetadataRequest(topics=[topic]))
         raise_first(reply.topics, broker=self.cluster.last_asked)
-        return only(reply.topics)
+        return described(TopicDescription, only(reply.topics))
 
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int]
-    ) -> dict[tuple[str, int], int]:
+    ) -> dict[TopicPartition, int]:
         """Move log starts up (-1 = the high watermark); the log starts then."""
         found = {}
         # Its answer, also the one that some replica is late, comes before the request times out.
@@ -141,21 +152,23 @@ class Admin(GroupAdmin):
             result: m.DeleteRecordsResult = await self.cluster.call_leader(
                 topic, partition, request, timeout_s=self._timeout_s
             )
-            found[(topic, partition)] = result.low_watermark
+            found[TopicPartition(topic, partition)] = result.low_watermark
         return found
 
     async def offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
-    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
-        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
-        return {
-            where: await self.cluster.offset(*where, timestamp, timeout_s=self._timeout_s)
-            for where in partitions
-        }
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
+        or `MAX_TIMESTAMP`; offset -1: there is none."""
+        asked, found = whole("timestamp", timestamp), {}
+        for where in checked_places(partitions):
+            at = await self.cluster.offset(*where, asked, timeout_s=self._timeout_s)
+            found[where] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
+        return found
 
     # -- configs ---------------------------------------------------------------------------------
 
-    async def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+    async def describe_configs(self, kind: str, name: str) -> list[ConfigEntry]:
         """Every key of a `topic`, a `broker` (by id), or the `cluster` (no name) with its value."""
         resource = m.ConfigResource(kind=kind, name=name)
         request = m.DescribeConfigsRequest(resources=[resource])
@@ -171,7 +184,7 @@ class Admin(GroupAdmin):
         else:
             reply = await self._call(request)
         raise_first(reply.resources, broker=self.cluster.last_asked)
-        return only(reply.resources).entries
+        return [described(ConfigEntry, entry) for entry in only(reply.resources).entries]
 
     async def alter_topic_configs(
         self, topic: str, *, set_: Mapping[str, str] | None = None, unset: Sequence[str] = ()
@@ -195,15 +208,13 @@ class Admin(GroupAdmin):
 
     # -- descriptions ----------------------------------------------------------------------------
 
-    async def describe_cluster(self) -> m.DescribeClusterResponse:
+    async def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones too, and the active controller."""
-        reply: m.DescribeClusterResponse = await self._call(m.DescribeClusterRequest())
-        return reply
+        return described(ClusterDescription, await self._call(m.DescribeClusterRequest()))
 
-    async def describe_quorum(self) -> q.DescribeQuorumResponse:
+    async def describe_quorum(self) -> QuorumDescription:
         """The quorum of controllers as its leader sees it."""
-        reply: q.DescribeQuorumResponse = await self._call(q.DescribeQuorumRequest())
-        return reply
+        return described(QuorumDescription, await self._call(q.DescribeQuorumRequest()))
 
     async def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
         """Admit a node that observes the metadata quorum, and keeps up, as a voter (KIP-853); the
@@ -221,7 +232,7 @@ class Admin(GroupAdmin):
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
-    ) -> list[m.ElectLeadersResult]:
+    ) -> list[ElectionResult]:
         """Hold elections: of the preferred replicas, or `unclean`, where nobody leads, of any live
         one, which may lose records. None: wherever one is needed. Refusals are in the results."""
         parts = None
@@ -229,18 +240,18 @@ class Admin(GroupAdmin):
             parts = [m.TopicPartition(topic=topic, partition=n) for topic, n in partitions]
         request = m.ElectLeadersRequest(partitions=parts, unclean=unclean)
         reply: m.ElectLeadersResponse = await self._call(request)
-        return reply.partitions
+        return [described(ElectionResult, each) for each in reply.partitions]
 
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
-    ) -> list[m.DescribeLogDirsResponse]:
+    ) -> list[LogDirDescription]:
         """Replicas with offsets and sizes, of those brokers, or of each; then one that does not
         answer within a few seconds has its `error` set, and nothing else."""
         await self._look_for_brokers()
         request = m.DescribeLogDirsRequest(topics=None if topics is None else list(topics))
         if brokers is not None:
             call = partial(self.cluster.call_broker, request=request, timeout_s=self._timeout_s)
-            return [await call(broker) for broker in brokers]
+            return [described(LogDirDescription, await call(broker)) for broker in brokers]
         found: dict[int, m.DescribeLogDirsResponse] = {}
 
         async def ask(broker: int) -> None:
@@ -255,7 +266,7 @@ class Admin(GroupAdmin):
         async with trio.open_nursery() as nursery:
             for broker in self.cluster.brokers:
                 start(nursery, ask, broker)
-        return [found[broker] for broker in sorted(found)]
+        return [described(LogDirDescription, found[broker]) for broker in sorted(found)]
 
     async def _look_for_brokers(self) -> None:
         """Learn who the brokers are now."""

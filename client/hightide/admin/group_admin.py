@@ -5,38 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from hightide.admin.descriptions import (
+    CommittedOffset,
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    GroupMove,
+    described,
+)
 from hightide.consume.membership import unpacked
-from hightide.consume.subscription import TopicPartition
+from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition, checked_places
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, UsageError
 from hightide.protocol.messages import Message
-
-
-class GroupLag(NamedTuple):
-    """How far a group is in one partition; offsets are the next ones."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    """None: nothing is."""
-    end: int
-    lag: int | None
-    member_id: str
-    """Who reads it; empty if nobody does."""
-
-
-class GroupMove(NamedTuple):
-    """Where a group goes on in a partition, before and after."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    new: int
 
 
 class GroupAdmin(ABC):
@@ -53,10 +39,10 @@ class GroupAdmin(ABC):
     @abstractmethod
     async def offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
-    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The offset of each partition at a time."""
 
-    async def list_groups(self) -> list[g.ListedGroup]:
+    async def list_groups(self) -> list[GroupListing]:
         """All groups, by name."""
         await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
         found: dict[str, g.ListedGroup] = {}
@@ -66,19 +52,22 @@ class GroupAdmin(ABC):
                 broker, request, timeout_s=self._timeout_s
             )
             found |= {group.group: group for group in reply.groups}
-        return [found[name] for name in sorted(found)]
+        return [described(GroupListing, found[name]) for name in sorted(found)]
 
-    async def describe_group(self, group: str) -> g.DescribedGroup:
+    async def describe_group(self, group: str) -> GroupDescription:
         """Members with their assignments, and the causes of the last rebalances."""
-
         request = g.DescribeGroupsRequest(groups=[group])
-        found: g.DescribedGroup = only((await self._ask(group, request)).groups)
-        return found
+        return described(GroupDescription, only((await self._ask(group, request)).groups))
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+    async def group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         """What is committed."""
         reply = await self._channel(group).call(g.OffsetFetchRequest(group=group))
-        return {TopicPartition(each.topic, each.partition): each for each in reply.partitions}
+        return {
+            TopicPartition(each.topic, each.partition): CommittedOffset(
+                each.offset, each.leader_epoch, each.metadata, each.commit_time_ms
+            )
+            for each in reply.partitions
+        }
 
     async def group_lag(self, group: str) -> list[GroupLag]:
         """How far a group is in every partition that it reads or has committed."""
@@ -126,10 +115,8 @@ class GroupAdmin(ABC):
         so many records on. Never outside the log. `dry_run` only tells what would change."""
         if sum(way is not None for way in (to, to_offset, to_time_ms, shift)) != 1:
             raise UsageError("give one of to, to_offset, to_time_ms and shift")
-        committed = {
-            (w.topic, w.partition): o for w, o in (await self.group_offsets(group)).items()
-        }
-        wanted = sorted(committed) if partitions is None else [*partitions]
+        committed = await self.group_offsets(group)
+        wanted = sorted(committed) if partitions is None else checked_places(partitions)
         starts, ends = await self.offsets(wanted, m.EARLIEST), await self.offsets(wanted, m.LATEST)
         found = {} if to_time_ms is None else await self.offsets(wanted, to_time_ms)
         moves = []

@@ -9,14 +9,24 @@ from typing import Any, Literal, Self
 import hightide.admin.admin
 import hightide.consume.consumer
 import hightide.produce.producer
-from hightide.admin.group_admin import GroupLag, GroupMove
+from hightide.admin.descriptions import (
+    ClusterDescription,
+    CommittedOffset,
+    ConfigEntry,
+    CreatedTopic,
+    ElectionResult,
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    GroupMove,
+    LogDirDescription,
+    QuorumDescription,
+    TopicDescription,
+)
 from hightide.admin.options import AdminOptions
 from hightide.blocking.base import Blocking
-from hightide.consume.subscription import TopicPartition
+from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition
 from hightide.net.options import arguments, from_config, taking
-from hightide.protocol import group_messages as g
-from hightide.protocol import messages as m
-from hightide.protocol import quorum_messages as q
 
 
 class Admin(Blocking):
@@ -43,7 +53,7 @@ class Admin(Blocking):
         configs: Mapping[str, str] | None = None,
         assignment: list[list[int]] | None = None,
         validate_only: bool = False,
-    ) -> m.TopicResult:
+    ) -> CreatedTopic:
         """Create a topic; -1 = the broker's default. It can be used when this returns."""
         create = partial(
             self._async.create_topic,
@@ -64,25 +74,25 @@ class Admin(Blocking):
         """Give a topic `count` partitions in all."""
         self._run(self._async.create_partitions, topic, count)
 
-    def list_topics(self) -> list[m.TopicMetadata]:
+    def list_topics(self) -> list[TopicDescription]:
         """Every topic with its partitions."""
         return self._run(self._async.list_topics)
 
-    def describe_topic(self, topic: str) -> m.TopicMetadata:
+    def describe_topic(self, topic: str) -> TopicDescription:
         """One topic with its partitions."""
         return self._run(self._async.describe_topic, topic)
 
-    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Move log starts up (-1 = the high watermark); the log starts then."""
         return self._run(self._async.delete_records, offsets)
 
     def offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
-    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
         return self._run(self._async.offsets, list(partitions), timestamp)
 
-    def describe_configs(self, kind: str, name: str) -> list[m.ConfigEntry]:
+    def describe_configs(self, kind: str, name: str) -> list[ConfigEntry]:
         """Every key of a `topic` or a `broker` (by id) with its value."""
         return self._run(self._async.describe_configs, kind, name)
 
@@ -98,17 +108,17 @@ class Admin(Blocking):
         """Set what holds for all topics that do not say themselves."""
         self._run(partial(self._async.alter_cluster_configs, set_=set_, unset=unset))
 
-    def describe_cluster(self) -> m.DescribeClusterResponse:
+    def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones too, and the active controller."""
         return self._run(self._async.describe_cluster)
 
     def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None
-    ) -> list[m.DescribeLogDirsResponse]:
+    ) -> list[LogDirDescription]:
         """Each broker's replicas with offsets and sizes."""
         return self._run(partial(self._async.describe_log_dirs, topics, brokers=brokers))
 
-    def describe_quorum(self) -> q.DescribeQuorumResponse:
+    def describe_quorum(self) -> QuorumDescription:
         """Who leads the metadata quorum, and how far everybody has followed."""
         return self._run(self._async.describe_quorum)
 
@@ -122,19 +132,19 @@ class Admin(Blocking):
 
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
-    ) -> list[m.ElectLeadersResult]:
+    ) -> list[ElectionResult]:
         """Elect the preferred leaders; or, `unclean`, whoever lives."""
         return self._run(partial(self._async.elect_leaders, partitions, unclean=unclean))
 
-    def list_groups(self) -> list[g.ListedGroup]:
+    def list_groups(self) -> list[GroupListing]:
         """All groups, by name."""
         return self._run(self._async.list_groups)
 
-    def describe_group(self, group: str) -> g.DescribedGroup:
+    def describe_group(self, group: str) -> GroupDescription:
         """Members with their assignments, and the causes of the last rebalances."""
         return self._run(self._async.describe_group, group)
 
-    def group_offsets(self, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+    def group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         """What is committed."""
         return self._run(self._async.group_offsets, group)
 

@@ -16,7 +16,7 @@ from hightide.blocking.base import Blocking
 from hightide.consume.health import Health
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.rebalance import Listener, Offsets
-from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from hightide.net.options import arguments, from_config, taking
 from hightide.protocol.columns import Record
 from hightide.protocol.errors import HightideError
@@ -107,8 +107,9 @@ class Consumer(Blocking):
         """Go on at the first record of each partition with a timestamp ≥ `timestamp` (ms)."""
         self._run(self._async.seek_to_time, timestamp)
 
-    def offsets(self, timestamp: int) -> Mapping[TopicPartition, int]:
-        """For each partition the offset at a time in ms, or `EARLIEST`, `LATEST`."""
+    def offsets(self, timestamp: int) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
+        or `MAX_TIMESTAMP`; offset -1: there is none."""
         return self._run(self._async.offsets, timestamp)
 
     def position(self, topic: str, partition: int) -> int | None:

@@ -23,6 +23,7 @@ from hightide.consume.rebalance import Committed, Listeners, Offsets, Rebalancer
 from hightide.consume.subscription import (
     Assignment,
     OffsetAndMetadata,
+    OffsetAndTimestamp,
     Subscription,
     TopicPartition,
     checked_places,
@@ -270,16 +271,17 @@ class Consumer:
         """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
         offsets = await self.offsets(whole("timestamp", timestamp))
         ends = await self.offsets(m.LATEST)
-        for where, offset in offsets.items():
-            self.seek(where.topic, where.partition, offset if offset >= 0 else ends[where])
+        for where, (offset, *_) in offsets.items():
+            self.seek(*where, offset if offset >= 0 else ends[where].offset)
 
-    async def offsets(self, timestamp: int) -> Mapping[TopicPartition, int]:
-        """For each partition the offset at a time in ms, or `EARLIEST`, `LATEST`; -1: none."""
-        _, fetcher = self._open()
-        found = {}
+    async def offsets(self, timestamp: int) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
+        or `MAX_TIMESTAMP`; offset -1: there is none."""
+        cluster, _ = self._open()
+        asked, found = whole("timestamp", timestamp), {}
         for where in self.assignment():
-            asked = whole("timestamp", timestamp)
-            found[where] = await fetcher.look_up(where, asked, timeout_s=self._api_timeout_s)
+            at = await cluster.offset(*where, asked, timeout_s=self._api_timeout_s)
+            found[where] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
         return found
 
     def pause(self, *partitions: tuple[str, int]) -> None:

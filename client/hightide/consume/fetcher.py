@@ -117,10 +117,6 @@ class Fetcher:
             last_error=self._last_error,
         )
 
-    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
-        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
-        return await self._starts.look_up(where, timestamp, timeout_s=timeout_s)
-
     async def wait_for_data(self) -> None:
         """Until something arrived or failed."""
         await self._data.wait()

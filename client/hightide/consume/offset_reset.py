@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from hightide.consume.subscription import Assignment, TopicPartition
+from hightide.consume.subscription import Assignment
 from hightide.net.cluster import Cluster
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError
@@ -61,8 +61,8 @@ class StartFinder:
         is_first = assignment.is_added or self._reset == "earliest"
         timestamp = m.EARLIEST if is_first else m.LATEST
         try:
-            offset = await self.look_up(
-                assignment.where, timestamp, timeout_s=self._request_timeout_s
+            found = await self._cluster.offset(
+                *assignment.where, timestamp, timeout_s=self._request_timeout_s
             )
         except HightideError as error:
             self._tell(error)
@@ -72,12 +72,5 @@ class StartFinder:
             await trio.sleep(self._cluster.backoff_s(1))
             return
         if assignment.position is None:
-            assignment.seek(offset)
+            assignment.seek(found.offset)
             assignment.is_added = False
-
-    async def look_up(self, where: TopicPartition, timestamp: int, *, timeout_s: float) -> int:
-        """The offset of a partition at a timestamp, or EARLIEST or LATEST; -1 if there is none."""
-        found = await self._cluster.offset(
-            where.topic, where.partition, timestamp, timeout_s=timeout_s
-        )
-        return found.offset

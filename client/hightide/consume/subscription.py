@@ -56,6 +56,16 @@ class OffsetAndMetadata(NamedTuple):
     """Whatever the committer wants to keep beside it."""
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """A record by its place and time; offset -1: there is none."""
+
+    offset: int
+    timestamp: int
+    """In ms; -1 where it was not asked for."""
+    leader_epoch: int
+    """-1: not known."""
+
+
 class FetchedBatch(NamedTuple):
     """A batch that waits to be handed out: its bytes, checked, not decoded."""
 
