@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import inspect
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -15,8 +16,13 @@ import hightide.produce.producer
 from hightide.blocking.base import Blocking
 from hightide.consume.health import Health
 from hightide.consume.options import ConsumerOptions
-from hightide.consume.rebalance import Listener, Offsets
-from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from hightide.consume.rebalance import Offsets
+from hightide.consume.subscription import (
+    Listener,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from hightide.net.options import arguments, from_config, taking
 from hightide.protocol.columns import Record
 from hightide.protocol.errors import HightideError
@@ -36,12 +42,13 @@ class Consumer(Blocking):
 
     @taking(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
-        given = arguments(options)
-        for name in LISTENERS:
-            if given[name] is not None:
-                given[name] = partial(_tell, weakref.ref(self), given[name])
+        given = {**arguments(options), **{n: self._told(getattr(options, n)) for n in LISTENERS}}
         self._async = hightide.consume.consumer.Consumer(**given)
         super().__init__(self._async)
+
+    def _told(self, listener: Listener | None) -> Listener | None:
+        """One that is called in a thread of its caller's."""
+        return None if listener is None else partial(_tell, weakref.ref(self), listener)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -67,6 +74,32 @@ class Consumer(Blocking):
         the middle, and commit where it is."""
         while True:
             yield from self._run(partial(self._async.lend, timeout_ms=1000))
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | str = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read these topics, in place of those before: or, with `pattern`, whichever it matches
+        whole, also those that come later. As `hightide.Consumer.subscribe`."""
+        subscribe = partial(
+            self._async.subscribe,
+            topics if isinstance(topics, str) else list(topics),
+            pattern=pattern,
+            on_assigned=self._told(on_assigned),
+            on_revoked=self._told(on_revoked),
+            on_lost=self._told(on_lost),
+        )
+        self._run(subscribe)
+
+    def unsubscribe(self) -> None:
+        """Read nothing: what was handed out is committed as it would be at the end of the block,
+        and the group is left."""
+        self._run(self._async.unsubscribe)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from here on."""

@@ -7,8 +7,10 @@ background.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,11 +19,12 @@ import trio
 from hightide.consume.completed_fetch import Lent, LentRows, Ready
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.health import Health, health_of
-from hightide.consume.membership import Membership, named
 from hightide.consume.options import ConsumerOptions
-from hightide.consume.rebalance import Committed, Listeners, Offsets, Rebalancer
+from hightide.consume.rebalance import Committed, Listeners, Offsets, Rebalancer, group_side
+from hightide.consume.selection import Selection, selection
 from hightide.consume.subscription import (
     Assignment,
+    Listener,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     Subscription,
@@ -30,11 +33,10 @@ from hightide.consume.subscription import (
 )
 from hightide.net.background import is_cancelled, ki_protected, open_background, start
 from hightide.net.cluster import Cluster, closed, open_cluster
-from hightide.net.group_channel import GroupChannel
 from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Record
-from hightide.protocol.errors import UsageError, seconds, whole
+from hightide.protocol.errors import HightideError, UsageError, seconds, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,13 +61,15 @@ class Consumer:
     _cluster: Cluster | None = None
     _fetcher: Fetcher | None = None
     _rebalancer: Rebalancer | None = None
+    _background: trio.Nursery
+    _watching: trio.CancelScope
+    """Of whoever looks for topics that a pattern matches."""
 
     @taking(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         self._topics = list(options.topics)
         self._partitions = checked_places(options.partitions)
-        self._assignors = named(options.partition_assignment_strategy)
         self._request_timeout_s = options.request_timeout_ms / 1000
         self._api_timeout_s = options.default_api_timeout_ms / 1000
         self._subscription = Subscription()
@@ -124,64 +128,17 @@ class Consumer:
             open_background() as nursery,
         ):
             self._cluster, self._polled_at = cluster, trio.current_time()
-            options = self._options
-            self._fetcher = Fetcher(
-                self._subscription,
-                cluster,
-                nursery,
-                min_bytes=options.fetch_min_bytes,
-                max_wait_ms=int(options.fetch_max_wait_ms),
-                max_bytes=options.fetch_max_bytes,
-                partition_bytes=whole(
-                    "max_partition_fetch_bytes", options.max_partition_fetch_bytes
-                ),
-                prefetch_bytes=options.prefetch_bytes,
-                check_crcs=options.check_crcs,
-                request_timeout_s=self._request_timeout_s,
-                reset=options.auto_offset_reset,
-                rack=options.client_rack,
-                on_retry=options.on_retry,
-            )
+            self._background, self._watching = nursery, trio.CancelScope()
+            options, subscription = self._options, self._subscription
+            fetcher = self._fetcher = Fetcher(subscription, cluster, nursery, options)
             if options.group_id:
-                self._rebalancer = self._make_rebalancer(cluster, self._fetcher, nursery)
-            start(nursery, self._fetcher.run)
+                self._rebalancer = group_side(
+                    options, cluster, subscription, fetcher, self._ready, nursery
+                )
+                if self._topics:
+                    self._rebalancer.subscribe(self._topics)
+            start(nursery, fetcher.run)
             yield
-
-    def _make_rebalancer(
-        self, cluster: Cluster, fetcher: Fetcher, nursery: trio.Nursery
-    ) -> Rebalancer:
-        options = self._options
-        channel = GroupChannel(
-            cluster, options.group_id, timeout_s=self._request_timeout_s, on_retry=options.on_retry
-        )
-        membership = Membership(
-            cluster,
-            channel,
-            self._topics,
-            assignors=self._assignors,
-            session_timeout_s=options.session_timeout_ms / 1000,
-            heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
-            max_poll_interval_s=options.max_poll_interval_ms / 1000,
-            instance_id=options.group_instance_id,
-            client_id=options.client_id,
-            wake=fetcher.notify,
-        )
-        if self._topics:
-            start(nursery, membership.run)
-        else:
-            membership.must_join = False  # its partitions are its own choice: it only commits
-        return Rebalancer(
-            membership,
-            self._subscription,
-            fetcher,
-            nursery,
-            listeners=Listeners(options.on_assigned, options.on_revoked, options.on_lost),
-            auto_commit_s=(
-                options.auto_commit_interval_ms / 1000 if options.enable_auto_commit else None
-            ),
-            ready=self._ready,
-            on_retry=options.on_retry,
-        )
 
     def _open(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
@@ -197,6 +154,84 @@ class Consumer:
         return found
 
     # -- what is read ----------------------------------------------------------------------------
+
+    @ki_protected
+    async def subscribe(
+        self,
+        topics: Iterable[str] | str = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read these topics, in place of those before: or, with `pattern`, whichever it matches
+        whole, also those that come later (looked for every metadata_max_age_ms).
+
+        In a group the next poll joins it, or joins it anew; listeners that are given take the place
+        of all before. Raises `UsageError` where partitions were chosen by hand: `unsubscribe`
+        first.
+        """
+        cluster, fetcher = self._open()
+        wanted = selection(topics, pattern)
+        if self._rebalancer is not None and not self._topics and self.assignment():
+            raise UsageError("partitions are chosen by hand here: unsubscribe first")
+        if self._rebalancer is not None and (on_assigned or on_revoked or on_lost):
+            self._rebalancer.listeners = Listeners(on_assigned, on_revoked, on_lost)
+        if wanted.pattern is not None:
+            every = partial(cluster.refresh, None)
+            await cluster.retrying(every, timeout_s=self._api_timeout_s)
+        self._watching.cancel()
+        fetcher.may_vanish = wanted.pattern is not None
+        await self._read(wanted.matching(cluster.topics))
+        if wanted.pattern is not None:
+            self._watching = trio.CancelScope()
+            start(self._background, self._watch, wanted, self._watching)
+
+    async def _read(self, topics: list[str]) -> None:
+        """All partitions of these, or what the group gives of them."""
+        _, fetcher = self._open()
+        self._ready.catch_up()
+        self._topics = topics
+        if self._rebalancer is not None:
+            self._rebalancer.subscribe(topics)
+            return
+        partitions = await self._all_partitions()
+        self._subscription.assign(partitions)
+        fetcher.whole = topics
+        if self._ready.where not in partitions:
+            self._ready.drop()
+        fetcher.wake()
+
+    async def _watch(self, wanted: Selection, scope: trio.CancelScope) -> None:
+        """See that what a pattern matches is read, also what comes later."""
+        cluster, _ = self._open()
+        with scope:
+            while True:
+                await trio.sleep(self._options.metadata_max_age_ms / 1000)
+                try:
+                    await cluster.refresh(None)
+                    found = wanted.matching(cluster.topics)
+                    if found != self._topics:
+                        await self._read(found)
+                except HightideError as error:
+                    if self._options.on_retry is not None:
+                        self._options.on_retry(error)
+
+    @ki_protected
+    async def unsubscribe(self) -> None:
+        """Read nothing: what was handed out is committed as it would be at the end of the block,
+        and the group is left."""
+        _, fetcher = self._open()
+        self._watching.cancel()
+        self._ready.catch_up()
+        if self._rebalancer is not None:
+            await self._rebalancer.unsubscribe()
+        self._topics = []
+        self._subscription.assign([])
+        fetcher.whole = ()
+        self._ready.drop()
+        fetcher.wake()
 
     async def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions from here on."""

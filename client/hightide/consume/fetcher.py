@@ -7,13 +7,14 @@ Failures that only the caller can judge are kept for the next `poll`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import trio
 
 from hightide.consume.health import View
 from hightide.consume.offset_reset import StartFinder
+from hightide.consume.options import ConsumerOptions
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
 from hightide.net.background import Nudge, start
 from hightide.net.cluster import Cluster
@@ -50,41 +51,25 @@ class Fetcher:
         subscription: Subscription,
         cluster: Cluster,
         nursery: trio.Nursery,
-        *,
-        min_bytes: int,
-        max_wait_ms: int,
-        max_bytes: int,
-        partition_bytes: int,
-        prefetch_bytes: int,
-        check_crcs: bool,
-        request_timeout_s: float,
-        reset: str,
-        rack: str = "",
-        on_retry: Callable[[HightideError], None] | None,
+        options: ConsumerOptions,
     ) -> None:
         self._subscription = subscription
         self._cluster = cluster
         self._nursery = nursery
-        self._min_bytes = min_bytes
-        self._max_wait_ms = max_wait_ms
-        self._max_bytes = max_bytes
-        self._partition_bytes = partition_bytes
-        self._prefetch_bytes = prefetch_bytes
-        self._check_crcs = check_crcs
-        self._request_timeout_s = request_timeout_s
-        self._reset = reset
+        self._options = options
+        self._request_timeout_s = options.request_timeout_ms / 1000
         self.whole: Sequence[str] = ()
         """The topics of which every partition is read, also those that are added."""
+        self.may_vanish = False
+        """Whether a topic may be gone without a word: a pattern chose it."""
         self._starts = StartFinder(
             cluster,
-            reset,
-            request_timeout_s=request_timeout_s,
+            options.auto_offset_reset,
+            request_timeout_s=self._request_timeout_s,
             tell=self._tell,
             fail=self._fail,
             found=self.wake,
         )
-        self._rack = rack
-        self._on_retry = on_retry
         self._tasks: dict[_Source, None] = {}
         self._wake = Nudge()
         cluster.on_lost_leader = self._wake.set
@@ -152,8 +137,8 @@ class Fetcher:
 
     def _tell(self, error: HightideError) -> None:
         self._last_error = error
-        if self._on_retry is not None:
-            self._on_retry(error)
+        if self._options.on_retry is not None:
+            self._options.on_retry(error)
 
     # -- housekeeping ----------------------------------------------------------------------------
 
@@ -221,6 +206,9 @@ class Fetcher:
             if topic.error is not None:
                 code = error_code(topic.error)
                 if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
+                    if self.may_vanish:
+                        self._subscription.drop(topic.topic)
+                        continue
                     self._fail(ApiError(code, topic.message))
                     return True
         return False
@@ -285,7 +273,7 @@ class Fetcher:
         now = trio.current_time()
         next_at = now + 3600
         due: list[Assignment] = []
-        if self._subscription.fetched_bytes() >= self._prefetch_bytes:
+        if self._subscription.fetched_bytes() >= self._options.prefetch_bytes:
             return due, next_at
         for assignment in self._subscription.all():
             leader = self._leader_of(assignment)
@@ -300,7 +288,7 @@ class Fetcher:
                 or assignment.paused
                 or assignment.is_held
                 or assignment.fetching
-                or assignment.fetched_bytes >= self._partition_bytes
+                or assignment.fetched_bytes >= self._options.max_partition_fetch_bytes
             ):
                 continue
             if assignment.backoff_until > now:
@@ -316,17 +304,18 @@ class Fetcher:
         self, source: _Source, due: list[Assignment], nearby: set[TopicPartition]
     ) -> None:
         asked = {a.where: self._partition_request(a) for a in due}
-        room = max(self._prefetch_bytes - self._subscription.fetched_bytes(), self._partition_bytes)
+        options = self._options
+        left = options.prefetch_bytes - self._subscription.fetched_bytes()
         request = m.FetchRequest(
-            max_wait_ms=self._max_wait_ms,
-            min_bytes=self._min_bytes,
-            max_bytes=min(self._max_bytes, room),
-            rack=self._rack if source.names_rack else "",
+            max_wait_ms=int(options.fetch_max_wait_ms),
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=min(options.fetch_max_bytes, max(left, options.max_partition_fetch_bytes)),
+            rack=options.client_rack if source.names_rack else "",
             partitions=[*asked.values()],
         )
         connection = await self._cluster.connection_to(source.broker)
         response, attachments = await connection.call(
-            request, timeout_s=self._request_timeout_s + self._max_wait_ms / 1000
+            request, timeout_s=self._request_timeout_s + options.fetch_max_wait_ms / 1000
         )
         for result in response.partitions:
             where = TopicPartition(result.topic, result.partition)
@@ -358,7 +347,7 @@ class Fetcher:
             topic_id=known.topic_id if known is not None else "",
             current_leader_epoch=leader.leader_epoch if leader else -1,
             last_fetched_epoch=assignment.fetch_epoch,
-            max_bytes=self._partition_bytes,
+            max_bytes=self._options.max_partition_fetch_bytes,
         )
 
     def _take(
@@ -389,7 +378,7 @@ class Fetcher:
             for header, data in iter_batches(attachments[result.records]):
                 if header.next_offset <= assignment.fetch_offset:
                     continue
-                if self._check_crcs:
+                if self._options.check_crcs:
                     check_crc(data, header)
                 assignment.add(FetchedBatch(header, data))
                 self._arrived_at = trio.current_time()
@@ -424,7 +413,7 @@ class Fetcher:
     ) -> None:
         """Go on behind what both logs have, or by the reset policy; without one the caller has to
         say where."""
-        if self._reset == "none":
+        if self._options.auto_offset_reset == "none":
             self._back_off(assignment)
             self._fail(error, assignment)
             return
@@ -454,7 +443,7 @@ class Fetcher:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
             self._back_off(assignment)  # what was fetched is handed out first
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            if self._reset == "none":
+            if self._options.auto_offset_reset == "none":
                 error.knob = "auto_offset_reset, seek()"
                 self._back_off(assignment)
                 self._fail(error, assignment)

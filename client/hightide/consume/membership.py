@@ -50,7 +50,7 @@ class Membership:
         self,
         cluster: Cluster,
         channel: GroupChannel,
-        topics: Sequence[str],
+        topics: Sequence[str] = (),
         *,
         assignors: Mapping[str, Assignor],
         session_timeout_s: float,
@@ -67,7 +67,8 @@ class Membership:
         self._name, self._commits = secrets.token_hex(8), 0
         self.failure: HightideError | None = None
         """Why it cannot be a member at all."""
-        self.must_join = True
+        self.must_join = bool(topics)
+        """Without topics its partitions are its own choice: it only commits."""
         self.is_lost = False
         """It was thrown out: somebody else may read its partitions already."""
         self.polled_at = trio.current_time()
@@ -173,7 +174,8 @@ class Membership:
         topics = sorted({topic for member in members for topic in member.topics})
         await self._cluster.refresh(topics)
         counts = {topic: self._cluster.partition_count(topic) for topic in topics}
-        self._counts = {topic: counts[topic] for topic in self.topics}
+        # It may have subscribed to others since it joined, which are not shared out yet.
+        self._counts = {topic: counts.get(topic, 0) for topic in self.topics}
         given = self._assignors[joined.protocol](members, counts)
         return [
             g.MemberAssignment(
@@ -260,6 +262,18 @@ class Membership:
                 await self._channel.call(request, timeout_s=LEAVE_TIMEOUT_S)
         except HightideError as error:
             self._channel.tell(error)
+
+    def subscribe(self, topics: Sequence[str], reason: str) -> None:
+        """Be a member for these topics, from the next generation on."""
+        self.topics, self.reason = list(topics), reason
+        self.must_join = True
+        self._wake()
+
+    async def unsubscribe(self) -> None:
+        """Be no member any more."""
+        self.topics, self.must_join = [], False
+        await self.leave("unsubscribed")
+        self._forget_membership()  # also where a static member keeps its place
 
     # -- offsets ---------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from hightide.consume.assignors import Assignor
-from hightide.consume.rebalance import Listener
-from hightide.consume.subscription import checked_places, checked_reset
+from hightide.consume.membership import named
+from hightide.consume.subscription import Listener, checked_places, checked_reset
 from hightide.net.options import ClientOptions
 from hightide.protocol.errors import HightideError, UsageError, whole
 
@@ -78,6 +78,7 @@ class ConsumerOptions(ClientOptions):
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""
         checked_reset(self.auto_offset_reset)
+        named(self.partition_assignment_strategy)
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
         keep = partial(object.__setattr__, self)  # the struct is frozen from here on
         keep("topics", topics)

@@ -8,7 +8,7 @@ rebalance then runs in the background, and nothing is handed out of partitions t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,9 +16,17 @@ import trio
 
 from hightide.consume.completed_fetch import Ready
 from hightide.consume.fetcher import Fetcher
-from hightide.consume.membership import Membership
-from hightide.consume.subscription import OffsetAndMetadata, Subscription, TopicPartition
+from hightide.consume.membership import Membership, named
+from hightide.consume.options import ConsumerOptions
+from hightide.consume.subscription import (
+    Listener,
+    OffsetAndMetadata,
+    Subscription,
+    TopicPartition,
+)
 from hightide.net.background import ki_protected, start
+from hightide.net.cluster import Cluster
+from hightide.net.group_channel import GroupChannel
 from hightide.net.turns import Turns
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import (
@@ -30,7 +38,6 @@ from hightide.protocol.errors import (
     whole,
 )
 
-Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 Offsets = Mapping[tuple[str, int], int | OffsetAndMetadata]
 Positions = dict[TopicPartition, OffsetAndMetadata]
 Committed = Callable[[HightideError | None], None]
@@ -68,7 +75,9 @@ class Rebalancer:
         self._subscription = subscription
         self._fetcher = fetcher
         self._nursery = nursery
-        self._listeners = listeners
+        self.listeners = listeners
+        """Whoever is told from here on."""
+        self._is_beating = False
         self._auto_commit_s = auto_commit_s
         self._ready = ready
         self._on_retry = on_retry
@@ -163,7 +172,7 @@ class Rebalancer:
         may commit, too. What it raised."""
         if not leaving:
             return None
-        is_lost, listeners = self._membership.is_lost, self._listeners
+        is_lost, listeners = self._membership.is_lost, self.listeners
         if not is_lost:
             self._leaving = {w: p for w, p in leaving.items() if p is not None}
         try:
@@ -186,7 +195,7 @@ class Rebalancer:
         fresh = [where for where in given if where not in owned]
         await self.begin([where for where in owned if where in given], fresh, held=True)
         try:
-            self._give(await self._tell(self._listeners.assigned, fresh))
+            self._give(await self._tell(self.listeners.assigned, fresh))
         finally:
             self._subscription.hand_out(fresh)
             self._fetcher.wake()
@@ -230,6 +239,35 @@ class Rebalancer:
         if self._auto_commit_s is not None:
             self._commit_at = trio.current_time() + self._auto_commit_s
         self._fetcher.wake()
+
+    # -- subscriptions ---------------------------------------------------------------------------
+
+    @ki_protected
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Be a member for these topics: the next poll joins the group, or joins it anew."""
+        membership = self._membership
+        if not self._is_beating:
+            self._is_beating = True
+            start(self._nursery, membership.run)
+        if list(topics) != membership.topics:
+            membership.subscribe(topics, "subscribed to " + (", ".join(topics) or "nothing"))
+
+    async def unsubscribe(self) -> None:
+        """Read nothing: commit, tell the listener, leave the group."""
+        await self._stop_joining()
+        positions, owned = self.positions(), self._owned()
+        self._release(owned)
+        if self._membership.topics:
+            self._give(await self._say_goodbye({where: positions.get(where) for where in owned}))
+            await self._membership.unsubscribe()
+        elif self._auto_commit_s is not None:
+            await self._commit_quietly(positions)
+
+    async def _stop_joining(self) -> None:
+        """Its listeners are told to the end; nobody waits for the others any more."""
+        if self._is_joining:
+            self._joining.cancel()
+            await self._rebalanced.wait()
 
     # -- commits ---------------------------------------------------------------------------------
 
@@ -358,10 +396,7 @@ class Rebalancer:
         self._ends_at = trio.current_time() + timeout_s
         for scope in self._committing:
             scope.deadline = self._ends_at
-        if self._is_joining:
-            # Its listeners are told to the end; nobody waits for the others any more.
-            self._joining.cancel()
-            await self._rebalanced.wait()
+        await self._stop_joining()
         positions = self.done() if failed else self.positions()
         async with self._turns.turn(self._turns.take()):
             pass  # everything that was asked for before is done
@@ -379,3 +414,42 @@ class Rebalancer:
     async def leave(self) -> None:
         """Tell the group at once."""
         await self._membership.leave("the consumer was closed")
+
+
+def group_side(
+    options: ConsumerOptions,
+    cluster: Cluster,
+    subscription: Subscription,
+    fetcher: Fetcher,
+    ready: Ready,
+    nursery: trio.Nursery,
+) -> Rebalancer:
+    """The group side of a consumer of these options; it joins once it subscribes."""
+    channel = GroupChannel(
+        cluster,
+        options.group_id,
+        timeout_s=options.request_timeout_ms / 1000,
+        on_retry=options.on_retry,
+    )
+    membership = Membership(
+        cluster,
+        channel,
+        assignors=named(options.partition_assignment_strategy),
+        session_timeout_s=options.session_timeout_ms / 1000,
+        heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=options.max_poll_interval_ms / 1000,
+        instance_id=options.group_instance_id,
+        client_id=options.client_id,
+        wake=fetcher.notify,
+    )
+    interval_s = options.auto_commit_interval_ms / 1000
+    return Rebalancer(
+        membership,
+        subscription,
+        fetcher,
+        nursery,
+        listeners=Listeners(options.on_assigned, options.on_revoked, options.on_lost),
+        auto_commit_s=interval_s if options.enable_auto_commit else None,
+        ready=ready,
+        on_retry=options.on_retry,
+    )

@@ -8,7 +8,7 @@ if the fetch offset is still the one it was asked for: after a seek it is droppe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
+"""Told of partitions that come or go."""
 
 
 def checked_places(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
@@ -176,6 +180,10 @@ class Subscription:
         """Read this one, too, from its first record on."""
         self.assign([*self._assignments, where])
         self._assignments[where].is_added = True
+
+    def drop(self, topic: str) -> None:
+        """Read nothing of this topic any more."""
+        self.assign([where for where in self._assignments if where.topic != topic])
 
     def hand_out(self, partitions: Sequence[TopicPartition]) -> None:
         """Those of these that are still read are held back no longer."""
