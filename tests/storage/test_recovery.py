@@ -1,9 +1,9 @@
 """Opening a log after a stop of any kind: S19-S24, and what was never synced.
 
-Goal: a torn tail is cut, a lost index is rebuilt, lost epochs come back, and a page that never
-reached the disk ends the log. Method: a log with known contents on the simulated disk, its files
-changed by hand, and the log opened again. Damage is the subject of `test_recovery_damage.py`,
-operations that were interrupted that of `test_recovery_interrupted.py`.
+Goal: a torn tail is cut, a lost index is rebuilt, lost epochs come back, and a page, or a sector,
+that never reached the disk ends the log. Method: a log with known contents on the simulated disk,
+its files changed by hand, and the log opened again. Damage is the subject of
+`test_recovery_damage.py`, operations that were interrupted that of `test_recovery_interrupted.py`.
 """
 
 from __future__ import annotations
@@ -335,6 +335,8 @@ def test_s23_a_log_that_ends_below_its_start_begins_empty_at_its_start():
 # --- bytes that were never synced ---------------------------------------------------------------
 
 PAGES = LogConfig(segment_bytes=5 * PAGE_BYTES, index_interval_bytes=150)
+SECTOR = 512
+"""What a disk writes at once; a page is eight of them."""
 WIDE = 1500
 """Bytes of a batch in these logs; three begin in nearly every page."""
 
@@ -363,9 +365,12 @@ def lose(disk: SimDisk, base: int, start: int, end: int) -> bytes:
         (2 * WIDE, PAGE_BYTES, 2),  # from the start of the batch 2, as far as it was synced
         (2 * PAGE_BYTES, 3 * PAGE_BYTES, 5),
         (0, PAGE_BYTES, 0),
+        (2 * PAGE_BYTES, 2 * PAGE_BYTES + SECTOR, 5),  # a page that reached the disk in part
+        (2 * WIDE, 6 * SECTOR, 2),  # the same, from the start of the batch 2 on (seed 705788)
+        (2 * WIDE + 1, 7 * SECTOR, 2),
     ],
 )
-def test_a_page_that_was_never_written_is_cut_and_what_was_cut_is_kept(start, end, kept):
+def test_what_was_never_written_is_cut_and_what_was_cut_is_kept(start, end, kept):
     disk = SimDisk()
     before = paged_log(disk, 12)
     data = lose(disk, 0, start, end)
@@ -424,11 +429,12 @@ def test_a_sealed_segment_that_lost_what_was_durable_is_damage_and_nothing_is_cu
         assert {name: after[name] for name in after if not name.endswith("index")} == before
 
 
-@pytest.mark.parametrize("lost", [5, 100, PAGE_BYTES - 1])
-def test_zeros_that_are_not_a_lost_page_are_damage(lost):
+@pytest.mark.parametrize("start", [PAGE_BYTES + 1, PAGE_BYTES + SECTOR // 2])
+@pytest.mark.parametrize("lost", [5, 100, SECTOR - 1])
+def test_zeros_that_are_not_a_lost_sector_are_damage(start, lost):
     disk = SimDisk()
     paged_log(disk, 9)
-    lose(disk, 0, PAGE_BYTES + 1, PAGE_BYTES + 1 + lost)
+    lose(disk, 0, start, start + lost)
     with pytest.raises(LogDamaged):
         reopen(disk, config=PAGES)
 

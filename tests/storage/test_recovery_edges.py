@@ -156,7 +156,7 @@ def log_from(disk: SimDisk, base: int, log_start: int, *, epochs: int) -> list[S
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("base", "log_start"), STARTS)
 @pytest.mark.parametrize("epochs", [1, 6])
-def test_epochs_that_begin_where_the_log_does_are_not_built_anew(base, log_start, epochs, clean):
+def test_epochs_that_begin_where_the_log_does_are_not_built_again(base, log_start, epochs, clean):
     disk = SimDisk()
     before = log_from(disk, base, log_start, epochs=epochs)
     end = 3 * PER_SEGMENT
@@ -172,7 +172,7 @@ def test_epochs_that_begin_where_the_log_does_are_not_built_anew(base, log_start
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("base", "log_start"), STARTS)
 @pytest.mark.parametrize("late", [1, 3])
-def test_epochs_that_begin_behind_the_start_of_a_log_are_built_anew(base, log_start, late, clean):
+def test_epochs_that_begin_behind_the_start_of_a_log_are_built_again(base, log_start, late, clean):
     disk = SimDisk()
     before = log_from(disk, base, log_start, epochs=3)
     path = f"{DIRECTORY}/leader-epoch-checkpoint"
@@ -227,6 +227,8 @@ def test_damage_is_listed_up_to_the_next_whole_batch_wherever_it_begins(distance
 
 # --- zeros at the end of a file -----------------------------------------------------------------
 
+SECTOR = 512
+"""What a disk writes at once."""
 HALF_PAGE = 2048
 
 
@@ -271,7 +273,7 @@ def test_zeros_up_to_the_end_of_a_closed_segment_are_a_page_that_was_never_writt
 
 NO_LOST_TAILS = {
     "other bytes": ((1000, 1000 + HALF_PAGE), b"?"),
-    "zeros but for the last byte": ((1000, 999 + HALF_PAGE), b"\0"),
+    "zeros but for the last byte of the sector": ((1016, 3 * SECTOR - 1), b"\0"),
     "one byte": ((1000 + 70, 1000 + 71), b"\0"),
 }
 
@@ -294,11 +296,11 @@ def test_damage_in_a_closed_segment_that_ends_with_its_page_is_damage(short):
     check_refused(disk, before, position=1000)
 
 
-def test_zeros_between_the_beginning_of_a_page_and_a_batch_in_it_are_damage():
-    """The page was written: a whole batch is in it."""
+def test_zeros_between_the_beginning_of_a_sector_and_a_batch_in_it_are_damage():
+    """The sector was written: a whole batch begins in it."""
     disk = SimDisk()
-    sealed_log(disk, 1000, PAGE_BYTES - 1000 + HALF_PAGE, 500)
-    before = overwrite(disk, PAGE_BYTES, PAGE_BYTES + HALF_PAGE)
+    sealed_log(disk, 1000, 2 * SECTOR - 1000 + 300, 500)
+    before = overwrite(disk, 2 * SECTOR, 2 * SECTOR + 300)
     check_refused(disk, before, position=1000)
 
 

@@ -8,7 +8,7 @@ sealed segment whose tail was lost is noticed. The scan ends at the first batch 
 checks:
 
 * nothing whole follows: a torn tail, cut off;
-* whole batches follow, and the gap holds a block of zeros up to a page's end, or a sealed segment
+* whole batches follow, and the gap holds a block of zeros up to a sector's end, or a sealed segment
   ends too early: bytes that were never synced were lost in a power cut, out of order. Cut off, but
   what was cut is kept beside the segment;
 * whole batches follow otherwise: stored data was damaged. Nothing is cut: `LogDamaged`, and the
@@ -52,7 +52,9 @@ from hightide_broker.storage.segment import (
 )
 
 OFFSET_MAX = (1 << 63) - 1
-PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+"""The least that a disk writes at once: of a page that was being written when power failed some may
+be there."""
 LEADING_ZEROS_MAX = 12
 """A batch may begin with so many zeros: small offset, small length."""
 RESYNC_BYTES_MAX = 64 << 20
@@ -305,7 +307,7 @@ def _scan(
 def _scan_segment(
     segment: Segment, epochs: EpochCache, recovery_point: int, recovery: Recovery
 ) -> None:
-    """Check a segment's batches from the recovery point on, and index them anew."""
+    """Check a segment's batches from the recovery point on, and index them again."""
     position = _trusted_until(segment, recovery_point, recovery)
     end = segment.base_offset if position == 0 else recovery_point
     for header, at, _ in segment.batches(position):
@@ -432,14 +434,14 @@ def _is_short(segment: Segment, position: int) -> bool:
 
 
 def _has_hole(file: DiskFile, start: int, end: int, *, at_end: bool) -> bool:
-    """Whether [start, end) holds zeros up to the end of a page: a page that never reached the disk.
+    """Whether [start, end) holds zeros up to the end of a sector: one that never reached the disk.
 
     From `start` on 8 zeros are enough, which no batch but the log's first begins with; behind it
-    only whole pages count. `end` may lie a little before the page's end: a batch begins with zeros
-    itself.
+    only whole sectors count. `end` may lie a little before the sector's end: a batch begins with
+    zeros itself.
     """
     position = start
-    while (upto := (position // PAGE_BYTES + 1) * PAGE_BYTES) <= end + LEADING_ZEROS_MAX:
+    while (upto := (position // SECTOR_BYTES + 1) * SECTOR_BYTES) <= end + LEADING_ZEROS_MAX:
         if upto - position >= 8 and not file.read(position, upto - position).strip(b"\0"):
             return True
         position = upto
