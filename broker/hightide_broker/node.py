@@ -230,7 +230,7 @@ class Node:
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
-        records = RecordHandlers(self.replicas, config=config, clock=clock)
+        records = RecordHandlers(self, self.replicas, config=config, clock=clock)
         groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
         offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)
         admin = AdminHandlers(self, self.replicas, broker=self.id, config=config, disk=self._disk)

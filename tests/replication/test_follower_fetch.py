@@ -53,7 +53,7 @@ WRONGS = {
     "replica_epoch": 0,
     "last_fetched_epoch": EPOCH + 1,
 }
-"""A fetch with which everything is wrong; each step below mends one thing."""
+"""A fetch with which everything is wrong; each step below repairs one thing."""
 STEPS = [
     ({}, "UNKNOWN_TOPIC_OR_PARTITION", "no partition 0 of topic 'gone'"),
     ({"topic": "dark"}, "INCONSISTENT_TOPIC_ID", "another id"),
@@ -78,11 +78,11 @@ async def test_of_many_wrongs_the_first_in_order_is_named_at_once_and_nothing_is
     await here.create("followed", leader=TWO)
     (await here.create("dark")).go_offline("its disk broke")
     before, asked = remotes_of(replica), dict(WRONGS)
-    for mended, code, words in STEPS:
-        asked |= mended
+    for repaired, code, words in STEPS:
+        asked |= repaired
         facts = dict(asked)
         whole = {name: facts.pop(name) for name in ("by", "replica_epoch")}
-        answer = here.handler.fetch(question(part(99, **facts), **whole))
+        answer = here.records.fetch(Call(question(part(99, **facts), **whole)))
         assert isinstance(answer, Reply), f"refused at once: {asked}"
         (found,) = served(answer).values()
         assert (found.error, found.offsets) == (code, []), asked

@@ -28,12 +28,11 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.runtime.base.call import Reply
+from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.isr import IsrChanges
 from hightide_broker.runtime.replication.replicas import Replicas
-from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk import SimDisk
 
@@ -200,8 +199,7 @@ class Here:
             isr_changes=self.isr_changes,
             clean=True,
         )
-        self.handler = FetchHandler(self.replicas, self.config)
-        self.records = RecordHandlers(self.replicas, config=self.config, clock=clock)
+        self.records = RecordHandlers(self, self.replicas, config=self.config, clock=clock)
         for broker in (ME, TWO, THREE):
             self.register(broker, broker_epoch(broker))
         self.replicas.registered(broker_epoch(ME))
@@ -275,7 +273,7 @@ class Here:
 
     def fetch(self, request: m.FetchRequest) -> Any:
         """The answer by partition, or what is left to do if it waits."""
-        found = self.handler.fetch(request)
+        found = self.records.fetch(Call(request))
         return served(found) if isinstance(found, Reply) else found
 
     def fetch_one(self, offset: int, *, by: int = TWO, **over: Any) -> Served:
@@ -287,7 +285,7 @@ class Here:
 
     async def park(self, nursery: trio.Nursery, request: m.FetchRequest) -> Parked:
         """A fetch that waits."""
-        parked = Parked(nursery, self.handler.fetch(request))
+        parked = Parked(nursery, self.records.fetch(Call(request)))
         await settled()
         assert parked.is_waiting
         return parked

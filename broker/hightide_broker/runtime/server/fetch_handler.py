@@ -10,6 +10,7 @@ only partitions that have news (as with KIP-227's sessions); a consumer's names 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -48,6 +49,14 @@ class Source(Protocol):
         ...
 
 
+Hint = Callable[[str, int, ErrorCode], m.LeaderHint | None]
+"""Who leads a partition, for somebody who was refused with this code."""
+
+
+def no_hint(_topic: str, _partition: int, _refused: ErrorCode) -> None:
+    """Nobody knows."""
+
+
 class _Seen(NamedTuple):
     """What a partition's offset was when it was looked at; it has news once that rises or ends."""
 
@@ -77,8 +86,9 @@ class _Look:
 class FetchHandler:
     """Answers fetches of records."""
 
-    def __init__(self, replicas: Source, config: BrokerConfig) -> None:
+    def __init__(self, replicas: Source, config: BrokerConfig, hint: Hint = no_hint) -> None:
         self._replicas = replicas
+        self._hint = hint
         self._bytes_max = config.number("fetch.max.bytes")
 
     def fetch(self, request: m.FetchRequest) -> Reply | Later:
@@ -238,6 +248,7 @@ class FetchHandler:
             error=refusal.code,
             message=refusal.message,
             log_start_offset=log_start,
+            current_leader=self._hint(part.topic, part.partition, refusal.code),
         )
 
 

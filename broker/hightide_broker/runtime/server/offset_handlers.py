@@ -9,6 +9,7 @@ import trio
 from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.runtime.base.call import Call, Reply
@@ -92,15 +93,15 @@ class OffsetHandlers:
         wanted = (
             list(known)
             if request.partitions is None
-            else [(part.topic, part.partition) for part in request.partitions]
+            else [TopicPartition(part.topic, part.partition) for part in request.partitions]
         )
         found = []
-        for topic, partition in wanted:
-            value = known.get((topic, partition)) or OffsetValue(offset=g.NO_OFFSET)
+        for tp in wanted:
+            value = known.get(tp) or OffsetValue(offset=g.NO_OFFSET)
             found.append(
                 g.FetchedOffset(
-                    topic=topic,
-                    partition=partition,
+                    topic=tp.topic,
+                    partition=tp.partition,
                     offset=value.offset,
                     leader_epoch=value.leader_epoch,
                     metadata=value.metadata,

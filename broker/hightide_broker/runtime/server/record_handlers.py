@@ -18,6 +18,8 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster import offsets_topic
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
 from hightide_broker.runtime.base.watermark import Watermark
@@ -27,6 +29,13 @@ from hightide_broker.runtime.server.fetch_handler import FetchHandler
 
 WAIT_MS_MAX = 300_000
 """The longest that a produce or a deletion waits for other replicas, whatever it asks for."""
+
+
+class Metadata(Protocol):
+    """What the node knows of the cluster."""
+
+    @property
+    def image(self) -> ClusterImage: ...
 
 
 class _Waiting(NamedTuple):
@@ -40,10 +49,13 @@ class _Waiting(NamedTuple):
 class RecordHandlers:
     """produce, fetch, list_offsets, offset_for_leader_epoch, describe_producers, delete_records."""
 
-    def __init__(self, replicas: Replicas, *, config: BrokerConfig, clock: WallClock) -> None:
+    def __init__(
+        self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock
+    ) -> None:
+        self._metadata = metadata
         self._replicas = replicas
         self._clock = clock
-        self._fetching = FetchHandler(replicas, config)
+        self._fetching = FetchHandler(replicas, config, self._hint)
 
     # -- produce ---------------------------------------------------------------------------------
 
@@ -56,7 +68,7 @@ class RecordHandlers:
             try:
                 result, wait = self._append(number, part, request.acks, call.attachments)
             except Refused as refusal:
-                result, wait = _refused(m.ProduceResult, part, refusal), None
+                result, wait = self._not_stored(part, refusal), None
             results.append(result)
             if wait is not None:
                 waiting.append(wait)
@@ -67,9 +79,27 @@ class RecordHandlers:
             return None
         if not waiting:
             return Reply(m.ProduceResponse(partitions=results))
+        return partial(self._await_commit, request, results, waiting)
+
+    async def _await_commit(
+        self, request: m.ProduceRequest, results: list[m.ProduceResult], waiting: list[_Waiting]
+    ) -> Reply:
         too_late = "not committed within {:g} s; the records may still be"
-        kinds = m.ProduceResult, m.ProduceResponse
-        return partial(_await, request, results, waiting, *kinds, too_late)
+        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
+            results[number] = self._not_stored(request.partitions[number], refusal)
+        return Reply(m.ProduceResponse(partitions=results))
+
+    def _not_stored(self, part: m.ProducePartition, refusal: Refused) -> m.ProduceResult:
+        return m.ProduceResult(
+            topic=part.topic,
+            partition=part.partition,
+            error=refusal.code,
+            message=refusal.message,
+            current_leader=self._hint(part.topic, part.partition, refusal.code),
+        )
+
+    def _hint(self, topic: str, partition: int, refused: ErrorCode) -> m.LeaderHint | None:
+        return leader_hint(self._metadata.image, topic, partition, refused)
 
     def _append(
         self, number: int, part: m.ProducePartition, acks: int, attachments: Sequence[memoryview]
@@ -188,9 +218,7 @@ class RecordHandlers:
             for number, each in enumerate(results)
             if (low := each.low_watermark) >= 0
         ]
-        too_late = "not deleted everywhere within {:g} s; the records will still be"
-        kinds = m.DeleteRecordsResult, m.DeleteRecordsResponse
-        return partial(_await, request, results, waiting, *kinds, too_late)
+        return partial(_await_deletion, request, results, waiting)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
         log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
@@ -220,28 +248,15 @@ class _Refusable(Protocol[R_co]):
     def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
 
 
-class _Bounded(Protocol[P]):
-    """A request about partitions that says how long it waits."""
-
-    @property
-    def partitions(self) -> list[P]: ...
-
-    @property
-    def timeout_ms(self) -> int: ...
-
-
-async def _await(
-    request: _Bounded[P],
-    results: list[R],
-    waiting: list[_Waiting],
-    result: _Refusable[R],
-    response: Callable[..., m.Message],
-    too_late: str,
+async def _await_deletion(
+    request: m.DeleteRecordsRequest, results: list[m.DeleteRecordsResult], waiting: list[_Waiting]
 ) -> Reply:
-    """The answer once all have got there, or time is up."""
+    """The answer once the records are gone everywhere, or time is up."""
+    too_late = "not deleted everywhere within {:g} s; the records will still be"
     for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-        results[number] = _refused(result, request.partitions[number], refusal)
-    return Reply(response(partitions=results))
+        part = request.partitions[number]
+        results[number] = _refused(m.DeleteRecordsResult, part, refusal)
+    return Reply(m.DeleteRecordsResponse(partitions=results))
 
 
 async def _refusals(
