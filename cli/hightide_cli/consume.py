@@ -13,6 +13,7 @@ import click
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,
+    config_option,
     run,
     timeout_option,
     until_interrupted,
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from hightide import Consumer, Record
     from hightide_cli.format import Bounds
 
+STARTS = {
+    **dict.fromkeys(("start", "beginning", "earliest"), "start"),
+    **dict.fromkeys(("end", "latest"), "end"),
+}
+"""Words for both ends of a log; other tools have others."""
 FORMAT_HELP = (
     "%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %d{strftime[…]} the same "
     "in words, %h{…} each header by its own %k and %v, %S and %K lengths, %R length as 4 bytes, %e "
@@ -43,6 +49,7 @@ FORMAT_HELP = (
 @click.option("-p", "--partitions", help="Only these, as 0,1,2.")
 @click.option(
     "--from",
+    "-o",
     "start",
     default="end",
     show_default=True,
@@ -60,6 +67,7 @@ FORMAT_HELP = (
     help=FORMAT_HELP,
 )
 @click.option("-J", "--json-lines", is_flag=True, help="One JSON object a line, without loss.")
+@config_option
 @bootstrap_option
 @timeout_option
 def consume(topics: tuple[str, ...], **flags: Any) -> None:
@@ -83,8 +91,8 @@ def consume(topics: tuple[str, ...], **flags: Any) -> None:
 
 def parse_start(text: str) -> tuple[str, int]:
     """("start" | "end" | "offset" | "back" | "time", number)."""
-    if text in ("start", "end"):
-        return text, 0
+    if text in STARTS:
+        return STARTS[text], 0
     if text.startswith("@"):
         return "time", parse_time(text[1:])
     if re.fullmatch(r"[0-9]+", text):
@@ -104,18 +112,20 @@ def parse_partitions(text: str | None) -> list[int] | None:
 
 
 async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
-    from hightide import Consumer
+    from hightide import Consumer, ConsumerOptions
+    from hightide.net.options import from_config
 
     timeout_ms = flags["timeout_s"] * 1000
-    async with Consumer(
-        flags["bootstrap"],
-        topics=topics,
-        group_id=flags["group"],
-        auto_offset_reset="latest" if flags["start"] == "end" else "earliest",
-        default_api_timeout_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-        on_retry=TellOnce(),
-    ) as consumer:
+    options: dict[str, Any] = {
+        "bootstrap_servers": flags["bootstrap"],
+        "topics": topics,
+        "group_id": flags["group"],
+        "auto_offset_reset": "latest" if parse_start(flags["start"])[0] == "end" else "earliest",
+        "default_api_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
+        "on_retry": TellOnce(),
+    }
+    async with Consumer(**options | from_config(ConsumerOptions, flags["config"])) as consumer:
         write, ends = _writer(flags, consumer.watermarks), None
         if not flags["group"]:
             await _choose_partitions(consumer, flags["partitions"])
@@ -145,7 +155,7 @@ async def _choose_partitions(consumer: Consumer, wanted: str | None) -> None:
     numbers = parse_partitions(wanted)
     if numbers is None:
         return
-    topics = dict.fromkeys(where.topic for where in consumer.assignment())
+    topics = dict.fromkeys(tp.topic for tp in consumer.assignment())
     await consumer.assign([(topic, number) for topic in topics for number in numbers])
 
 
@@ -159,7 +169,7 @@ async def _go_to_start(
     ends: dict[tuple[str, int], int] | None = None
     if stop_at_end or kind == "back":
         found = await consumer.offsets(LATEST)
-        ends = {(where.topic, where.partition): at.offset for where, at in found.items()}
+        ends = {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
     if kind == "time":
         await consumer.seek_to_time(number)
     elif kind == "offset":
@@ -168,8 +178,8 @@ async def _go_to_start(
     elif kind == "back":
         firsts = await consumer.offsets(EARLIEST)
         assert ends is not None
-        for where in consumer.assignment():
-            consumer.seek(*where, max(ends[where] - number, firsts[where].offset))
+        for tp in consumer.assignment():
+            consumer.seek(*tp, max(ends[tp] - number, firsts[tp].offset))
     return ends if stop_at_end else None
 
 
@@ -177,8 +187,7 @@ def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int] | None) -> bool
     if ends is None:
         return False
     return all(
-        ends[where] == 0 or (consumer.position(*where) or 0) >= ends[where]
-        for where in consumer.assignment()
+        ends[tp] == 0 or (consumer.position(*tp) or 0) >= ends[tp] for tp in consumer.assignment()
     )
 
 
@@ -189,7 +198,7 @@ def _unknown(topic: str, partition: int) -> tuple[int, int]:
 def _writer(flags: dict[str, Any], bounds: Bounds = _unknown) -> Callable[[Record], bytes]:
     """How a record is printed."""
     if flags["json_lines"]:
-        from hightide_cli.envelope import encode_record
+        from hightide_cli.record_json import encode_record
 
         return lambda record: f"{encode_record(record)}\n".encode()
     if flags["format_"] is None:

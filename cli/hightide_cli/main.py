@@ -70,6 +70,9 @@ class LazyGroup(click.Group):
             # buffered goes nowhere, so that the interpreter does not complain at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(0) from None
+        except Exception as error:
+            _note_what_was_meant(ctx, error)
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -128,6 +131,16 @@ def main() -> None:
         _fail(error)
 
 
+def _note_what_was_meant(ctx: click.Context, error: Exception) -> None:
+    """Where a topic is not there, add the one with nearly that name."""
+    from hightide_cli.options import BOOTSTRAP
+    from hightide_cli.suggestions import meant_topic
+
+    bootstrap = ctx.meta.get(BOOTSTRAP)
+    if bootstrap is not None and (hint := meant_topic(error, bootstrap)):
+        error.add_note(hint)
+
+
 def _fail(error: BaseException) -> None:
     """Exit with what an error means for the user; a bug of ours keeps its traceback."""
     from hightide_cli.failures import explain
@@ -135,7 +148,8 @@ def _fail(error: BaseException) -> None:
     message, code = explain(error)
     if message is None:
         raise error
-    click.echo(f"hightide: {message}", err=True)
+    notes = "".join(getattr(error, "__notes__", ()))
+    click.echo(f"hightide: {message}{notes}", err=True)
     sys.exit(code)
 
 

@@ -23,10 +23,35 @@ _WIDE = 100_000
 _GAP = 2
 """Between the columns of a table."""
 
+BOOTSTRAP = "hightide.bootstrap"
+"""Under this name a command's context knows which brokers it asks."""
+
+
+def _remember(ctx: click.Context, _: click.Parameter, value: str) -> str:
+    ctx.meta[BOOTSTRAP] = value
+    return value
+
+
+def _settings(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.UsageError(f"-X {pair!r}, expected NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+config_option = click.option(
+    "-X",
+    "config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="A setting of the client by Kafka's name, as linger.ms=20.",
+)
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
     default=DEFAULT_BOOTSTRAP,
+    callback=_remember,
     envvar="HIGHTIDE_BOOTSTRAP",
     show_default=True,
     metavar="HOST:PORT[,…]",

@@ -15,6 +15,7 @@ from hightide.protocol.errors import UsageError
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,
+    config_option,
     output_option,
     run,
     say,
@@ -51,6 +52,7 @@ from hightide_cli.options import (
     "--keep-partition", is_flag=True, help="With -J: to the partition that the line names."
 )
 @click.option("--null-empty", "-Z", is_flag=True, help="An empty value is a null.")
+@config_option
 @bootstrap_option
 @output_option
 @timeout_option
@@ -69,21 +71,22 @@ def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
 
 
 async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -> int:
-    from hightide import Producer
+    from hightide import Producer, ProducerOptions
+    from hightide.net.options import from_config
 
     timeout_ms = flags["timeout_s"] * 1000
-    told = TellOnce()
-    async with Producer(
-        flags["bootstrap"],
-        acks=flags["acks"],
-        compression_type=flags["compression"],
-        delivery_timeout_ms=timeout_ms,
-        request_timeout_ms=min(timeout_ms, 30_000),
-        max_block_ms=timeout_ms,
-        linger_ms=0 if sys.stdin.isatty() and not files else 5,
-        batch_size=128 << 10,
-        on_retry=told,
-    ) as producer:
+    options: dict[str, Any] = {
+        "bootstrap_servers": flags["bootstrap"],
+        "acks": flags["acks"],
+        "compression_type": flags["compression"],
+        "delivery_timeout_ms": timeout_ms,
+        "request_timeout_ms": min(timeout_ms, 30_000),
+        "max_block_ms": timeout_ms,
+        "linger_ms": 0 if sys.stdin.isatty() and not files else 5,
+        "batch_size": 128 << 10,
+        "on_retry": TellOnce(),
+    }
+    async with Producer(**options | from_config(ProducerOptions, flags["config"])) as producer:
         count, others, bad = 0, set[str](), ""
         for where, line in _lines(files):
             try:
@@ -120,7 +123,7 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
 def _record(line: bytes, flags: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `send` for a line."""
     if flags["json_lines"]:
-        from hightide_cli.envelope import decode_line
+        from hightide_cli.record_json import decode_line
 
         record = decode_line(line)
         if not flags["keep_partition"]:

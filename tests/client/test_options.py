@@ -106,9 +106,9 @@ def test_text_becomes_what_the_option_is():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"linger_ms": 5}, "did you mean 'linger.ms'"),
-        ({"bootstrap.server": "h:1"}, "did you mean 'bootstrap.servers'"),
-        ({"compression.codec": "lz4"}, "did you mean 'compression.type'"),
+        ({"linger_ms": 5}, "did you mean linger.ms"),
+        ({"bootstrap.server": "h:1"}, "did you mean bootstrap.servers"),
+        ({"compression.codec": "lz4"}, "did you mean compression.type"),
         ({"security.protocol": "SSL"}, "ProducerOptions has no option 'security.protocol'"),
         ({"batch.size": "many"}, "batch.size is 'many', expected a number"),
         ({"batch.size": "1.5"}, "batch.size is '1.5', expected a number"),
@@ -132,7 +132,9 @@ def test_a_config_that_cannot_be_says_why(config, said):
     ],
 )
 def test_a_name_that_is_no_option_says_which_was_meant(client, option, meant):
-    with pytest.raises(UsageError, match=f"{client.__name__} has no option '{option}'.*'{meant}'"):
+    with pytest.raises(
+        UsageError, match=f"{client.__name__} has no option '{option}', did you mean {meant}"
+    ):
         client(**{option: 1})
 
 

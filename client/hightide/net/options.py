@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.ports import Network, Random
-from hightide.protocol.errors import UsageError
+from hightide.protocol.errors import UsageError, did_you_mean
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -89,11 +88,8 @@ def check_names(given: Iterable[str], known: Iterable[str], *, of: str) -> None:
     names = list(known)
     for name in given:
         if name not in names:
-            meant = get_close_matches(name, names, n=1) or [each for each in names if name in each]
-            raise UsageError(
-                f"{of} has no option {name!r}"
-                + (f", did you mean {meant[0]!r}?" if meant else f"; it has {', '.join(names)}")
-            )
+            hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            raise UsageError(f"{of} has no option {name!r}{hint}")
 
 
 _BOOLS = {"true": True, "false": False}
