@@ -64,7 +64,7 @@ def read_directory(config: BrokerConfig, disk: Disk) -> Meta:
     meta = read_meta(disk, directory)
     if meta is None:
         lost = (
-            f"make it anew for the cluster that exists (hightide storage format --join, or "
+            f"make it again for the cluster that exists (hightide storage format --join, or "
             f"hightide up --replace {node})"
         )
         if {*config.voters} == {node}:

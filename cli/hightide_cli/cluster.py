@@ -129,7 +129,7 @@ def up(
 
 
 def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
-    """Raise `UsageError` unless the directories of these nodes may be made anew."""
+    """Raise `UsageError` unless the directories of these nodes may be made again."""
     nodes = {node.node: node for node in plan.processes}
     for number in replaced:
         node = nodes.get(number)
@@ -144,7 +144,7 @@ def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
             raise click.UsageError(
                 f"--replace {number}: {node.directory} is there and formatted. If an earlier "
                 f"--replace made it, start the node; `hightide quorum replace {number}` has it "
-                f"vote. If it is to begin anew without what is in it, move it away first"
+                f"vote. If it is to begin again without what is in it, move it away first"
             )
     if replaced:
         _check_majority(plan, replaced)

@@ -34,7 +34,7 @@ ANY_REPLICA = "partitions-diff"
 """A rack that is nobody's: whoever names one may be answered by a follower (KIP-392)."""
 
 
-class Batch(NamedTuple):
+class ComparedBatch(NamedTuple):
     """What is compared of a batch."""
 
     base_offset: int
@@ -100,7 +100,7 @@ async def _compare(
         check_partition(topic, number, len(known.partitions))
         addresses = {b.id: (b.host, b.port) for b in (await client.describe_cluster()).brokers}
     sides: list[Side] = []
-    first: dict[int, tuple[int, Batch]] = {}
+    first: dict[int, tuple[int, ComparedBatch]] = {}
     differences: list[str] = []
     for broker in known.partitions[number].replicas:
         side = Side(broker)
@@ -113,7 +113,7 @@ async def _compare(
     return sides, differences + _missing(sides, first)
 
 
-def _missing(sides: list[Side], first: dict[int, tuple[int, Batch]]) -> list[str]:
+def _missing(sides: list[Side], first: dict[int, tuple[int, ComparedBatch]]) -> list[str]:
     """Batches that one replica has and another, whose watermark is above them, has not."""
     found = []
     for side in sides:
@@ -131,7 +131,7 @@ def _missing(sides: list[Side], first: dict[int, tuple[int, Batch]]) -> list[str
 
 async def _batches(
     side: Side, host: str, port: int, topic: str, number: int, timeout_s: float
-) -> AsyncIterator[Batch]:
+) -> AsyncIterator[ComparedBatch]:
     """Every committed batch of one replica; ends with `side.error` where that fails."""
     from hightide.net.connection import open_connection
     from hightide.net.tcp import TcpNetwork
@@ -152,7 +152,7 @@ async def _batches(
                     return
                 for header, _ in iter_batches(data):
                     offset = header.next_offset
-                    yield Batch(header.base_offset, offset, header.leader_epoch, header.crc)
+                    yield ComparedBatch(header.base_offset, offset, header.leader_epoch, header.crc)
                 if not data:
                     return
     except HightideError as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hightide_cli.envelope import encode_bytes
+from hightide_cli.record_json import encode_bytes
 
 if TYPE_CHECKING:
     from hightide import Record

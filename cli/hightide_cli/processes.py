@@ -217,7 +217,7 @@ def make_plan(
 
 
 def _check_lost(data: Path, lost: Sequence[NodeProcess], replaced: Sequence[int]) -> None:
-    """Raise `UsageError` unless somebody says that these directories are to be made anew: a voter
+    """Raise `UsageError` unless somebody says that these directories are to be made again: a voter
     that was made as if its cluster were new would vote without knowing what it promised."""
     unnamed = [node for node in lost if node.node not in replaced]
     if unnamed:
@@ -248,7 +248,7 @@ def _write_plan(data: Path, plan: Plan) -> None:
 
 
 def forget_plan(data: Path) -> None:
-    """The cluster never served: its nodes and ports may be chosen anew."""
+    """The cluster never served: its nodes and ports may be chosen again."""
     (data / "cluster.json").unlink(missing_ok=True)
 
 

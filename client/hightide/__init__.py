@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hightide.admin.options import AdminOptions
     from hightide.consume.consumer import Consumer
     from hightide.consume.options import ConsumerOptions
-    from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+    from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp
     from hightide.produce.delivery import Delivery, RecordMetadata
     from hightide.produce.options import ProducerOptions
     from hightide.produce.producer import Producer
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from hightide.protocol.messages import EARLIEST, LATEST, MAX_TIMESTAMP
+    from hightide.protocol.topic_partition import TopicPartition
 
     __version__: str
 
@@ -117,7 +118,8 @@ _NAMES = {
     "produce.delivery": "Delivery RecordMetadata",
     "consume.consumer": "Consumer",
     "consume.options": "ConsumerOptions",
-    "consume.subscription": "OffsetAndMetadata OffsetAndTimestamp TopicPartition",
+    "consume.subscription": "OffsetAndMetadata OffsetAndTimestamp",
+    "protocol.topic_partition": "TopicPartition",
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
     "admin.descriptions": "CreatedTopic TopicDescription PartitionDescription ConfigEntry "

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,7 @@ def test_configs_shows_what_is_set_and_everything_on_demand(cluster, topic):
 
 
 def test_offsets_says_first_and_next_or_the_offset_at_a_time(cluster, topic):
+    cluster.run("configs", "alter", "topic", topic, "--set", "retention.ms=-1")
     lines = b'{"value":"a","timestamp":1000}\n{"value":"b","timestamp":3000}\n'
     cluster.run("produce", topic, "-J", stdin=lines)
     words = ["topics", "offsets", topic, "-o", "json"]
@@ -360,7 +362,9 @@ def test_consume_piped_into_produce_loses_nothing(cluster, topic):
         {"key": "k", "value": '{"b64": "/w=="}', "headers": []},
         {"key": "\x00", "value": {"b64": "gIGC"}, "headers": []},
     ]
-    rows = [row | {"timestamp": 1000 * (9 - n)} for n, row in enumerate(rows)]
+    # Not so old that retention may take them away meanwhile.
+    newest = round(time.time() * 1000)
+    rows = [row | {"timestamp": newest - 1000 * n} for n, row in enumerate(rows)]
     cluster.run("produce", topic, "-J", stdin="\n".join(map(json.dumps, rows)).encode())
     piped = cluster.run("consume", topic, "-J", "--from", "start", "-e").out
     cluster.run("produce", "copied", "-J", stdin=piped)

@@ -249,7 +249,7 @@ def test_a_byte_that_its_checksum_does_not_fit_is_found_and_mended_by_the_leader
     assert "KAFKA_STORAGE_ERROR" in found[tampered]["error"]
     assert [row["batches"] for row in found.values() if not row["error"]] == [RECORDS] * 2
 
-    until(lambda: diff(cluster, "flipped")[0].code == 0, what="the replica is mended")
+    until(lambda: diff(cluster, "flipped")[0].code == 0, what="the replica is repaired")
     assert "flipped-0 is cut where it is damaged" in cluster.log(tampered)
     until_in_sync(cluster)
     rows = cluster.run("consume", "flipped", "--from", "start", "-e").lines

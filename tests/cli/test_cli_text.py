@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hightide.protocol.columns import Record
 from hightide.protocol.errors import UsageError
 from hightide.protocol.records import TIMESTAMP_MAX
-from hightide_cli.envelope import decode_line, encode_record
 from hightide_cli.format import Formatter
+from hightide_cli.record_json import decode_line, encode_record
 from hightide_cli.times import parse_time
 
 consume = importlib.import_module("hightide_cli.consume")

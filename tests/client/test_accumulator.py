@@ -113,7 +113,7 @@ def test_a_batch_with_another_behind_it_does_not_linger():
     assert story.ready_at() == 1.0
 
 
-@pytest.mark.parametrize("reason", ["flushing", "starved"])
+@pytest.mark.parametrize("reason", ["flushing", "waiting_for_memory"])
 def test_nothing_lingers_while_somebody_waits(reason):
     story = Story()
     story.put(b"a")

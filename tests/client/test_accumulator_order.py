@@ -233,7 +233,7 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_sequence_when_a_later_one_is
     assert (stored(sent), sequences(sent)) == ([b"c"], [(1, 0)])
 
 
-def test_a_missing_predecessor_numbers_everything_anew():
+def test_a_missing_predecessor_numbers_everything_again():
     story = Story()
     story.begin()
     lost, second, third = story.fill(b"a", b"b", b"c")

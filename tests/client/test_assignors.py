@@ -21,7 +21,7 @@ from hightide.consume.assignors import (
     assign_round_robin,
     assign_sticky,
 )
-from hightide.consume.subscription import TopicPartition
+from hightide.protocol.topic_partition import TopicPartition
 
 NOTE = re.compile(r"(\w+)(?:/(\w*))?(?:@(-?\d+))?(?:=(\w+))?(?:: ?(.*))?")
 every_assignor = pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
@@ -99,7 +99,7 @@ def test_whatever_the_assignor(assign, counts, members, expected):
         ("x9", "a; b; c", "a: x0 x1 x2; b: x3 x4 x5; c: x6 x7 x8"),
         ("x10", "a; b; c", "a: x0 x1 x2 x3; b: x4 x5 x6; c: x7 x8 x9"),
         ("x11", "a; b; c", "a: x0 x1 x2 x3; b: x4 x5 x6 x7; c: x8 x9 x10"),
-        # Each topic begins anew, so the first member has 8 of 20.
+        # Each topic begins again, so the first member has 8 of 20.
         (
             "x10 y10",
             "a; b; c",

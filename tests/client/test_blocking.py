@@ -19,9 +19,9 @@ from patience import PATIENCE_MS, PATIENCE_S
 
 from hightide import ApiError, ErrorCode, RecordMetadata, RequestTimedOut
 from hightide.blocking import Admin, Consumer, Delivery, Producer, portal
-from hightide.consume.subscription import TopicPartition
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ClosedError, HightideError, RecordTooLarge, UsageError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.disk import SimDisk
 
 HANGS_S = PATIENCE_S

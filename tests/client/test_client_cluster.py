@@ -279,7 +279,7 @@ async def test_nor_is_it_believed_of_a_partition_whose_leader_was_lost(autojump_
             assert (known and known.leader_epoch) == believed
 
 
-async def test_a_topic_that_was_made_anew_starts_over_with_its_epochs(autojump_clock):
+async def test_a_topic_that_was_made_again_starts_over_with_its_epochs(autojump_clock):
     broker = FakeBroker({"t": 1})
     async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
         for topic_id, epoch in [("id-1", 5), ("id-2", 0)]:

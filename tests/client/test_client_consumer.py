@@ -12,9 +12,9 @@ from clients import take, values_of, world
 from patience import PATIENCE_MS, PATIENCE_S
 
 from hightide import ApiError, Consumer, ErrorCode, Producer
-from hightide.consume.subscription import TopicPartition
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ClosedError, UsageError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.disk import SimDisk
 
 

@@ -14,8 +14,8 @@ from group_world import MANUAL, Reader, fill, joined, refusal, shared, site, tak
 
 from hightide import ApiError
 from hightide.consume.assignors import assign_range
-from hightide.consume.subscription import TopicPartition
 from hightide.protocol.errors import ErrorCode, UsageError
+from hightide.protocol.topic_partition import TopicPartition
 
 E = ErrorCode
 BOTH = pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])

@@ -466,7 +466,7 @@ async def test_a_commit_finds_the_next_coordinator():
         await in_sync(client, wanted.partition, 2)
         async with at.consumer(group_id=name, partitions=[("t", 0)], **MANUAL) as consumer:
             await consumer.commit({("t", 0): 1})
-            places = [m.TopicPartition(topic=OFFSETS_TOPIC, partition=wanted.partition)]
+            places = [m.PartitionName(topic=OFFSETS_TOPIC, partition=wanted.partition)]
             await client.call(m.ElectLeadersRequest(partitions=places))
             await consumer.commit({("t", 0): 2})
             async with at.client(1) as second:

@@ -14,9 +14,10 @@ from group_world import later, site, take, virtual
 
 from hightide import ApiError, Consumer
 from hightide.consume.health import View, health_of
-from hightide.consume.subscription import Assignment, TopicPartition
+from hightide.consume.subscription import Assignment
 from hightide.protocol import messages as m
 from hightide.protocol.errors import RequestTimedOut
+from hightide.protocol.topic_partition import TopicPartition
 
 
 def consumer_of(broker, network, **options):

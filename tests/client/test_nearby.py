@@ -448,7 +448,7 @@ async def test_new_metadata_lets_a_failed_follower_be_tried_again(fault, autojum
     assert len(fetches(near)) > before
 
 
-async def test_new_metadata_lets_the_leader_decide_anew(autojump_clock):
+async def test_new_metadata_lets_the_leader_decide_again(autojump_clock):
     far, near = two_brokers()
     async with in_memory(far, near) as network, consumer_of(far, network) as consumer:
         records = await read(consumer, 100)

@@ -86,7 +86,7 @@ def test_an_empty_key_is_a_key_and_always_goes_to_the_same_partition():
     assert {partition_for_key(b"", 10) for _ in range(5)} == {1}
 
 
-def test_the_same_key_with_another_partition_count_is_judged_anew():
+def test_the_same_key_with_another_partition_count_is_judged_again():
     assert [partition_for_key(b"abc", count) for count in (1, 2, 3, 4, 1000)] == [0, 1, 0, 3, 107]
 
 

@@ -1,4 +1,4 @@
-"""Subscribing anew: other topics, topics by a pattern, none; alone and in a group.
+"""Subscribing again: other topics, topics by a pattern, none; alone and in a group.
 
 Method: real consumers and a real node in one process, on the simulation's network, disk and virtual
 time; the blocking twin on real threads.
@@ -13,8 +13,8 @@ from group_world import MANUAL, Reader, shared, site, take, until, virtual
 
 from hightide import UsageError, blocking
 from hightide.consume.selection import selection
-from hightide.consume.subscription import TopicPartition as T
 from hightide.protocol import messages as m
+from hightide.protocol.topic_partition import TopicPartition as T
 from hightide.testing import BlockingCluster
 
 ALONE = {"group_id": "", "topics": (), "metadata_max_age_ms": 1_000}

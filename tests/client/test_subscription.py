@@ -6,10 +6,11 @@ with made-up headers.
 
 import pytest
 
-from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.protocol.columns import encode_columns
 from hightide.protocol.errors import HightideError, UsageError
 from hightide.protocol.records import encode_batch, iter_batches, stamp
+from hightide.protocol.topic_partition import TopicPartition
 
 ONE, TWO, THREE = (TopicPartition("t", number) for number in (1, 2, 3))
 
@@ -112,7 +113,7 @@ def test_lag_is_what_is_committed_and_not_handed_out(position, watermark, lag):
 
 def test_assignments_are_in_the_order_given_and_once_each():
     subscription = subscribed(TWO, ONE, TWO)
-    assert [found.where for found in subscription.all()] == [TWO, ONE]
+    assert [found.tp for found in subscription.all()] == [TWO, ONE]
     assert len(subscription) == 2
 
 
@@ -150,7 +151,7 @@ def test_partitions_with_data_take_turns():
     for _ in range(9):
         found = subscription.next_with_data()
         found.take()
-        served.append(found.where)
+        served.append(found.tp)
     assert served == [ONE, TWO, THREE] * 3
 
 
@@ -164,7 +165,7 @@ def test_a_partition_that_always_has_data_does_not_starve_another():
             fed(subscription, TWO, batches=1)
         found = subscription.next_with_data()
         found.take()
-        served.append(found.where)
+        served.append(found.tp)
     assert TWO in served[2:4]
     assert served.count(TWO) == 1
 
@@ -175,7 +176,7 @@ def test_a_paused_partition_keeps_its_data_and_is_passed_over():
     subscription.get(ONE).paused = True
     assert subscription.next_with_data() is None
     subscription.get(ONE).paused = False
-    assert subscription.next_with_data().where == ONE
+    assert subscription.next_with_data().tp == ONE
 
 
 def test_bytes_of_all_partitions_are_counted_together():

@@ -14,8 +14,9 @@ from fake_broker import FakeBroker, in_memory
 from group_world import MANUAL, site, take, until, virtual
 
 from hightide import Admin, ApiError, Consumer, ErrorCode, LogTruncated, Producer
-from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+from hightide.consume.subscription import OffsetAndMetadata
 from hightide.protocol.messages import LATEST
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.world import SimClock
 
 KEPT, LOST = 10, 5

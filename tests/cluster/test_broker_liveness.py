@@ -269,7 +269,7 @@ def test_an_address_that_was_never_reached_tells_nothing(is_there):
     with_lines(body)
 
 
-def test_a_connection_that_never_comes_about_is_tried_anew():
+def test_a_connection_that_never_comes_about_is_tried_again():
     class Hangs:
         """The network of a controller whose first connection hangs for ever."""
 

@@ -268,7 +268,7 @@ def test_from_nothing_everything_differs() -> None:
     ]
 
 
-def test_a_topic_that_was_made_anew_under_its_name_is_another_one() -> None:
+def test_a_topic_that_was_made_again_under_its_name_is_another_one() -> None:
     cluster = Cluster(1)
     cluster.create("a", configs={"flush": "replicated"})
     old = cluster.image.copy()

@@ -232,7 +232,7 @@ def test_a_replaced_process_leads_no_epoch_of_its_successor(topic):
         await at.replace(nursery)
         await until(lambda: set(at.state(topic).isr) == {TWO, THREE})
         if topic == "u":
-            parts = [m.TopicPartition(topic=topic, partition=0)]
+            parts = [m.PartitionName(topic=topic, partition=0)]
             await at.ask(m.ElectLeadersRequest(partitions=parts))
         else:
             await at.ask(await _stop(at))

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 from brokers import DATA, FakeClock, LoseAll, new_node, quiet, settings
-from frailkit import ALL, DIRECTORY, OURS, RECORDS, Frail
+from faulty_broker import ALL, DIRECTORY, OURS, RECORDS, Frail
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import contents, create, fill, path_of, reopen, sync
 from replicakit import spans_of, write
@@ -78,7 +78,7 @@ async def test_records_of_nobody_knows_what_are_not_written_over(isr):
 
 async def test_records_of_nobody_knows_what_are_set_aside_where_nobody_relies_on_them():
     here, stored = await nameless(leader=TWO, isr=(TWO, THREE))
-    await here.replicas.mend()
+    await here.replicas.repair()
     here.catch_up()
     assert here.is_whole
     (aside,) = (name for name in here.disk.list(DATA) if name.endswith("-stray"))
@@ -107,7 +107,7 @@ async def alone():
     return before
 
 
-async def test_the_only_replica_that_is_gone_is_not_made_anew():
+async def test_the_only_replica_that_is_gone_is_not_made_again():
     before = await alone()
     before.disk.remove_tree(DIRECTORY)
     here = before.again(clean=True)
@@ -116,7 +116,7 @@ async def test_the_only_replica_that_is_gone_is_not_made_anew():
     assert "is gone" in here.replica.offline
 
 
-async def test_the_only_replica_of_a_topic_that_was_made_again_meanwhile_begins_anew():
+async def test_the_only_replica_of_a_topic_that_was_made_again_meanwhile_begins_again():
     here = (await alone()).again(clean=True)
     stored = here.stored
     facts = {"replicas": (ME,), "isr": (ME,), "leader": ME, "leader_epoch": 0}
@@ -235,11 +235,11 @@ async def test_what_is_mended_is_written_again_whatever_the_system_believes():
         sync(here.disk, replica.log)
     here.damage(4)
     here.meet(4)
-    await here.replicas.mend()
-    mended = here.replica.log
-    assert spans_of(contents(mended)) == ALL[:4]
-    sync(here.disk, mended)
-    assert mended.synced_end == 4
+    await here.replicas.repair()
+    repaired = here.replica.log
+    assert spans_of(contents(repaired)) == ALL[:4]
+    sync(here.disk, repaired)
+    assert repaired.synced_end == 4
     here.disk.crash(LoseAll())
     after = here.again(clean=False)
     await after.replicas.load(after.image)

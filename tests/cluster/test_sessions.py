@@ -360,7 +360,7 @@ def test_a_stopping_broker_goes_on_serving_until_it_may_stop() -> None:
 
 
 @pytest.mark.parametrize("how", ["on its wish", "for its silence"])
-def test_a_stop_that_was_given_up_begins_anew(how: str) -> None:
+def test_a_stop_that_was_given_up_begins_again(how: str) -> None:
     cluster = three_with_a_leader()
     wants_to_stop(cluster, 1)
     wants_to_stop(cluster, 1)

@@ -64,7 +64,7 @@ def test_settings_of_one_request_are_judged_as_they_are_together(cluster_first: 
 
 
 def test_whoever_stopped_uncleanly_and_is_damaged_is_not_relied_on_while_somebody_leads() -> None:
-    """It begins anew from the leader, and until then nobody waits for it."""
+    """It begins again from the leader, and until then nobody waits for it."""
     cluster = cluster_of(0, 1, 2, min_insync_replicas="2", flush="replicated")
     cluster.fence(1)
     cluster.fence(2)

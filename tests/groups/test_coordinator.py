@@ -265,7 +265,7 @@ async def test_a_commit_that_was_given_up_undoes_no_later_one():
 
 @virtual
 async def test_commits_without_a_member_are_counted_by_who_sends_them():
-    """Two processes in turn read partitions of their own choice; each begins to count anew."""
+    """Two processes in turn read partitions of their own choice; each begins to count again."""
     async with site() as at:
         for process in range(2):
             async with at.consumer(

@@ -278,7 +278,7 @@ async def test_who_waits_hears_when_the_leadership_moves_and_goes_on_with_the_ne
         await at.machines[1].serves()
         await in_sync(first, wanted.partition, 2)
         joining = await later(nursery, first.enter, group=name)
-        places = [m.TopicPartition(topic=OFFSETS_TOPIC, partition=wanted.partition)]
+        places = [m.PartitionName(topic=OFFSETS_TOPIC, partition=wanted.partition)]
         await first.call(m.ElectLeadersRequest(partitions=places))
         refused = await outcome(joining)
         assert refused.code is E.NOT_COORDINATOR, refused
@@ -441,7 +441,7 @@ async def test_the_time_of_an_empty_group_goes_on_in_the_next_life_of_its_broker
 
 
 @virtual
-async def test_offsets_of_a_group_that_begins_anew_are_not_forgotten_while_it_is_being_joined():
+async def test_offsets_of_a_group_that_begins_again_are_not_forgotten_while_it_is_being_joined():
     """Who subscribes to what is known, the assignor is not chosen yet."""
     over = FORGETFUL | {"group_initial_rebalance_delay_ms": "12s"}
     async with site(**over) as at, at.client() as client:

@@ -384,7 +384,7 @@ def test_a_static_leader_that_does_not_join_leads_no_more_but_stays():
     assert [m.member_id for m in join.answer.members] == ["s", "a"]
 
 
-def test_with_nobody_there_the_time_to_join_begins_anew():
+def test_with_nobody_there_the_time_to_join_begins_again():
     on = Coordinator()
     on.enter("a")
     on.join(new="s", instance="i", session=100)

@@ -172,7 +172,7 @@ def test_of_a_group_with_members_only_topics_that_nobody_reads_and_only_after_th
     assert expired(offsets, 1500, read={"t"}, empty_since_ms=1400) == [U0]
 
 
-def test_a_commit_begins_the_time_anew():
+def test_a_commit_begins_the_time_again():
     offsets = GroupOffsets()
     offsets.commit(T0, value(at_ms=0), 1)
     offsets.commit(T0, value(at_ms=900), 2)

@@ -26,7 +26,7 @@ def with_static(*, protocols="range:x rr:x", session=SESSION_S):
     return on
 
 
-def test_a_static_member_that_begins_anew_keeps_its_place():
+def test_a_static_member_that_begins_again_keeps_its_place():
     on = with_static()
     join = on.join(new="s2", instance="i", protocols="range:x rr:x")
     assert join.waits, "before its id is kept"
@@ -52,7 +52,7 @@ def test_the_process_before_is_fenced():
     assert on.heartbeat("s2", instance="i") is None
 
 
-def test_a_static_leader_that_begins_anew_assigns_nothing():
+def test_a_static_leader_that_begins_again_assigns_nothing():
     on = Coordinator()
     on.join(new="s", instance="i")
     on.enter("a")
@@ -106,7 +106,7 @@ def test_a_static_member_that_makes_another_assignor_win_begins_a_rebalance():
     assert on.state is not State.STABLE
 
 
-def test_a_static_member_that_begins_anew_before_it_has_its_assignment_begins_a_rebalance():
+def test_a_static_member_that_begins_again_before_it_has_its_assignment_begins_a_rebalance():
     on = Coordinator()
     on.enter("a")
     on.join(new="s", instance="i")
@@ -118,7 +118,7 @@ def test_a_static_member_that_begins_anew_before_it_has_its_assignment_begins_a_
     assert (join.answer.generation, on.ids) == (2, ["a", "s2"])
 
 
-def test_a_static_member_that_begins_anew_during_a_rebalance_is_just_replaced():
+def test_a_static_member_that_begins_again_during_a_rebalance_is_just_replaced():
     on = with_static()
     on.join("a")
     begun = len(on.group.causes)
@@ -154,7 +154,7 @@ def test_a_rebalance_overtakes_the_write_of_a_static_member(refusal):
     assert (on.state, on.ids) == (State.COMPLETING, ["a", "s2"])
 
 
-def test_a_static_member_that_begins_anew_twice_is_the_last_one():
+def test_a_static_member_that_begins_again_twice_is_the_last_one():
     on = with_static()
     first = on.join(new="s2", instance="i", protocols="range:x rr:x")
     second = on.join(new="s3", instance="i", protocols="range:x rr:x")

@@ -137,7 +137,7 @@ def every_interruption(
             operation(metadata)
         except PowerFailure:
             finished = False
-        disk.mend()
+        disk.repair()
         if fate is not None:
             disk.crash(random.Random(fate))
         yield disk, finished
@@ -345,7 +345,7 @@ def test_a_snapshot_from_the_leader_takes_the_place_of_the_log() -> None:
     assert check(open_log(disk), disk) == 55
 
 
-def test_gathering_may_begin_anew() -> None:
+def test_gathering_may_begin_again() -> None:
     disk = SimDisk()
     metadata = open_log(disk)
     data = snapshot_bytes(50, 3)

@@ -202,7 +202,7 @@ def test_a_snapshot_is_fetched_piece_by_piece():
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_snapshot_is_fetched_anew_when_there_is_room_again(number):
+def test_a_snapshot_is_fetched_again_when_there_is_room_again(number):
     """The disk is full when a piece arrives, and has room when the fetch has begun again."""
     disk, leader = SimDisk(), Leader()
 
@@ -283,7 +283,7 @@ def test_a_node_that_served_is_not_clean_after_a_crash():
     in_world(body, controllers=1, observers=1)
 
 
-def test_a_node_that_stops_after_it_registered_anew_has_no_mark_of_its_old_life():
+def test_a_node_that_stops_after_it_registered_again_has_no_mark_of_its_old_life():
     async def body(world):
         controller, broker = world.machines
         await until(lambda: broker.node and broker.node.serving.is_set())

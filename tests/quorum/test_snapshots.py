@@ -265,7 +265,7 @@ def test_a_snapshot_under_its_name_is_whole_whenever_the_power_fails(fate: int |
             finished = True
         except PowerFailure:
             finished = False
-        disk.mend()
+        disk.repair()
         if fate is not None:
             disk.crash(random.Random(fate))
         remove_parts(disk, HERE)

@@ -1,6 +1,6 @@
 """A damaged replica: cut where it is damaged, fetched again, and led by somebody else meanwhile.
 
-Goal: a replica whose bytes are wrong is mended once nobody relies on it, and only then; whatever
+Goal: a replica whose bytes are wrong is repaired once nobody relies on it, and only then; whatever
 goes wrong meanwhile, it is whole or offline, and says why. The controller hears of it by heartbeat
 and gives its roles away where somebody else can take them. Method: broker 1 with real replicas on
 a simulated disk whose worker threads wait for a gate; answers of its leader made by hand.
@@ -12,7 +12,7 @@ import pytest
 import trio
 from brokers import DATA, FakeClock
 from controller_cluster import NONE
-from frailkit import ALL, DIRECTORY, OURS, RECORDS, SIZE, Frail
+from faulty_broker import ALL, DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO, settled
 from logkit import contents, follow, make_batch, path_of, sync
 from replicakit import spans_of
@@ -24,7 +24,7 @@ from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.follower import Follower
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
-from hightide_broker.runtime.replication.housekeeping import MEND_S, Housekeeping
+from hightide_broker.runtime.replication.housekeeping import REPAIR_S, Housekeeping
 
 
 async def damaged(record=3, **facts):
@@ -36,13 +36,13 @@ async def damaged(record=3, **facts):
     return here
 
 
-# --- mending --------------------------------------------------------------------------------------
+# --- repairing ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record", [0, 3, RECORDS - 1])
 async def test_a_damaged_replica_is_cut_at_the_damage_and_made_whole_by_its_leader(record):
     here = await damaged(record)
-    await here.replicas.mend()
+    await here.replicas.repair()
     replica = here.replica
     assert here.replicas.offline() == []
     assert not replica.is_damaged
@@ -57,10 +57,10 @@ async def test_housekeeping_mends_soon_after_nobody_relies_on_the_replica(nurser
     here = await damaged(isr=(ME, TWO, THREE))
     chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
     nursery.start_soon(chores.run)
-    await trio.sleep(10 * MEND_S)
+    await trio.sleep(10 * REPAIR_S)
     assert here.replicas.offline() == [OURS]
     await here.change(isr=(TWO, THREE))
-    await trio.sleep(1.1 * MEND_S)
+    await trio.sleep(1.1 * REPAIR_S)
     here.catch_up()
     assert here.is_whole
 
@@ -80,12 +80,12 @@ async def test_a_replica_that_somebody_relies_on_is_not_cut(facts):
     here = await damaged()
     await here.change(**facts)
     stored = here.stored
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.stored == stored
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
     await here.change(isr=(TWO, THREE), elr=(), last_leader=NONE, leader=TWO)
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.log.log_end == 3
 
 
@@ -97,7 +97,7 @@ async def test_a_replica_found_damaged_when_it_is_opened_is_mended_like_any_othe
     await here.replicas.load(here.image)
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.log.log_end == 2
     here.catch_up()
     assert here.is_whole
@@ -120,7 +120,7 @@ async def test_a_header_that_rotted_below_the_recovery_point_does_not_end_the_br
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
     assert "offset 0 where 1 or more is expected" in here.replica.offline
-    await here.replicas.mend()
+    await here.replicas.repair()
     here.catch_up()
     assert here.is_whole
 
@@ -133,7 +133,7 @@ async def test_a_directory_that_names_no_topic_is_set_aside_and_all_is_fetched_a
     here = before.again(clean=True)
     await here.replicas.load(here.image)
     assert here.replica.is_damaged
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.log.log_end == 0
     aside = path_of(0, directory=f"{DIRECTORY}.damaged-stray")
     assert here.disk.read_file(aside) == stored
@@ -151,7 +151,7 @@ async def test_a_cut_is_preceded_by_a_lower_offsets():
     await here.replicas.checkpoint_recovery_points()
     points = here.replicas.checkpoints
     assert points.recovery_points == {("jade", 0): RECORDS}, "it is kept while it is offline"
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert points.recovery_points == {("jade", 0): 0}
     assert (here.replica.log.synced_end, here.replica.log.log_end) == (0, 3)
 
@@ -159,10 +159,10 @@ async def test_a_cut_is_preceded_by_a_lower_offsets():
 # --- what happens meanwhile -----------------------------------------------------------------------
 
 
-async def mending(here, nursery):
-    """The replica is about to be mended; the worker thread waits for the gate."""
+async def repairing(here, nursery):
+    """The replica is about to be repaired; the worker thread waits for the gate."""
     here.disk.gate = trio.Event()
-    nursery.start_soon(here.replicas.mend)
+    nursery.start_soon(here.replicas.repair)
     await settled()
 
 
@@ -173,24 +173,24 @@ async def done(here):
 
 async def test_a_topic_deleted_while_its_replica_is_mended_stays_deleted(nursery):
     here = await damaged()
-    await mending(here, nursery)
+    await repairing(here, nursery)
     nursery.start_soon(here.apply, RemoveTopic(topic_id="id-of-jade"))
     await settled()
     assert here.disk.exists(DIRECTORY), "somebody is at work in it"
     await done(here)
     assert len(here.replicas) == 0
-    await here.replicas.remove_doomed()
+    await here.replicas.delete_pending()
     assert [name for name in here.disk.list(DATA) if "jade" in name] == []
     assert here.replicas.offline() == []
     with pytest.raises(Refused):
         _ = here.replica
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert len(here.replicas) == 0
 
 
 async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_mended_replica(nursery):
     here = await damaged()
-    await mending(here, nursery)
+    await repairing(here, nursery)
     await here.change(leader=THREE)
     await done(here)
     assert here.replica.follower == Follower(leader=THREE, epoch=EPOCH + 1)
@@ -199,8 +199,8 @@ async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_mended_replica
 
 async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
     here = await damaged(4)
-    await mending(here, nursery)
-    assert here.replicas.offline() == [OURS], "until it is mended"
+    await repairing(here, nursery)
+    assert here.replicas.offline() == [OURS], "until it is repaired"
     here.damage(1)
     await done(here)
     assert here.replica.log.log_end == 1
@@ -211,12 +211,12 @@ async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
 async def test_a_mended_replica_may_be_damaged_and_mended_again():
     here = await damaged(4)
     for record in (2, 5):
-        await here.replicas.mend()
+        await here.replicas.repair()
         here.catch_up()
         assert here.is_whole
         here.damage(record)
         here.meet(record)
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.log.log_end == 5
 
 
@@ -224,23 +224,23 @@ async def test_a_mended_replica_may_be_damaged_and_mended_again():
 async def test_a_disk_that_fails_while_it_is_mended_leaves_it_offline_with_the_reason(operation):
     here = await damaged()
     here.disk.fail(operation, "jade-0", "the disk is gone")
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert "the disk is gone" in here.replica.offline
     assert here.replicas.offline() == [OURS]
     here.disk.heal()
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replicas.offline() == [OURS], "a disk that failed is not trusted again"
 
 
 async def test_a_full_disk_leaves_it_damaged_until_there_is_room():
     here = await damaged()
     here.disk.capacity = here.disk.used_bytes()
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replicas.offline() == [OURS]
     assert here.replica.is_damaged
     here.disk.capacity = 1 << 40
     assert here.replica.is_damaged, "not opened again as if it were whole"
-    await here.replicas.mend()
+    await here.replicas.repair()
     here.catch_up()
     assert here.is_whole
 
@@ -252,22 +252,22 @@ async def test_a_recovery_point_that_cannot_be_lowered_ends_nothing(nursery, aut
     here.disk.fail("replace", "recovery-point")
     chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
     nursery.start_soon(chores.run)
-    await trio.sleep(2 * MEND_S)
+    await trio.sleep(2 * REPAIR_S)
     assert here.replicas.offline() == [OURS]
     here.disk.heal()
-    await trio.sleep(2 * MEND_S)
+    await trio.sleep(2 * REPAIR_S)
     assert here.replicas.offline() == []
 
 
 async def test_what_a_failing_disk_left_half_mended_is_mended_by_the_next_process():
     before = await damaged()
     before.disk.fail("truncate", "jade-0")
-    await before.replicas.mend()
+    await before.replicas.repair()
     before.disk.heal()
     here = before.again(clean=False)
     await here.replicas.load(here.image)
     assert here.replica.is_damaged
-    await here.replicas.mend()
+    await here.replicas.repair()
     here.catch_up()
     assert here.is_whole
 
@@ -277,7 +277,7 @@ async def test_one_replica_that_cannot_be_mended_holds_no_other_up():
     other = await here.create("onyx", leader=TWO, isr=(TWO, THREE))
     other.go_offline("for a test", damaged=True)
     here.disk.fail("truncate", "jade-0")
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replicas.offline() == [OURS]
     assert not here.replicas.get("onyx", 0).offline
 
@@ -310,7 +310,7 @@ async def test_every_heartbeat_names_the_replicas_that_are_offline_then(nursery,
     here.damage(3)
     here.meet(3)
     await trio.sleep(1.7)
-    await here.replicas.mend()
+    await here.replicas.repair()
     await trio.sleep(2)
     assert listener.told == [[]] * 3 + [[OURS]] * 2 + [[]] * 2, "it is told at once, too"
 

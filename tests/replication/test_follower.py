@@ -27,9 +27,9 @@ from hightide_broker.core.replication.follower import (
     Ignore,
     OwnLog,
     Pause,
-    StartAnew,
     Stop,
     Truncate,
+    TruncateFully,
     next_fetch,
 )
 from hightide_broker.runtime.replication.following import own_log
@@ -259,12 +259,12 @@ def test_an_answer_that_is_ignored_makes_no_pause_shorter() -> None:
         pytest.param(0, 0, Truncate(0), id="the leader's log is empty"),
         pytest.param(0, 9, Truncate(9), id="the leader's log ends one before"),
         pytest.param(6, 8, Truncate(8), id="it begins and ends before"),
-        pytest.param(11, 20, StartAnew(11), id="it begins one later"),
-        pytest.param(11, 11, StartAnew(11), id="it is empty, further on"),
+        pytest.param(11, 20, TruncateFully(11), id="it begins one later"),
+        pytest.param(11, 11, TruncateFully(11), id="it is empty, further on"),
     ],
 )
 def test_where_a_follower_goes_on_that_is_outside_the_leaders_log(
-    start: int, end: int, step: Truncate | StartAnew
+    start: int, end: int, step: Truncate | TruncateFully
 ) -> None:
     assert follower().out_of_range(asked(), start, end, own(), NOW) == step
 
@@ -411,7 +411,7 @@ def test_a_follower_of_a_leader_that_deleted_old_records_ends_with_what_is_left(
     leader = leader_of(past, data.draw(st.sampled_from(bases)))
     here = follower_of(past)
     done = list(rounds(leader, here))
-    event("began anew" if "StartAnew" in done else "went on")
+    event("began again" if "TruncateFully" in done else "went on")
     assert here.batches == leader.batches
     assert here.offsets == (leader.log.log_start, leader.log.log_end, leader.log.log_end)
     assert here.epochs == leader.epochs

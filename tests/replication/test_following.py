@@ -26,7 +26,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import parse_header
-from hightide_broker.core.replication.follower import Append, Pause, StartAnew, Stop, Truncate
+from hightide_broker.core.replication.follower import Append, Pause, Stop, Truncate, TruncateFully
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication.following import own_log
@@ -105,14 +105,14 @@ def test_batches_that_do_not_continue_the_log_are_refused(sent: list[bytearray])
 
 def test_a_batch_that_ends_before_the_start_of_an_empty_log_is_refused() -> None:
     place = Place()
-    place.do(StartAnew(7))
+    place.do(TruncateFully(7))
     assert paused(place.answer(batch(4, 3), watermark=9), place, "batch 4..6")
     assert place.offsets == (7, 7, 7)
 
 
 def test_a_log_that_starts_inside_a_batch_of_the_leaders_takes_the_whole_batch() -> None:
     place = Place()
-    place.do(StartAnew(7))
+    place.do(TruncateFully(7))
     assert isinstance(place.answer(batch(4, 6), watermark=12, log_start=7), Append)
     assert [each.base_offset for each in place.log.headers(4)] == [4]
     assert place.offsets == (7, 10, 10)
@@ -121,7 +121,7 @@ def test_a_log_that_starts_inside_a_batch_of_the_leaders_takes_the_whole_batch()
     assert place.lowered[-1] == (4, 7)
 
 
-def test_a_log_that_ends_inside_the_leaders_first_batch_begins_anew_with_it() -> None:
+def test_a_log_that_ends_inside_the_leaders_first_batch_begins_again_with_it() -> None:
     """All that is older is gone there: nothing else could ever follow here."""
     place = Place((1, 5), (2, 2), high_watermark=5)
     assert isinstance(place.answer(batch(5, 5), watermark=10, log_start=7), Append)
@@ -242,7 +242,7 @@ def test_a_cut_below_the_log_start_takes_it_along() -> None:
     assert place.offsets == (3, 4, 4)
 
 
-def test_a_cut_below_every_segment_begins_anew_there() -> None:
+def test_a_cut_below_every_segment_begins_again_there() -> None:
     place = Place(segment_bytes=200)
     place.answer(*[batch(number) for number in range(6)], watermark=6)
     place.log.delete_segments(2)
@@ -268,11 +268,11 @@ def test_a_cut_forgets_what_producers_wrote_above_it_and_nothing_below(segment_b
     assert producers.check(parse_header(sequenced(9, 3))).base_offset == 4
 
 
-def test_beginning_anew_drops_everything() -> None:
+def test_beginning_again_drops_everything() -> None:
     place = Place((1, 2), high_watermark=1)
     place.answer(sequenced(2, 0), watermark=2)
     old = place.replica.committed
-    assert place.do(StartAnew(9)) == StartAnew(9)
+    assert place.do(TruncateFully(9)) == TruncateFully(9)
     assert place.offsets == (9, 9, 9)
     assert (place.batches, place.epochs, len(place.replica.producers)) == ([], {}, 0)
     assert (place.lowered, old.closed) == ([(9, 3)], None)
@@ -281,10 +281,10 @@ def test_beginning_anew_drops_everything() -> None:
     assert place.offsets == (9, 10, 10)
 
 
-@pytest.mark.parametrize("step", [Truncate(3), StartAnew(9)])
+@pytest.mark.parametrize("step", [Truncate(3), TruncateFully(9)])
 @pytest.mark.parametrize("full", [True, False])
 def test_a_recovery_point_that_cannot_be_written_prevents_the_cut(
-    step: Truncate | StartAnew, full: bool
+    step: Truncate | TruncateFully, full: bool
 ) -> None:
     place = Place((1, 3), (1, 3), high_watermark=5)
     before = place.batches
@@ -369,12 +369,12 @@ def check_offline(place: Place, old: Watermark) -> None:
         (Truncate(2), "sync"),
         (Truncate(2), "replace"),
         (Truncate(2), "read"),
-        (StartAnew(9), "sync"),
-        (StartAnew(9), "replace"),
+        (TruncateFully(9), "sync"),
+        (TruncateFully(9), "replace"),
     ],
 )
 def test_a_disk_that_fails_during_a_cut_takes_the_replica_offline(
-    step: Truncate | StartAnew, operation: str
+    step: Truncate | TruncateFully, operation: str
 ) -> None:
     place = Place((1, 2), (3, 2), high_watermark=1)
     place.disk.fail(operation, "jade-0")

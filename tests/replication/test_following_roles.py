@@ -22,9 +22,9 @@ from hightide_broker.core.replication.follower import (
     AskOffsets,
     Follower,
     Ignore,
-    StartAnew,
     Stop,
     Truncate,
+    TruncateFully,
 )
 from hightide_broker.runtime.replication.following import owes_sync
 from hightide_broker.storage.epochs import EpochCache
@@ -141,5 +141,5 @@ def test_after_a_cut_or_a_new_beginning_nothing_is_owed() -> None:
     assert not owes_sync(place.replica)
     place.answer(batch(2, epoch=4))
     assert owes_sync(place.replica)
-    place.do(StartAnew(9))
+    place.do(TruncateFully(9))
     assert not owes_sync(place.replica)

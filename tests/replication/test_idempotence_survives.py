@@ -129,7 +129,7 @@ async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_produc
         assert (await client.offset(m.EARLIEST)).offset == 2
 
 
-def test_a_log_that_begins_anew_knows_no_producers() -> None:
+def test_a_log_that_begins_again_knows_no_producers() -> None:
     place = Place(segment_bytes=200)
     place.answer(*[sequenced(number, number) for number in range(4)])
     place.log.truncate_fully(place.log.segment_bases()[-1])

@@ -1,4 +1,4 @@
-"""Replicas that are mended, made later or emptied, and metadata that is not what it was.
+"""Replicas that are repaired, made later or emptied, and metadata that is not what it was.
 
 Goal: whatever a replica went through, it acts upon the settings of today, waits for room no longer
 than there is none, and says how far it really reaches; a controller whose log lost what was on disk
@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from brokers import DATA, FakeClock
-from frailkit import DIRECTORY, RECORDS, SIZE, Frail, SlowDisk
+from faulty_broker import DIRECTORY, RECORDS, SIZE, Frail, SlowDisk
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 
@@ -36,7 +36,7 @@ async def test_a_setting_that_changes_while_a_replica_is_mended_is_seen():
     here.meet(2)
     here.disk.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(here.replicas.mend)
+        nursery.start_soon(here.replicas.repair)
         await trio.testing.wait_all_tasks_blocked()
         await here.apply(
             SetConfig(kind="topic", name="jade", key="min.insync.replicas", value="2"),
@@ -53,10 +53,10 @@ async def test_a_follower_that_waited_for_room_is_made_when_there_is_some():
     here.disk.capacity = 0
     await here.create(leader=TWO, isr=(TWO,))
     assert here.replica.offline
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.offline, "there is no room yet"
     here.disk.capacity = 1 << 40
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert not here.replica.offline
     assert here.replica.follower is not None
 
@@ -153,7 +153,7 @@ async def test_a_replica_that_waits_for_room_is_left_alone_once_its_topic_is_gon
     here.disk.capacity = 0
     await here.create(leader=TWO, isr=(TWO,))
     here.replicas._image = ClusterImage()  # as `apply` has it, before it removes the replica
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replica.offline
 
 
@@ -184,5 +184,5 @@ async def test_a_log_that_waited_for_room_must_still_reach_what_was_committed():
     await here.replicas.load(here.image)
     assert "No space left" in here.replica.offline
     here.disk.is_full = False
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert "committed records up to 6" in here.replica.offline

@@ -1,4 +1,4 @@
-"""A log that held records and is gone: never made anew, empty, where others rely on it.
+"""A log that held records and is gone: never made new, empty, where others rely on it.
 
 Goal: somebody who removed a directory, or a bit that turned a topic's id into another one, loses
 nothing that another replica still has; and what was never written, or nobody relies on, is simply
@@ -8,7 +8,7 @@ made. Method: a second process on the disk of the first one, with the metadata i
 from __future__ import annotations
 
 import pytest
-from frailkit import DIRECTORY, OURS, RECORDS, SIZE, Frail
+from faulty_broker import DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of, sync
 from replicakit import write
@@ -42,14 +42,14 @@ async def stopped(*, leader, isr, records=RECORDS, committed=None, kept=True, cl
 
 @pytest.mark.parametrize("harm", [lose, confuse])
 @pytest.mark.parametrize(("leader", "isr"), [(ME, EVERYBODY), (TWO, EVERYBODY), (ME, (ME,))])
-async def test_whoever_is_relied_on_does_not_begin_anew(harm, leader, isr):
+async def test_whoever_is_relied_on_does_not_begin_again(harm, leader, isr):
     _, here = await stopped(leader=leader, isr=isr)
     harm(here.disk)
     await here.replicas.load(here.image)
     assert here.replicas.offline() == [OURS]
     assert "held records of jade (id id-of-jade) before" in here.replica.offline
     assert here.replica.is_damaged
-    await here.replicas.mend()
+    await here.replicas.repair()
     assert here.replicas.offline() == [OURS], "somebody may still need it"
 
 
@@ -59,13 +59,13 @@ async def test_it_is_fetched_again_once_nobody_relies_on_it(harm):
     harm(here.disk)
     await here.replicas.load(here.image)
     await here.change(isr=(TWO, THREE))
-    await here.replicas.mend()
+    await here.replicas.repair()
     here.catch_up()
     assert here.is_whole
 
 
 @pytest.mark.parametrize("harm", [lose, confuse])
-async def test_a_replica_that_nobody_relies_on_is_made_anew_at_once(harm):
+async def test_a_replica_that_nobody_relies_on_is_made_again_at_once(harm):
     _, here = await stopped(leader=TWO, isr=(TWO, THREE))
     harm(here.disk)
     await here.replicas.load(here.image)
@@ -136,7 +136,7 @@ async def test_a_log_that_ends_before_what_was_committed_is_not_relied_on():
     await again.replicas.load(again.image)
     assert again.replicas.offline() == [OURS], "it is still known what was committed"
     await again.change(isr=(TWO, THREE))
-    await again.replicas.mend()
+    await again.replicas.repair()
     again.catch_up()
     assert again.is_whole
 

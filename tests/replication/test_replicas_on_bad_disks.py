@@ -12,7 +12,7 @@ import os
 import pytest
 import trio
 from brokers import DATA
-from frailkit import Frail
+from faulty_broker import Frail
 from leaderkit import ME, THREE, TWO
 
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic

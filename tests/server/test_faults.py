@@ -474,7 +474,7 @@ async def test_a_damaged_epoch_checkpoint_is_rebuilt_from_the_batches(data):
     assert disk.read_file(path).startswith(b"0\n2\n" + before.split(b"\n", 2)[2])
 
 
-async def test_a_partition_of_another_topic_id_is_set_aside_and_made_anew():
+async def test_a_partition_of_another_topic_id_is_set_aside_and_made_again():
     """As of a topic that was deleted and made again while the broker was down."""
     disk = SimDisk()
     async with broker(disk) as client:

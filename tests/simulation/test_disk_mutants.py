@@ -5,14 +5,14 @@ As with `test_mutants.py`, the seed that is tried first is the one that noticed 
 
 import pytest
 from disk_mutants import QUORUM, REPLICATED, VOTERS
-from hunting import hunt, quiet_logs  # noqa: F401
+from mutation import hunt, quiet_logs  # noqa: F401
 from quorum_storm import survive
 
 from hightide_broker.simulation import replicated, run
 
 NOTICED_BY = {
     "a_vote_is_for_a_node_whatever_its_directory": 12,
-    "a_directory_that_was_made_anew_votes_at_once": 12,
+    "a_directory_that_was_made_again_votes_at_once": 12,
     "a_snapshot_forgets_who_votes": 65,
     "a_record_of_voters_is_not_looked_for_in_what_a_leader_sends": 12,
     "another_disk_has_forgotten_nothing": 102,

@@ -4,8 +4,8 @@ The seed that is tried first is the one that noticed the mutant last time.
 """
 
 import pytest
-from hunting import hunt, quiet_logs  # noqa: F401
 from mutants import MUTANTS
+from mutation import hunt, quiet_logs  # noqa: F401
 
 from hightide_broker.simulation.run import run_seed
 

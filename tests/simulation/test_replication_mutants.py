@@ -4,7 +4,7 @@ As with `test_mutants.py`, the seed that is tried first is the one that noticed 
 """
 
 import pytest
-from hunting import hunt, quiet_logs  # noqa: F401
+from mutation import hunt, quiet_logs  # noqa: F401
 from replication_mutants import MUTANTS
 
 from hightide_broker.simulation.replicated import run_seed

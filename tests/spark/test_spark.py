@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from sparkling import (  # noqa: F401
+from spark_support import (  # noqa: F401
     batch_query,
     broker,
     numbered,

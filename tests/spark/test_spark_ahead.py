@@ -21,7 +21,7 @@ from patience import PATIENCE_S
 pytest.importorskip("pyspark")
 
 from fake_broker import NO_FRAME
-from sparkling import Broker, broker, numbered, until  # noqa: F401
+from spark_support import Broker, broker, numbered, until  # noqa: F401
 
 from hightide import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide.blocking import Admin

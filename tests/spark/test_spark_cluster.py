@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
 from patience import PATIENCE_S
-from sparkling import broker  # noqa: F401
+from spark_support import broker  # noqa: F401
 from standalone import Standalone, environment
 from test_spark_sink_queries import values_of
 

@@ -13,7 +13,7 @@ from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
-from sparkling import (  # noqa: F401
+from spark_support import (  # noqa: F401
     Broker,
     Stream,
     batch_query,

@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 pytest.importorskip("pyspark")
 
 from logkit import make_batch
-from sparkling import numbered, own_broker, warnings_in  # noqa: F401
+from spark_support import numbered, own_broker, warnings_in  # noqa: F401
 
 from hightide.protocol.errors import BrokerUnreachable, RemoteProtocolError, RequestTimedOut
 from hightide.protocol.messages import LATEST, BrokerInfo

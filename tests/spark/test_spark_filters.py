@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from sparkling import broker, numbered, spark  # noqa: F401
+from spark_support import broker, numbered, spark  # noqa: F401
 
 from hightide.protocol.errors import UsageError
 from hightide.spark.client import client_for

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
 from patience import PATIENCE_MS
-from sparkling import until
+from spark_support import until
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Admin, Producer

@@ -290,7 +290,7 @@ def test_a_refusal_that_has_much_to_say_is_kept(target):
     assert everything(target) == [*range(80), *range(100, 110)]
 
 
-def test_a_mark_that_is_kept_anew_stays_as_old_as_it_was(target):
+def test_a_mark_that_is_kept_again_stays_as_old_as_it_was(target):
     """Or only the first task would know that brokers may have forgotten who wrote."""
     begun(target, 0, 0, rows(0, 10), run="dead")
     sink = f"sink-of-{target.name}"

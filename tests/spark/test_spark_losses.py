@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from logkit import make_batch
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from sparkling import (  # noqa: F401
+from spark_support import (  # noqa: F401
     Served,
     Sink,
     Stream,

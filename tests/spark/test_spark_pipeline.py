@@ -24,7 +24,7 @@ pytest.importorskip("pyspark")
 
 from commands import COMMAND, environment, hightide
 from patience import PATIENCE_S
-from sparkling import broker, logged, numbered, spark, until  # noqa: F401
+from spark_support import broker, logged, numbered, spark, until  # noqa: F401
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Producer

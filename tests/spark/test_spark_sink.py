@@ -223,7 +223,7 @@ def test_sorted_rows_have_one_order():
     assert orders[0] == orders[1]
 
 
-def test_the_next_batch_begins_anew_and_fences_the_one_before(target):
+def test_the_next_batch_begins_again_and_fences_the_one_before(target):
     late = target.task(batch=4)
     late.write(rows(0, 10))
     target.task(batch=5).write(rows(10, 20))

@@ -20,7 +20,7 @@ from patience import PATIENCE_MS, PATIENCE_S
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException, StreamingQueryException
-from sparkling import broker, logged, numbered, spark, until, until_ended  # noqa: F401
+from spark_support import broker, logged, numbered, spark, until, until_ended  # noqa: F401
 
 from hightide.blocking import Admin, Consumer
 from hightide.protocol.messages import LATEST
@@ -169,7 +169,7 @@ def test_a_batch_that_is_run_again_stores_nothing_twice(spark, broker, tmp_path)
     assert values_of(broker, target) == numbered(0, 2_500)
 
 
-def test_a_query_that_begins_anew_stores_its_rows_again_and_not_under_an_id_in_use(
+def test_a_query_that_begins_again_stores_its_rows_again_and_not_under_an_id_in_use(
     spark, broker, tmp_path
 ):
     source, target = broker.topic(), broker.topic()

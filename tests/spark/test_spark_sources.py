@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from sparkling import (  # noqa: F401
+from spark_support import (  # noqa: F401
     FROM_START,
     Sink,
     broker,

@@ -14,7 +14,7 @@ from hypothesis import given
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from sparkling import Served, numbered, warnings_in
+from spark_support import Served, numbered, warnings_in
 from test_spark_pure import positions
 
 from hightide.spark.client import client_for

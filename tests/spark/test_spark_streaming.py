@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
-from sparkling import (  # noqa: F401
+from spark_support import (  # noqa: F401
     Sink,
     Stream,
     broker,

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import trio
 from brokers import LoseAll
-from frailkit import ALL, Frail
+from faulty_broker import ALL, Frail
 from heldkit import HeldDisk
 from leaderkit import EPOCH, ME, THREE, TWO, settled
 from logkit import contents, follow, make_batch, sync

@@ -255,7 +255,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_whoever_locked_a_directory_does_not_touch_one_that_took_its_name(disk, root, change):
-    """A process sleeps, its directory is moved away, and somebody begins anew in its place."""
+    """A process sleeps, its directory is moved away, and somebody begins again in its place."""
     here = f"{root}/here"
     disk.make_dirs(f"{here}/dir")
     kept = write(disk, f"{here}/a", b"old ")

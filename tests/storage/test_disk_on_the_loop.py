@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 from brokers import NOW_MS, FakeClock, LoseAll, batch
-from frailkit import Frail
+from faulty_broker import Frail
 from leaderkit import EPOCH, ME, TWO, settled
 from logkit import make_batch
 from replicakit import joined, write

@@ -56,9 +56,9 @@ def test_a_lost_disk_is_empty_for_good_and_its_neighbour_is_as_it_was(disk):
 def test_a_lost_disk_can_be_used_at_once(disk):
     disk.lose("data/one")
     disk.make_dirs("data/one/t-1")
-    disk.replace("data/one/t-1/log", b"anew")
+    disk.replace("data/one/t-1/log", b"again")
     disk.crash(Worst())
-    assert of(disk, "one") == {"data/one/t-1/log": b"anew"}
+    assert of(disk, "one") == {"data/one/t-1/log": b"again"}
 
 
 def test_a_disk_is_mounted_where_nothing_was_yet(disk):

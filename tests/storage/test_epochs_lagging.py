@@ -1,4 +1,4 @@
-"""A file of leader epochs that lags behind its log is mended when the log is opened.
+"""A file of leader epochs that lags behind its log is repaired when the log is opened.
 
 Goal: every epoch of which a batch survived is known after any start, and no other; what lies below
 the recovery point is not scanned for it, and a file that does not lag is left alone. Method: a log
@@ -105,7 +105,7 @@ def lacks_one_below(state: bytes | None, recovery_point: int) -> bool:
     return bool(began) and began[-1] not in known_of(state)
 
 
-def check_mended(disk: SimDisk, log: Log, *, start: int = 0) -> None:
+def check_repaired(disk: SimDisk, log: Log, *, start: int = 0) -> None:
     """All is known, it is in the file after the next sync, and a next start finds it there."""
     expected = {e: max(s, start) for e, s in EPOCHS.items()}
     covering = max(epoch for epoch, at in EPOCHS.items() if at <= start)
@@ -135,7 +135,7 @@ def test_after_any_stop_a_lagging_file_is_mended_by_what_lies_below_and_above_th
         assert is_rebuilt == lacks_one_below(LAGGING[name], recovery_point)
         assert log.recovery.scanned_bytes == (END - recovery_point) * BATCH, "and no more than ever"
         assert log.epochs.is_ahead
-        check_mended(disk, log)
+        check_repaired(disk, log)
 
 
 @pytest.mark.parametrize("name", LAGGING)
@@ -147,7 +147,7 @@ def test_after_an_orderly_stop_a_lagging_file_is_mended_without_a_scan(name):
     assert log.recovery.rebuilt == [NAME]
     assert log.recovery.scanned_bytes == 0
     assert log.synced_end == END
-    check_mended(disk, log)
+    check_repaired(disk, log)
 
 
 @pytest.mark.parametrize("name", LAGGING)
@@ -159,7 +159,7 @@ def test_what_was_appended_after_an_orderly_stop_is_scanned_for_epochs(name):
         lag(disk, LAGGING[name])
         log = reopen(disk, clean=True, recovery_point=recovery_point)
         assert log.recovery.scanned_bytes == (END - recovery_point) * BATCH
-        check_mended(disk, log)
+        check_repaired(disk, log)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -181,7 +181,7 @@ def test_a_leader_that_wrote_nothing_is_forgotten_by_a_start_and_its_file_is_not
     put(disk, PATH, text({**EPOCHS, 12: END}))
     log = reopen(disk, clean=clean, recovery_point=END)
     assert log.recovery.rebuilt == []
-    check_mended(disk, log)
+    check_repaired(disk, log)
 
 
 def test_epochs_of_batches_that_a_power_loss_took_are_not_known():
@@ -216,7 +216,7 @@ INDEXES = {
 
 @pytest.mark.parametrize("state", ["missing", "without [6, 9]"])
 @pytest.mark.parametrize("damage", INDEXES)
-def test_a_lagging_file_beside_damaged_indexes_is_mended(damage, state):
+def test_a_lagging_file_beside_damaged_indexes_is_repaired(damage, state):
     for recovery_point in range(END + 1):
         disk = SimDisk()
         written_log(disk)
@@ -229,7 +229,7 @@ def test_a_lagging_file_beside_damaged_indexes_is_mended(damage, state):
                     put(disk, f"{DIRECTORY}/{name}", changed)
         log = reopen(disk, recovery_point=recovery_point)
         assert contents(log)[-1].next_offset == END
-        check_mended(disk, log)
+        check_repaired(disk, log)
 
 
 @pytest.mark.parametrize("name", LAGGING)
@@ -242,7 +242,7 @@ def test_a_lagging_file_of_a_log_with_a_torn_tail_is_mended_and_the_tail_is_cut(
         disk.open(path_of(20)).append(b"torn" * 20)
         log = reopen(disk, recovery_point=recovery_point)
         assert (log.log_end, len(log.recovery.cut)) == (END, 1)
-        check_mended(disk, log)
+        check_repaired(disk, log)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -258,7 +258,7 @@ def test_a_lagging_file_of_a_log_that_begins_later_is_mended_from_there_on(name,
         lag(disk, LAGGING[name])
         log = reopen(disk, clean=clean, recovery_point=END, log_start=start)
         assert (log.log_start, log.log_end) == (start, END)
-        check_mended(disk, log, start=start)
+        check_repaired(disk, log, start=start)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -294,7 +294,7 @@ def stale_log(disk: SimDisk, *, epoch: int) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("epoch", [2, 3, 4, 5, 9])
-def test_a_file_with_epochs_that_were_cut_away_is_mended(epoch, clean):
+def test_a_file_with_epochs_that_were_cut_away_is_repaired(epoch, clean):
     for recovery_point in [20] if clean else range(12, 21):
         disk = SimDisk()
         stale_log(disk, epoch=epoch)
@@ -331,7 +331,7 @@ def compacted_log(disk: SimDisk, has_own_key: Callable[[int], bool]) -> dict[int
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 4])
 @pytest.mark.parametrize("keys", OWN_KEYS)
-def test_a_lagging_file_of_a_compacted_log_is_mended(keys, count, clean):
+def test_a_lagging_file_of_a_compacted_log_is_repaired(keys, count, clean):
     """There are gaps, and the last batch of a segment may have no records."""
     epochs = compacted_log(SimDisk(), OWN_KEYS[keys])
     for recovery_point in [END] if clean else range(1, END + 1):

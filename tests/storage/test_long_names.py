@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from brokers import DATA, broker, settings
-from frailkit import Frail
+from faulty_broker import Frail
 from leaderkit import ME, THREE, TWO
 
 from hightide.protocol import messages as m
@@ -98,7 +98,7 @@ async def test_the_directories_of_a_deleted_topic_go(length):
     life = Life()
     await life.add(named(length))
     await life.delete()
-    await life.replicas.remove_doomed()
+    await life.replicas.delete_pending()
     assert directories() == []
 
 
@@ -108,19 +108,19 @@ async def test_a_process_that_ended_before_they_went_leaves_them_to_the_next_one
     await before.add(named(length))
     await before.delete()
     life = await before.next()
-    await life.replicas.remove_doomed()
+    await life.replicas.delete_pending()
     assert directories() == []
 
 
 @LENGTHS
-async def test_a_topic_of_a_name_that_was_just_deleted_is_made_anew_as_often_as_one_likes(length):
+async def test_a_topic_of_a_name_that_was_just_deleted_is_made_again_as_often_as_one_likes(length):
     life, name = Life(), named(length)
     for number in range(3):
         await life.add(name, f"{OLD_ID[:-1]}{number}")
         await life.delete(f"{OLD_ID[:-1]}{number}")
     await life.add(name, NEW_ID, records=0)
     assert life.is_well(name)
-    await life.replicas.remove_doomed()
+    await life.replicas.delete_pending()
     assert directories() == [f"{name}-0"]
     assert (await life.next()).is_well(name)
 
@@ -132,7 +132,7 @@ async def test_two_topics_whose_names_differ_only_at_their_end_are_not_taken_for
     await life.add(one)
     await life.add(other, NEW_ID)
     await life.delete(OLD_ID)
-    await life.replicas.remove_doomed()
+    await life.replicas.delete_pending()
     assert directories() == [f"{other}-0"]
     assert len(records()) == 1
 
@@ -149,8 +149,8 @@ async def test_what_was_deleted_while_a_broker_was_away_is_set_aside_and_the_bro
     assert (len(life.replicas), records()) == (0, held)
     assert f"{named(length)}-0" not in directories()
     set_aside = directories()
-    await life.replicas.remove_doomed()
-    await (await life.next()).replicas.remove_doomed()
+    await life.replicas.delete_pending()
+    await (await life.next()).replicas.delete_pending()
     assert (directories(), records()) == (set_aside, held), "it stays as it was set aside"
 
 
@@ -171,7 +171,7 @@ async def test_a_name_that_is_set_aside_already_is_set_aside_again_and_both_are_
 
 
 @LENGTHS
-async def test_a_topic_that_was_made_anew_while_a_broker_was_away_is_empty_and_serves(length):
+async def test_a_topic_that_was_made_again_while_a_broker_was_away_is_empty_and_serves(length):
     before, name = Life(), named(length)
     await before.add(name)
     held = records()
@@ -185,7 +185,7 @@ async def test_a_topic_that_was_made_anew_while_a_broker_was_away_is_empty_and_s
     assert records() == held
 
 
-async def test_a_topic_is_made_anew_though_the_name_for_its_old_directory_is_taken():
+async def test_a_topic_is_made_again_though_the_name_for_its_old_directory_is_taken():
     before = Life()
     await before.add("jade")
     taken = Path(DATA) / f"jade-0.{OLD_ID}-stray"
@@ -203,13 +203,13 @@ async def test_a_topic_is_made_anew_though_the_name_for_its_old_directory_is_tak
 
 
 @LENGTHS
-async def test_a_directory_that_names_no_topic_is_set_aside_and_its_replica_mended(length):
+async def test_a_directory_that_names_no_topic_is_set_aside_and_its_replica_repaired(length):
     before, name = Life(), named(length)
     await before.add(name, leader=TWO)
     (Path(DATA) / f"{name}-0" / PARTITION_METADATA).write_bytes(b"no such thing")
     life = await before.next()
     assert life.replicas.get(name, 0).is_damaged
-    await life.replicas.mend()
+    await life.replicas.repair()
     assert life.is_well(name)
 
 

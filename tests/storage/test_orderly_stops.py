@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from brokers import DATA, LoseAll, client_of, new_node
-from frailkit import Frail
+from faulty_broker import Frail
 from leaderkit import ME, Here
 from logkit import (
     CONFIG,

@@ -50,7 +50,7 @@ def damage(disk: SimDisk, base: int, batch: int, *, at: int = 70, bit: int = 0) 
 
 
 def data_of(disk: SimDisk) -> dict[str, bytes]:
-    """Every file but the indexes, which any start may drop and build anew."""
+    """Every file but the indexes, which any start may drop and build again."""
     return {name: data for name, data in files_of(disk).items() if not name.endswith("index")}
 
 

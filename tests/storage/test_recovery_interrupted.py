@@ -93,7 +93,7 @@ def every_interruption(
             finished = False
         else:
             finished = True
-        disk.mend()
+        disk.repair()
         fate.befall(disk)
         yield disk, log
         if finished:
@@ -298,14 +298,14 @@ def test_s29_what_is_appended_after_a_cut_never_mixes_with_what_was_cut(fate):
 
 @pytest.mark.parametrize("fate", FATES, ids=str)
 @pytest.mark.parametrize("target", [1, 1000])
-def test_a_log_begun_anew_is_the_old_one_or_the_new_one(target, fate):
-    def begin_anew(disk: BreakingDisk, log: Log) -> None:
+def test_a_log_begun_again_is_the_old_one_or_the_new_one(target, fate):
+    def begin_again(disk: BreakingDisk, log: Log) -> None:
         log.truncate_fully(target)
         follow(log, make_batch(3, base_offset=target, epoch=4))
         sync(disk, log)
 
     before = contents(log_of_three_segments(SimDisk()))
-    for disk, _ in every_interruption(begin_anew, fate):
+    for disk, _ in every_interruption(begin_again, fate):
         log = reopen_twice(disk, recovery_point=0)
         found = contents(log)
         if any(each.epoch == 4 for each in found):
@@ -367,7 +367,7 @@ def test_a_recovery_that_is_interrupted_is_done_by_the_next_start(fate):
             finished = False
         else:
             finished = True
-        disk.mend()
+        disk.repair()
         fate.befall(disk)
         for _ in range(2):
             log = reopen(disk, config=PAGES)

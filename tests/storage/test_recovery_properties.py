@@ -4,7 +4,7 @@ Goal: (a) after a power loss at any point a log is a prefix of what was written 
 what was synced; (b) a flipped bit in any file is detected or harmless, and never makes a reader
 skip a record or see another one; (c) the same for a file cut at any byte. Method: histories on the
 simulated disk, `SimDisk.crash` for the fate of unsynced bytes, and a list of batches as the model;
-the sparse indexes are computed anew, by Kafka's rule and without the code under test.
+the sparse indexes are computed again, by Kafka's rule and without the code under test.
 """
 
 from __future__ import annotations

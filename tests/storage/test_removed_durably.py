@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 from brokers import DATA, FakeClock, LoseAll, batch
-from frailkit import DIRECTORY, Frail
+from faulty_broker import DIRECTORY, Frail
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import contents, lead, make_batch, sync
 from replicakit import write
@@ -52,7 +52,7 @@ async def deleted():
 @pytest.mark.parametrize("fate", FATES, ids=range(len(FATES)))
 async def test_what_is_left_of_a_deleted_topic_is_not_found_under_its_old_name(fate):
     here = await deleted()
-    await here.replicas.remove_doomed()
+    await here.replicas.delete_pending()
     here.disk.crash(fate)
     assert not here.disk.exists(DIRECTORY), here.disk.list(DIRECTORY)
 
@@ -61,9 +61,9 @@ async def test_a_deleted_topic_is_whole_until_its_new_name_is_durable():
     here = await deleted()
     before = sorted(here.disk.files(DATA, "").values())
     here.disk.fail_once("sync", DATA)
-    await here.replicas.remove_doomed()
+    await here.replicas.delete_pending()
     assert sorted(here.disk.files(DATA, "").values()) == before
-    await here.replicas.remove_doomed()
+    await here.replicas.delete_pending()
     assert not [name for name in here.disk.list(DATA) if name.startswith("jade")]
 
 

@@ -186,7 +186,7 @@ class Cluster:
         self, *partitions: tuple[str, int], unclean: bool = False
     ) -> list[m.ElectLeadersResult]:
         """An election for these partitions, or for all that need one if none is named."""
-        parts = [m.TopicPartition(topic=topic, partition=number) for topic, number in partitions]
+        parts = [m.PartitionName(topic=topic, partition=number) for topic, number in partitions]
         request = m.ElectLeadersRequest(unclean=unclean, partitions=parts or None)
         return self.commit(self.controller.elect_leaders(request)).partitions
 

@@ -65,7 +65,7 @@ def a_vote_is_for_a_node_whatever_its_directory():
 
 
 @of_quorum
-def a_directory_that_was_made_anew_votes_at_once():
+def a_directory_that_was_made_again_votes_at_once():
     format_node = world.format_node
 
     def as_of_a_new_cluster(*args, joining):
@@ -117,7 +117,7 @@ def a_leader_that_was_removed_votes_for_itself():
 
 @of_voters
 def a_leader_that_was_removed_never_stands_again():
-    return planted(elections.Elector, "_may_stand", elections.Elector._is_voter)
+    return planted(elections.Elections, "_may_stand", elections.Elections._is_voter)
 
 
 @of_voters

@@ -31,7 +31,10 @@ def these(package, names):
     return tuple(f"{package}.{name}" for name in names.split())
 
 
-PURE_WIRE = "errors records columns messages controller_messages group_messages quorum_messages"
+PURE_WIRE = (
+    "errors records columns messages controller_messages group_messages quorum_messages "
+    "topic_partition"
+)
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {
     "protocol": "",
@@ -70,7 +73,7 @@ ARROWS = {
     **floors("hightide_broker.core", CORE_ROOMS, these("hightide.protocol", PURE_WIRE)),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
-        + these("hightide.protocol", "errors records columns bins")
+        + these("hightide.protocol", "errors records columns bins topic_partition")
         + ("hightide.net.ports",)
     ),
     **floors("hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME),

@@ -236,6 +236,6 @@ class BreakingDisk(SimDisk):
         self._change(f"remove {path}")
         super().remove(path)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Changes work again."""
         self.changes_left = 1 << 40

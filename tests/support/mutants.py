@@ -54,49 +54,49 @@ def votes_are_forgotten_at_a_restart():
 
 @mutant
 def a_voter_votes_for_everybody():
-    vote = elections.Elector._vote
+    vote = elections.Elections._vote
 
     def generous(self, request, now):
         if not request.pre_vote and request.epoch == self.epoch and self.leader == NOBODY:
             self.voted = NOBODY
         return vote(self, request, now)
 
-    return planted(elections.Elector, "_vote", generous)
+    return planted(elections.Elections, "_vote", generous)
 
 
 @mutant
 def the_longer_log_counts_instead_of_the_later_epoch():
-    vote = elections.Elector._vote
+    vote = elections.Elections._vote
 
     def by_length(self, request, now):
         mine, theirs = self._log.log_end, request.log_end
         with planted(type(self._log), "last_epoch", property(lambda log: 0)):
             return vote(self, request, now) and theirs >= mine
 
-    return planted(elections.Elector, "_vote", by_length)
+    return planted(elections.Elections, "_vote", by_length)
 
 
 @mutant
 def any_log_may_lead():
-    vote = elections.Elector._vote
+    vote = elections.Elections._vote
 
     def careless(self, request, now):
         with planted(type(self._log), "last_epoch", property(lambda log: -1)):
             return vote(self, request, now)
 
-    return planted(elections.Elector, "_vote", careless)
+    return planted(elections.Elections, "_vote", careless)
 
 
 @mutant
 def there_is_no_pre_vote():
-    become = elections.Elector._become_prospective
+    become = elections.Elections._become_prospective
 
     def at_once(self, now):
         become(self, now)
         if self.role is Role.PROSPECTIVE:
             self._become_candidate(now)
 
-    return planted(elections.Elector, "_become_prospective", at_once)
+    return planted(elections.Elections, "_become_prospective", at_once)
 
 
 @mutant
@@ -118,7 +118,7 @@ def a_leader_counts_what_it_has_not_synced():
 @mutant
 def a_follower_acknowledges_what_it_has_not_synced():
     wake_at = property(lambda self: float("inf") if self._under_way is not None else self._due)
-    return planted(follower.Fetching, "wake_at", wake_at)
+    return planted(follower.QuorumFollower, "wake_at", wake_at)
 
 
 @mutant
@@ -142,7 +142,7 @@ def divergence_goes_unnoticed():
 
 @mutant
 def a_leader_does_what_a_late_answer_says():
-    answered, end = state_machine.Quorum._fetch_answered, follower.Fetching.end
+    answered, end = state_machine.Quorum._fetch_answered, follower.QuorumFollower.end
 
     def forgetting_nothing(self):
         under_way = getattr(self, "_under_way", None)
@@ -159,7 +159,7 @@ def a_leader_does_what_a_late_answer_says():
     @contextmanager
     def both():
         with (
-            planted(follower.Fetching, "end", forgetting_nothing),
+            planted(follower.QuorumFollower, "end", forgetting_nothing),
             planted(state_machine.Quorum, "_fetch_answered", in_any_role),
         ):
             yield
@@ -169,7 +169,7 @@ def a_leader_does_what_a_late_answer_says():
 
 @mutant
 def a_leader_goes_on_in_its_epoch_after_a_restart():
-    begin = elections.Elector._begin
+    begin = elections.Elections._begin
 
     def reborn(self, now):
         begin(self, now)
@@ -178,7 +178,7 @@ def a_leader_goes_on_in_its_epoch_after_a_restart():
             self.leader = NOBODY
             self._become_leader(now)
 
-    return planted(elections.Elector, "_begin", reborn)
+    return planted(elections.Elections, "_begin", reborn)
 
 
 @mutant

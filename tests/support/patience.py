@@ -2,7 +2,7 @@
 
 No test lives here. A slow machine is only slow, so nothing that must come has a deadline of its
 own. `PATIENCE_S` bounds a hang: so long nothing has moved, and then it is said what was waited for.
-Where more can be seen of the way than its end, `progress` tells it, and the time starts anew.
+Where more can be seen of the way than its end, `progress` tells it, and the time starts again.
 """
 
 import time

@@ -112,7 +112,7 @@ class FakeLog:
         self.snapshots = [each for each in self.snapshots if each >= snapshot]
         self.log_start = snapshot.end_offset
 
-    def begin_anew(self, snapshot: SnapshotId, contents: list[Entry]) -> None:
+    def begin_again(self, snapshot: SnapshotId, contents: list[Entry]) -> None:
         """Drop everything and begin behind a fetched snapshot."""
         assert len(contents) == snapshot.end_offset
         self.entries, self.records = [], []

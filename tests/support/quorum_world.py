@@ -1,14 +1,15 @@
 """A few nodes of a metadata quorum in memory, for tests; no message arrives unless it is told to.
 
 Not a test. `World` is the driver of each node's `Quorum`: it carries out the duties of a step in
-their order, may crash between two of them, and lets a `quorum_judge.Judge` see what leaves a node.
+their order, may crash between two of them, and lets a `quorum_checker.Judge` see what leaves a
+node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from quorum_judge import Disk, Judge
+from quorum_checker import Disk, Judge
 from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
 from quorum_text import show_request, show_response, show_voters
 
@@ -192,7 +193,7 @@ class World:
             yield f"keeps bytes {span(ready.piece.position, len(node.gathered))}"
         if ready.install is not None:
             assert not node.up.is_leader
-            log.begin_anew(ready.install, unpack(bytes(node.gathered)))
+            log.begin_again(ready.install, unpack(bytes(node.gathered)))
             node.changed = True
             yield "installs {}@{}".format(*ready.install)
 

@@ -60,7 +60,7 @@ class Command:
 
 
 class Driver:
-    """A driver process that is started anew when it was killed."""
+    """A driver process that is started again when it was killed."""
 
     def __init__(self, address, place):
         self._address = address

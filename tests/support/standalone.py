@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 from patience import PATIENCE_S, size_of
-from sparkling import until
+from spark_support import until
 
 from hightide.java import find_java
 

@@ -127,11 +127,11 @@ class NewsTable(Table):
             self.versions.append(newest)
 
     def restart(self, name: str) -> None:
-        """A broker registers anew, which takes it out of the ISR, and learns all that is known
+        """A broker registers again, which takes it out of the ISR, and learns all that is known
         before it opens its log."""
         broker = self.broker(name)
         self.registered[broker.id] = broker.epoch + 1
-        self.fence(name, forgetful=not self.config.synced)
+        self.fence(name, lost_data=not self.config.synced)
         self.heard[broker.id] = self.versions[-1]
         super().restart(name)
 

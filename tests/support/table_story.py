@@ -24,10 +24,10 @@ from hightide_broker.core.replication.follower import (
     Append,
     Ignore,
     Pause,
-    StartAnew,
     Step,
     Stop,
     Truncate,
+    TruncateFully,
 )
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.watermark import Watermark
@@ -251,7 +251,7 @@ class TableStory:
 
     @command
     def restart(self, name: str) -> str:
-        """A broker is back with what its disk kept; it is registered anew, and fenced."""
+        """A broker is back with what its disk kept; it is registered again, and fenced."""
         self.on.restart(name)
         return f"{self._metadata()}; {self._describe(name)}"
 
@@ -472,8 +472,8 @@ def _done(step: Step) -> str:
             return "takes it"
         case Truncate(offset):
             return f"cuts at {offset}"
-        case StartAnew(offset):
-            return f"begins anew at {offset}"
+        case TruncateFully(offset):
+            return f"begins again at {offset}"
         case Pause():
             return "waits"
         case Stop():

@@ -115,7 +115,7 @@ class Client:
             return decode_body(answer.body, api.response)
         return None
 
-    async def register_anew(self) -> Any:
+    async def register_again(self) -> Any:
         """A change that always writes; the answer, None if there is none."""
         self._incarnations += 1
         return await self.ask(

@@ -57,7 +57,7 @@ class Inode:
         self.data += data
 
     def truncate(self, size: int) -> None:
-        """Cut to `size` bytes; what is appended then is written anew."""
+        """Cut to `size` bytes; what is appended then is written again."""
         del self.data[size:]
         self._cut_at = min(self._cut_at, size)
         for flush in self._flushes:

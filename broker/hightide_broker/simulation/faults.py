@@ -10,6 +10,7 @@ import trio
 from hightide.protocol import messages as m
 from hightide.protocol.errors import CorruptBatch, Refused
 from hightide.protocol.records import CRC_FROM, iter_batches
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.disk import DiskCopy
 from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.world import Machine, World
@@ -254,7 +255,8 @@ class Faults:
         path = rng.choice(list(files))
         root, directory, _ = path.rsplit("/", 2)
         topic, _, number = directory.rpartition("-")
-        kept = read_offsets(machine.disk, f"{root}/{HIGH_WATERMARKS}").get((topic, int(number)), 0)
+        tp = TopicPartition(topic, int(number))
+        kept = read_offsets(machine.disk, f"{root}/{HIGH_WATERMARKS}").get(tp, 0)
         position, spans = 0, []
         with suppress(CorruptBatch):
             for header, batch in iter_batches(files[path]):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import trio
 
 from hightide import Consumer
-from hightide.consume.subscription import TopicPartition
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.quorum_checker import Violation
-from hightide_broker.simulation.workload import Records, Where
+from hightide_broker.simulation.workload import Records
 from hightide_broker.simulation.world import World
 
 GROUP = "group"
@@ -32,44 +32,44 @@ CONFIG = {
 class GroupLog:
     """What the members of a group were told."""
 
-    owners: dict[tuple[int, Where], str] = field(default_factory=dict)
+    owners: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
     """(generation, partition) → the member that was given it."""
-    committed: dict[Where, int] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
     """The largest offset whose commit was acknowledged."""
-    seen: dict[Where, set[int]] = field(default_factory=dict)
+    seen: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """What members have worked on."""
     commits: int = 0
     rebalances: int = 0
-    _whole: dict[Where, int] = field(default_factory=dict)
+    _whole: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def own(self, generation: int, where: Where, member: str) -> None:
+    def own(self, generation: int, tp: TopicPartition, member: str) -> None:
         """A member was given a partition."""
-        owner = self.owners.setdefault((generation, where), member)
+        owner = self.owners.setdefault((generation, tp), member)
         if owner != member:
-            raise Violation(f"{where} in generation {generation} is {owner}'s, and {member}'s")
+            raise Violation(f"{tp} in generation {generation} is {owner}'s, and {member}'s")
 
-    def commit(self, offsets: dict[Where, int]) -> None:
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
         """A commit was acknowledged: what lies below was worked on."""
         self.commits += 1
-        for where, offset in offsets.items():
-            if (missing := self._next(where)) < offset:
-                raise Violation(f"{where}: {offset} is committed, {missing} was read by nobody")
-            self.committed[where] = max(self.committed.get(where, 0), offset)
+        for tp, offset in offsets.items():
+            if (missing := self._next(tp)) < offset:
+                raise Violation(f"{tp}: {offset} is committed, {missing} was read by nobody")
+            self.committed[tp] = max(self.committed.get(tp, 0), offset)
 
-    def behind(self, ends: dict[Where, int]) -> list[str]:
+    def behind(self, ends: dict[TopicPartition, int]) -> list[str]:
         """Partitions of which something was read by no member."""
         return [
-            f"the group has read {len(self.seen.get(where, ()))} of {end} in {where}"
-            for where, end in ends.items()
-            if self._next(where) < end
+            f"the group has read {len(self.seen.get(tp, ()))} of {end} in {tp}"
+            for tp, end in ends.items()
+            if self._next(tp) < end
         ]
 
-    def _next(self, where: Where) -> int:
+    def _next(self, tp: TopicPartition) -> int:
         """The first offset that nobody has worked on."""
-        seen, at = self.seen.get(where, set()), self._whole.get(where, 0)
+        seen, at = self.seen.get(tp, set()), self._whole.get(tp, 0)
         while at in seen:
             at += 1
-        self._whole[where] = at
+        self._whole[tp] = at
         return at
 
 
@@ -93,7 +93,7 @@ class GroupMember:
         self._group = group
         self._bootstrap = bootstrap
         self._life = 0
-        self._floor: dict[Where, int] = {}
+        self._floor: dict[TopicPartition, int] = {}
         """What was committed when the present rebalance began, or before."""
         self._consumer: Consumer | None = None
 
@@ -147,14 +147,12 @@ class GroupMember:
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         assert self._consumer is not None
         self._group.rebalances += 1
-        for where in partitions:
-            place = (where.topic, where.partition)
-            self._group.own(self._consumer.generation, place, f"{self.name}-{self._life}")
-            position = self._consumer.position(*where) or 0
-            if position < self._floor.get(place, 0):
+        for tp in partitions:
+            self._group.own(self._consumer.generation, tp, f"{self.name}-{self._life}")
+            position = self._consumer.position(*tp) or 0
+            if position < self._floor.get(tp, 0):
                 raise Violation(
-                    f"{self.name} begins {where} at {position}, "
-                    f"{self._floor[place]} was committed before"
+                    f"{self.name} begins {tp} at {position}, {self._floor[tp]} was committed before"
                 )
 
     async def _work(self, consumer: Consumer) -> None:
@@ -162,9 +160,9 @@ class GroupMember:
             try:
                 found = await consumer.poll(timeout_ms=500)
                 for record in found:
-                    where = (record.topic, record.partition)
-                    self._records.note_read(where, record.offset, record.value or b"")
-                    self._group.seen.setdefault(where, set()).add(record.offset)
+                    tp = TopicPartition(record.topic, record.partition)
+                    self._records.note_read(tp, record.offset, record.value or b"")
+                    self._group.seen.setdefault(tp, set()).add(record.offset)
                 if self._rng.random() < 0.3:
                     await self._commit(consumer)
             except HightideError:
@@ -173,9 +171,9 @@ class GroupMember:
     async def _commit(self, consumer: Consumer) -> None:
         """Everything that was handed out has been worked on."""
         offsets = {
-            (where.topic, where.partition): position
-            for where in consumer.assignment()
-            if (position := consumer.position(*where)) is not None
+            tp: position
+            for tp in consumer.assignment()
+            if (position := consumer.position(*tp)) is not None
         }
         await consumer.commit()
         self._group.commit(offsets)

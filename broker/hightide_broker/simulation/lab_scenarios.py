@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import Refused
-from hightide_broker.core.replication.follower import Append, StartAnew, Step, Truncate
+from hightide_broker.core.replication.follower import Append, Step, Truncate, TruncateFully
 from hightide_broker.simulation.stepped_cluster import LAG_MAX_S, Table, name_of
 
 
@@ -125,7 +125,7 @@ def _what(step: Step) -> str:
             return "takes it"
         case Truncate(offset):
             return f"cuts its log at offset {offset}, and will ask again"
-        case StartAnew(offset):
+        case TruncateFully(offset):
             return f"drops its log, and begins at offset {offset}"
         case _:
             return f"does: {step}"
@@ -394,7 +394,7 @@ def last_replica_standing(account: Account) -> None:
         raise AssertionError("m2 was taken")
     account.step("A loses power, and comes back without what it had not synced")
     table.crash("A", power=True)
-    table.fence("A", forgetful=True)
+    table.fence("A", lost_data=True)
     account.state()
     account.say("A stopped uncleanly: it may have forgotten m1, so it is not eligible.")
     account.step("A is back, but nobody leads: B is waited for")

@@ -30,7 +30,7 @@ Key = tuple[str, int]
 """(topic id, partition)."""
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """What is committed at an offset."""
 
     next_offset: int
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     crc: int
 
     @classmethod
-    def of(cls, header: BatchHeader) -> Batch:
+    def of(cls, header: BatchHeader) -> StoredBatch:
         return cls(header.next_offset, header.leader_epoch, header.crc)
 
 
@@ -47,7 +47,7 @@ class _Committed:
     """What is known to be committed of one partition."""
 
     end: int = 0
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, StoredBatch] = field(default_factory=dict)
     leaders: dict[int, str] = field(default_factory=dict)
     """Leader epoch → the machine that leads it."""
     ends: dict[int, int] = field(default_factory=dict)
@@ -121,7 +121,11 @@ class Ledger:
         the next leader has the longest of them. Where what is committed ends."""
         self._given_up[key] = max(map(_end_of, left), default=LogEnd(-1, 0))
         committed = self._committed.setdefault(key, _Committed())
-        held = {(header.base_offset, Batch.of(header)) for log in left for header in log.headers(0)}
+        held = {
+            (header.base_offset, StoredBatch.of(header))
+            for log in left
+            for header in log.headers(0)
+        }
         committed.batches = {
             base: batch for base, batch in committed.batches.items() if (base, batch) in held
         }
@@ -229,7 +233,7 @@ class Ledger:
         for header in replica.log.headers(start):
             if header.next_offset > end:
                 break
-            batch = Batch.of(header)
+            batch = StoredBatch.of(header)
             known = committed.batches.setdefault(header.base_offset, batch)
             self._check(known == batch, f"{who} commits {batch}, it was {known}")
         committed.end = end
@@ -260,7 +264,7 @@ class Ledger:
         if replica.config.is_compacted:
             return  # its batches may be rewritten; whoever reads it looks at what they say
         try:
-            held = {header.base_offset: Batch.of(header) for header in log.headers(start)}
+            held = {header.base_offset: StoredBatch.of(header) for header in log.headers(start)}
         except SegmentDamage:
             return  # a rotten disk: it is the replica's to find that out, when it reads
         for base in reversed(committed.batches):

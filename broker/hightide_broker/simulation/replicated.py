@@ -15,6 +15,7 @@ import trio
 
 from hightide import Admin, Producer
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import group_workload
 from hightide_broker.simulation.churn import Churn
@@ -30,7 +31,6 @@ from hightide_broker.simulation.workload import (
     Records,
     Sending,
     Subject,
-    Where,
     bootstrap_of,
 )
 from hightide_broker.simulation.world import (
@@ -174,7 +174,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
 async def _two_phases(
     world: World, topics: list[Subject], records: Records, group: GroupLog
 ) -> None:
-    places = [(t.name, number) for t in topics for number in range(t.partitions)]
+    places = [TopicPartition(t.name, number) for t in topics for number in range(t.partitions)]
     address = bootstrap_of(world)
     async with trio.open_nursery() as nursery:
         for machine in world.machines:
@@ -274,7 +274,7 @@ async def _become_well(world: World, topics: list[Subject], records: Records, ad
 
 
 async def _see_to(machine: Machine) -> None:
-    """Start what is down, and anew what has lost a replica to its disk."""
+    """Start what is down, and again what has lost a replica to its disk."""
     if machine.node is not None and machine.node.serving.is_set():
         failed = [r.name for r in machine.node.replicas if r.offline and not r.is_damaged]
         if failed:
@@ -306,20 +306,20 @@ def _unwell(world: World, topics: list[Subject]) -> str:
 async def _until_read(
     world: World,
     topics: list[Subject],
-    places: list[Where],
+    places: list[TopicPartition],
     readers: list[Reading],
     group: GroupLog | None,
 ) -> None:
     """Whoever reads gets to the end, and so does every replica."""
     deadline = trio.current_time() + LIVENESS_S
     while True:
-        ends = {where: _leading(world, where) for where in places}
+        ends = {tp: _leading(world, tp) for tp in places}
         behind = [
-            f"{reader.name} is at {reader.next[where]} of {where}, {replica!r}"
-            for where, replica in ends.items()
+            f"{reader.name} is at {reader.next[tp]} of {tp}, {replica!r}"
+            for tp, replica in ends.items()
             for reader in readers
             if replica is None
-            or not reader.next[where] == replica.high_watermark == replica.log.log_end
+            or not reader.next[tp] == replica.high_watermark == replica.log.log_end
         ]
         if group is not None and not behind:
             behind = group.behind({w: r.high_watermark for w, r in ends.items() if r is not None})
@@ -338,34 +338,34 @@ def _is_short(replica: Replica | None) -> bool:
     return leader is not None and {*leader.isr} != {*leader.replicas}
 
 
-def _leading(world: World, where: Where) -> Replica | None:
+def _leading(world: World, tp: TopicPartition) -> Replica | None:
     """The leader of a partition, on the newest epoch there is."""
     found = [
         replica
         for machine in world.machines
         if machine.node is not None
         for replica in machine.node.replicas
-        if (replica.topic, replica.partition) == where
+        if (replica.topic, replica.partition) == tp
         and replica.leader is not None
         and not replica.offline
     ]
     return max(found, key=lambda replica: replica.leader_epoch, default=None)
 
 
-def _check_end(world: World, places: list[Where], records: Records) -> None:
-    for where in places:
-        replica = _sound(world, where)
-        records.check(where, replica)
+def _check_end(world: World, places: list[TopicPartition], records: Records) -> None:
+    for tp in places:
+        replica = _sound(world, tp)
+        records.check(tp, replica)
         key = (replica.topic_id, replica.partition)
         world.judge.ledger.check_equal(key)
 
 
-def _sound(world: World, where: Where) -> Replica:
+def _sound(world: World, tp: TopicPartition) -> Replica:
     """A replica whose disk does not rot; all of them are in sync by now."""
     return next(
         replica
         for machine in world.machines
         if machine.node is not None and machine.id != world.rotten
         for replica in machine.node.replicas
-        if (replica.topic, replica.partition) == where
+        if (replica.topic, replica.partition) == tp
     )

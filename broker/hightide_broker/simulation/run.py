@@ -140,7 +140,7 @@ async def _works(world: World, client: Client) -> bool:
     if any(machine.owes_admission for machine in world.machines):
         return False
     before = world.judge.committed_end
-    answer = await client.register_anew()
+    answer = await client.register_again()
     leader = world.leader()
     if answer is None or leader is None or leader.node is None:
         return False

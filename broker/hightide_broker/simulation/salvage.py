@@ -12,8 +12,9 @@ import random
 
 from hightide import Admin
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
-from hightide_broker.simulation.workload import Records, Where
+from hightide_broker.simulation.workload import Records
 from hightide_broker.simulation.world import World
 
 SAYS = "no disk is left that certainly has all that was committed"
@@ -23,7 +24,7 @@ async def give_up_what_is_lost(world: World, records: Records, address: str) -> 
     """Elect, uncleanly, where nobody is left who could lead otherwise. All machines run."""
     image = max((m.node.image for m in world.machines if m.node), key=lambda image: image.offset)
     lost = [
-        ((topic.name, number), (topic.topic_id, number))
+        (TopicPartition(topic.name, number), (topic.topic_id, number))
         for topic in image.topics.values()
         for number, state in enumerate(topic.partitions)
         if is_lost(state) and _all_are_there(image, state)
@@ -32,18 +33,18 @@ async def give_up_what_is_lost(world: World, records: Records, address: str) -> 
         return
     network = world.network.host("salvor")
     async with Admin(address, network=network, random=random.Random("salvor")) as admin:
-        for where, key in lost:
+        for tp, key in lost:
             try:
-                topic = await admin.describe_topic(where[0])
-                said = topic.partitions[where[1]]
+                topic = await admin.describe_topic(tp.topic)
+                said = topic.partitions[tp.partition]
                 if said.leader >= 0 or said.elr or said.last_known_elr:
                     continue  # whoever was asked does not know yet
                 world.require(
                     SAYS in said.message,
-                    f"{where} has no leader, and all that is said is {said.message!r}",
+                    f"{tp} has no leader, and all that is said is {said.message!r}",
                 )
-                _expect(world, records, where, key)
-                await admin.elect_leaders([where], unclean=True)
+                _expect(world, records, tp, key)
+                await admin.elect_leaders([tp], unclean=True)
             except HightideError:
                 """Not yet: somebody has to say first what it holds."""
 
@@ -57,7 +58,7 @@ def _all_are_there(image: ClusterImage, state: PartitionState) -> bool:
     return all(image.is_active(broker) for broker in state.replicas)
 
 
-def _expect(world: World, records: Records, where: Where, key: tuple[str, int]) -> None:
+def _expect(world: World, records: Records, tp: TopicPartition, key: tuple[str, int]) -> None:
     """What is left of a partition, on any disk; what lies above it is lost, and that is known."""
     left = [
         replica.log
@@ -70,8 +71,8 @@ def _expect(world: World, records: Records, where: Where, key: tuple[str, int]) 
     committed, end = ledger.committed_end(key), ledger.give_up(key, left)
     world.require(
         end == committed or world.knobs.forlorn,
-        f"{where}: {committed} was committed, and {end} is left on any disk",
+        f"{tp}: {committed} was committed, and {end} is left on any disk",
     )
-    records.give_up(where, end)
+    records.give_up(tp, end)
     world.given_up += 1
-    world.story.tell(f"salvage: {where} is given up above {end}")
+    world.story.tell(f"salvage: {tp} is given up above {end}")

@@ -203,12 +203,12 @@ class Table:
 
     # -- metadata --------------------------------------------------------------------------------
 
-    def fence(self, name: str, *, forgetful: bool = False) -> None:
-        """The controller takes a broker out of service; `forgetful`: it may have lost records."""
+    def fence(self, name: str, *, lost_data: bool = False) -> None:
+        """The controller takes a broker out of service; `lost_data`: it may have lost records."""
         gone = self.broker(name).id
         self.active.pop(gone, None)
         isr = tuple(b for b in self.state.isr if b != gone)
-        self.change(isr, forgot={gone: Forgot.UNSYNCED} if forgetful else NOBODY_FORGOT)
+        self.change(isr, forgot={gone: Forgot.UNSYNCED} if lost_data else NOBODY_FORGOT)
 
     def unfence(self, name: str) -> None:
         """A broker serves again; it may lead what waits for it."""

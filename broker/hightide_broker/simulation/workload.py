@@ -17,11 +17,11 @@ from hightide import Consumer, Producer
 from hightide.produce.delivery import Delivery
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.quorum_checker import Violation
 from hightide_broker.simulation.world import PORT, SimClock, World
 
-Where = tuple[str, int]
 NOT_IDEMPOTENT = b"producer-3"
 """Its acks are 1."""
 
@@ -42,42 +42,42 @@ class Records:
 
     sent: int = 0
     read: int = 0
-    acknowledged: dict[tuple[Where, int], bytes] = field(default_factory=dict)
+    acknowledged: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     """Where and at which offset → value."""
-    seen: dict[tuple[Where, int], bytes] = field(default_factory=dict)
+    seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     """What any consumer read there first."""
 
-    def note_read(self, where: Where, offset: int, value: bytes) -> None:
+    def note_read(self, tp: TopicPartition, offset: int, value: bytes) -> None:
         """A consumer read a record; everybody reads the same."""
         self.read += 1
-        first = self.seen.setdefault((where, offset), value)
+        first = self.seen.setdefault((tp, offset), value)
         if first != value:
-            raise Violation(f"{where} offset {offset} was read as {first!r} and as {value!r}")
+            raise Violation(f"{tp} offset {offset} was read as {first!r} and as {value!r}")
 
-    def give_up(self, where: Where, end: int) -> None:
+    def give_up(self, tp: TopicPartition, end: int) -> None:
         """What was acknowledged from here on is lost with a disk, and that is known."""
-        lost = [at for at in self.acknowledged if at[0] == where and at[1] >= end]
+        lost = [at for at in self.acknowledged if at[0] == tp and at[1] >= end]
         for at in lost:
             del self.acknowledged[at]
 
-    def check(self, where: Where, replica: Replica) -> None:
+    def check(self, tp: TopicPartition, replica: Replica) -> None:
         """The log holds what was acknowledged and read; each value once, in the order of
         sending."""
         log: dict[int, bytes] = {}
         for header, batch in replica.log.batches(replica.log.log_start):
-            for record in to_records(batch, header, *where):
+            for record in to_records(batch, header, *tp):
                 log[record.offset] = record.value or b""
         for kind, known in (("acknowledged", self.acknowledged), ("read", self.seen)):
             for (place, offset), value in known.items():
                 found = log.get(offset)
-                if place == where and found != value:
+                if place == tp and found != value:
                     raise Violation(
-                        f"{where} offset {offset}: {value!r} was {kind}, {found!r} is there"
+                        f"{tp} offset {offset}: {value!r} was {kind}, {found!r} is there"
                     )
-        _check_order(where, log.values())
+        _check_order(tp, log.values())
 
 
-def _check_order(where: Where, values: Iterable[bytes]) -> None:
+def _check_order(tp: TopicPartition, values: Iterable[bytes]) -> None:
     """Each idempotent producer's records rise, so none is there twice."""
     newest: dict[bytes, int] = {}
     for value in values:
@@ -85,7 +85,7 @@ def _check_order(where: Where, values: Iterable[bytes]) -> None:
         if producer == NOT_IDEMPOTENT:
             continue
         if int(number) <= newest.get(producer, -1):
-            raise Violation(f"{where}: {value!r} follows number {newest[producer]}")
+            raise Violation(f"{tp}: {value!r} follows number {newest[producer]}")
         newest[producer] = int(number)
 
 
@@ -96,7 +96,7 @@ class Sending:
         self,
         world: World,
         name: str,
-        places: list[Where],
+        places: list[TopicPartition],
         records: Records,
         bootstrap: str,
         *,
@@ -119,7 +119,7 @@ class Sending:
 
     async def run(self) -> None:
         """Until told to rest and everything has its outcome."""
-        # A new one now and then: its idempotence begins anew.
+        # A new one now and then: its idempotence begins again.
         while not self._resting.is_set():
             async with (
                 Producer(
@@ -142,39 +142,44 @@ class Sending:
 
     async def _send(self, producer: Producer, nursery: trio.Nursery) -> None:
         while not self._resting.is_set():
-            topic, partition = self._rng.choice(self._places)
+            tp = self._rng.choice(self._places)
             self._number += 1
             value = f"{self.name} {self._number}".encode()
             try:
-                delivery = await producer.send(topic, value, partition=partition)
+                delivery = await producer.send(tp.topic, value, partition=tp.partition)
             except HightideError:
                 await trio.sleep(0.2)
                 continue
             self._records.sent += 1
-            nursery.start_soon(self._wait, delivery, (topic, partition), value)
+            nursery.start_soon(self._wait, delivery, tp, value)
             with trio.move_on_after(self._rng.expovariate(1 / self._world.knobs.think_s)):
                 await self._resting.wait()
 
-    async def _wait(self, delivery: Delivery, where: Where, value: bytes) -> None:
+    async def _wait(self, delivery: Delivery, tp: TopicPartition, value: bytes) -> None:
         try:
             record = await delivery
         except HightideError:
             return
         if self._acks != "all":
             return  # it may be lost with its leader
-        if (where, record.offset) in self._records.acknowledged:
-            raise Violation(f"{where} offset {record.offset} was acknowledged twice")
-        self._records.acknowledged[(where, record.offset)] = value
+        if (tp, record.offset) in self._records.acknowledged:
+            raise Violation(f"{tp} offset {record.offset} was acknowledged twice")
+        self._records.acknowledged[(tp, record.offset)] = value
 
 
 class Reading:
     """A consumer of all partitions from their beginning; it must never miss or repeat anything."""
 
     def __init__(
-        self, world: World, name: str, places: list[Where], records: Records, bootstrap: str
+        self,
+        world: World,
+        name: str,
+        places: list[TopicPartition],
+        records: Records,
+        bootstrap: str,
     ) -> None:
         self.name = name
-        self.next: dict[Where, int] = dict.fromkeys(places, 0)
+        self.next: dict[TopicPartition, int] = dict.fromkeys(places, 0)
         """The offset that each partition is read from next."""
         self._world = world
         self._records = records
@@ -215,13 +220,14 @@ class Reading:
                     await trio.sleep(0.2)
                     continue
                 for record in found:
-                    self._take((record.topic, record.partition), record.offset, record.value or b"")
+                    tp = TopicPartition(record.topic, record.partition)
+                    self._take(tp, record.offset, record.value or b"")
 
-    def _take(self, where: Where, offset: int, value: bytes) -> None:
-        if offset != self.next[where]:
-            raise Violation(f"{self.name} read {where} offset {offset}, not {self.next[where]}")
-        self._records.note_read(where, offset, value)
-        self.next[where] = offset + 1
+    def _take(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        if offset != self.next[tp]:
+            raise Violation(f"{self.name} read {tp} offset {offset}, not {self.next[tp]}")
+        self._records.note_read(tp, offset, value)
+        self.next[tp] = offset + 1
 
 
 def bootstrap_of(world: World) -> str:

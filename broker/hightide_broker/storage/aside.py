@@ -26,7 +26,7 @@ NAME_BYTES_MAX = 255
 DELETE = "-delete"
 
 
-def doom(disk: Disk, directory: str, name: str, topic_id: str) -> str:
+def rename_for_delete(disk: Disk, directory: str, name: str, topic_id: str) -> str:
     """Rename the directory of a deleted topic's partition; where it is then, to be removed."""
     return _rename(disk, directory, name, f"{topic_id}{DELETE}")
 
@@ -43,11 +43,11 @@ def set_aside(disk: Disk, directory: str, name: str) -> str:
 def clear_away(disk: Disk, directory: str, ours: Container[str]) -> list[str]:
     """Set aside the partitions in a data directory that are not `ours`; what is left of deleted
     ones, to be removed. What cannot be looked at is nothing that a broker made, and left alone."""
-    doomed = []
+    pending = []
     for name in disk.list(directory):
         path = f"{directory}/{name}"
         if name.endswith(DELETE):
-            doomed.append(path)
+            pending.append(path)
         elif name not in ours:
             try:
                 if is_partition(disk, directory, name):
@@ -55,7 +55,7 @@ def clear_away(disk: Disk, directory: str, ours: Container[str]) -> list[str]:
                     log.warning("%s is of no topic of this cluster, set aside: %s", path, aside)
             except DiskError as error:
                 log.warning("%s is left alone: %s", path, error)
-    return doomed
+    return pending
 
 
 def _rename(disk: Disk, directory: str, name: str, mark: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -21,8 +22,6 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _VERSION = "0"
-
-TopicPartition = tuple[str, int]
 
 
 class MalformedCheckpoint(Exception):
@@ -61,7 +60,9 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     if not disk.exists(path):
         return {}
     entries = parse_entries(path, disk.read_file(path), 3)
-    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+    return {
+        TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries
+    }
 
 
 def write_offsets(

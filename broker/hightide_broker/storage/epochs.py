@@ -2,8 +2,8 @@
 
 An ordered map epoch → start offset, the offset of the first record the leader of that epoch could
 write; both columns rise strictly. The file may lag behind, and have an entry too many after a cut:
-both are noticed when the log is opened, and mended by the batches. Worker threads write it with the
-next sync of the log; what a cut removes is written at once.
+both are noticed when the log is opened, and repaired by the batches. Worker threads write it with
+the next sync of the log; what a cut removes is written at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a segment's indexes: are they sound, what do they tell, and building them anew.
+"""Opening a segment's indexes: are they sound, what do they tell, and building them again.
 
 An index is a cache of its segment. It is believed only if its entries rise, lie inside the file and
 its last ones name batches that are there.
@@ -91,7 +91,7 @@ def _indexes_are_sound(segment: Segment) -> bool:
 
 
 def rebuild_indexes(segment: Segment) -> None:
-    """Index a segment anew from its batches' headers; raises `SegmentDamage`."""
+    """Index a segment again from its batches' headers; raises `SegmentDamage`."""
     segment.reset_indexes()
     end_offset = segment.base_offset
     for header, position in segment.headers():

@@ -300,7 +300,7 @@ class Log:
         return None
 
     def rebuild_indexes_at(self, offset: int) -> bool:
-        """Index anew the segment that holds `offset`; False if its batches are damaged
+        """Index again the segment that holds `offset`; False if its batches are damaged
         themselves."""
         try:
             rebuild_indexes(self._segments[self._segment_number(offset)])
@@ -383,7 +383,7 @@ class Log:
         return self.log_end
 
     def truncate_fully(self, offset: int) -> None:
-        """Drop everything and begin anew, empty, at `offset`; durable."""
+        """Drop everything and begin again, empty, at `offset`; durable."""
         self._cuts += 1
         while self._segments:
             self._drop(self._segments.pop())

@@ -31,7 +31,7 @@ class SyncedEnd:
             return ""
         return (
             f"{self._directory} ends at offset {end}, but was on disk up to offset {self.offset}: "
-            f"restore it from a copy, or make the directory anew (hightide storage format --join); "
+            f"restore it from a copy, or make it again (hightide storage format --join); "
             f"this node must not vote with less than it knew"
         )
 

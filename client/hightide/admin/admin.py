@@ -27,7 +27,7 @@ from hightide.admin.descriptions import (
 )
 from hightide.admin.group_admin import GroupAdmin
 from hightide.admin.options import AdminOptions
-from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition, checked_places
+from hightide.consume.subscription import OffsetAndTimestamp, checked_places
 from hightide.net.background import ki_protected, start
 from hightide.net.cluster import (
     Cluster,
@@ -40,6 +40,7 @@ from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, whole
+from hightide.protocol.topic_partition import TopicPartition
 
 EACH_BROKER_S = 3.0
 """How long one broker among all may take to answer."""
@@ -161,9 +162,9 @@ class Admin(GroupAdmin):
         """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
         or `MAX_TIMESTAMP`; offset -1: there is none."""
         asked, found = whole("timestamp", timestamp), {}
-        for where in checked_places(partitions):
-            at = await self.cluster.offset(*where, asked, timeout_s=self._timeout_s)
-            found[where] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
+        for tp in checked_places(partitions):
+            at = await self.cluster.offset(*tp, asked, timeout_s=self._timeout_s)
+            found[tp] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
         return found
 
     # -- configs ---------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ class Admin(GroupAdmin):
         one, which may lose records. None: wherever one is needed. Refusals are in the results."""
         parts = None
         if partitions is not None:
-            parts = [m.TopicPartition(topic=topic, partition=n) for topic, n in partitions]
+            parts = [m.PartitionName(topic=topic, partition=n) for topic, n in partitions]
         request = m.ElectLeadersRequest(partitions=parts, unclean=unclean)
         reply: m.ElectLeadersResponse = await self._call(request)
         return [described(ElectionResult, each) for each in reply.partitions]

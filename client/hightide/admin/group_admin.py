@@ -16,13 +16,14 @@ from hightide.admin.descriptions import (
     described,
 )
 from hightide.consume.membership import unpacked
-from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition, checked_places
+from hightide.consume.subscription import OffsetAndTimestamp, checked_places
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, UsageError
 from hightide.protocol.messages import Message
+from hightide.protocol.topic_partition import TopicPartition
 
 
 class GroupAdmin(ABC):
@@ -83,11 +84,11 @@ class GroupAdmin(ABC):
         wanted = sorted({*committed, *readers})
         ends = await self.offsets(wanted, m.LATEST)
         found = []
-        for where in wanted:
-            known, end = committed.get(where), ends[where].offset
+        for tp in wanted:
+            known, end = committed.get(tp), ends[tp].offset
             offset = None if known is None else known.offset
             lag = None if offset is None else max(end - offset, 0)
-            found.append(GroupLag(*where, offset, end, lag, readers.get(where, "")))
+            found.append(GroupLag(*tp, offset, end, lag, readers.get(tp, "")))
         return found
 
     async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -120,21 +121,21 @@ class GroupAdmin(ABC):
         starts, ends = await self.offsets(wanted, m.EARLIEST), await self.offsets(wanted, m.LATEST)
         found = {} if to_time_ms is None else await self.offsets(wanted, to_time_ms)
         moves = []
-        for where in wanted:
-            known = committed.get(where)
-            start, end = starts[where].offset, ends[where].offset
+        for tp in wanted:
+            known = committed.get(tp)
+            start, end = starts[tp].offset, ends[tp].offset
             if to is not None:
                 target = start if to == "start" else end
             elif to_offset is not None:
                 target = to_offset
             elif to_time_ms is not None:
-                target = found[where].offset if found[where].offset >= 0 else end
+                target = found[tp].offset if found[tp].offset >= 0 else end
             elif known is not None:
                 target = known.offset + (shift or 0)
             else:
                 continue  # there is nothing to shift
             before = None if known is None else known.offset
-            moves.append(GroupMove(*where, before, min(max(target, start), end)))
+            moves.append(GroupMove(*tp, before, min(max(target, start), end)))
         if moves and not dry_run:
             places = {(move.topic, move.partition): move.new for move in moves}
             await self.set_group_offsets(group, places)

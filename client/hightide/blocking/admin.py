@@ -25,8 +25,9 @@ from hightide.admin.descriptions import (
 )
 from hightide.admin.options import AdminOptions
 from hightide.blocking.base import Blocking
-from hightide.consume.subscription import OffsetAndTimestamp, TopicPartition
+from hightide.consume.subscription import OffsetAndTimestamp
 from hightide.net.options import arguments, from_config, taking
+from hightide.protocol.topic_partition import TopicPartition
 
 
 class Admin(Blocking):

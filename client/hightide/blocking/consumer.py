@@ -17,15 +17,11 @@ from hightide.blocking.base import Blocking
 from hightide.consume.health import Health
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.rebalance import Offsets
-from hightide.consume.subscription import (
-    Listener,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
+from hightide.consume.subscription import Listener, OffsetAndMetadata, OffsetAndTimestamp
 from hightide.net.options import arguments, from_config, taking
 from hightide.protocol.columns import Record
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

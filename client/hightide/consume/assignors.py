@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-from hightide.consume.subscription import TopicPartition
+from hightide.protocol.topic_partition import TopicPartition
 
 
 class Member(NamedTuple):
@@ -59,9 +59,9 @@ def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> 
     over."""
     found: Assignment = {member.member_id: [] for member in members}
     turn = cycle(in_order(members))
-    for where in _partitions(members, counts):
-        member = next(each for each in turn if where.topic in each.topics)
-        found[member.member_id].append(where)
+    for tp in _partitions(members, counts):
+        member = next(each for each in turn if tp.topic in each.topics)
+        found[member.member_id].append(tp)
     return found
 
 
@@ -79,17 +79,17 @@ def assign_sticky(members: Sequence[Member], counts: Mapping[str, int]) -> Assig
 def assign_cooperative_sticky(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
     """As sticky; but what moves from a live owner is given to nobody yet: its owner lets go of it
     first, and the next rebalance gives it away (KIP-429)."""
-    rightful = {where: name for name, places in _claims(members).items() for where in places}
+    rightful = {tp: name for name, places in _claims(members).items() for tp in places}
     readers: dict[TopicPartition, set[str]] = {}
     for member in members:
-        for where in member.owned:
-            readers.setdefault(where, set()).add(member.member_id)
+        for tp in member.owned:
+            readers.setdefault(tp, set()).add(member.member_id)
 
-    def may_begin(name: str, where: TopicPartition) -> bool:
-        return rightful.get(where) == name or readers.get(where, set()) <= {name}
+    def may_begin(name: str, tp: TopicPartition) -> bool:
+        return rightful.get(tp) == name or readers.get(tp, set()) <= {name}
 
     return {
-        name: [where for where in places if may_begin(name, where)]
+        name: [tp for tp in places if may_begin(name, tp)]
         for name, places in assign_sticky(members, counts).items()
     }
 
@@ -124,14 +124,14 @@ def _claims(members: Sequence[Member]) -> dict[str, list[TopicPartition]]:
     neither if it is the same generation."""
     claims: dict[TopicPartition, list[Member]] = {}
     for member in members:
-        for where in member.owned:
-            claims.setdefault(where, []).append(member)
+        for tp in member.owned:
+            claims.setdefault(tp, []).append(member)
     found: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
-    for where, claimants in claims.items():
+    for tp, claimants in claims.items():
         latest = max(member.generation for member in claimants)
         of_latest = [member for member in claimants if member.generation == latest]
         if len(of_latest) == 1:
-            found[of_latest[0].member_id].append(where)
+            found[of_latest[0].member_id].append(tp)
     return found
 
 
@@ -141,11 +141,11 @@ def _owned(members: Sequence[Member], counts: Mapping[str, int]) -> dict[str, li
     return {
         member.member_id: sorted(
             (
-                where
-                for where in claims[member.member_id]
-                if where.topic in member.topics and where.partition < counts.get(where.topic, 0)
+                tp
+                for tp in claims[member.member_id]
+                if tp.topic in member.topics and tp.partition < counts.get(tp.topic, 0)
             ),
-            key=lambda where: (where.partition, where.topic),
+            key=lambda tp: (tp.partition, tp.topic),
         )
         for member in members
     }
@@ -171,16 +171,16 @@ def _deal_evenly(
             kept = kept[:least]
             at_least.append(member.member_id)
         found[member.member_id] = list(kept)
-    taken = {where for places in found.values() for where in places}
-    for where in partitions:
-        if where in taken:
+    taken = {tp for places in found.values() for tp in places}
+    for tp in partitions:
+        if tp in taken:
             continue
         if short:
             member_id = short.popleft()
-            found[member_id].append(where)
+            found[member_id].append(tp)
             (short if len(found[member_id]) < least else at_least).append(member_id)
         else:
-            found[at_least.popleft()].append(where)
+            found[at_least.popleft()].append(tp)
     return found
 
 
@@ -192,27 +192,27 @@ def _balance(
     """Members read different topics: what is free goes to whoever has least and may have it; then
     single partitions move while that makes it more even."""
     readers = {
-        where: [member.member_id for member in members if where.topic in member.topics]
-        for where in partitions
+        tp: [member.member_id for member in members if tp.topic in member.topics]
+        for tp in partitions
     }
     found: Assignment = {member.member_id: list(owned[member.member_id]) for member in members}
-    owner = {where: member_id for member_id, places in found.items() for where in places}
+    owner = {tp: member_id for member_id, places in found.items() for tp in places}
 
-    def least_of(where: TopicPartition) -> str:
-        return min(readers[where], key=lambda member_id: (len(found[member_id]), member_id))
+    def least_of(tp: TopicPartition) -> str:
+        return min(readers[tp], key=lambda member_id: (len(found[member_id]), member_id))
 
-    hardest_first = sorted(partitions, key=lambda where: (len(readers[where]), where))
-    for where in hardest_first:
-        if where not in owner:
-            owner[where] = least_of(where)
-            found[owner[where]].append(where)
+    hardest_first = sorted(partitions, key=lambda tp: (len(readers[tp]), tp))
+    for tp in hardest_first:
+        if tp not in owner:
+            owner[tp] = least_of(tp)
+            found[owner[tp]].append(tp)
     moved = True
     while moved:
         moved = False
-        for where in hardest_first:
-            one, other = owner[where], least_of(where)
+        for tp in hardest_first:
+            one, other = owner[tp], least_of(tp)
             if len(found[one]) > len(found[other]) + 1:
-                found[one].remove(where)
-                found[other].append(where)
-                owner[where], moved = other, True
+                found[one].remove(tp)
+                found[other].append(tp)
+                owner[tp], moved = other, True
     return found

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.protocol.columns import Record, open_batch, to_records
 from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,11 +108,11 @@ class LentRows:
             note()
 
 
-class Ready:
+class CompletedFetch:
     """The records of one batch of one partition."""
 
     def __init__(self, subscription: Subscription) -> None:
-        self.where: TopicPartition | None = None
+        self.tp: TopicPartition | None = None
         """Of which partition they are."""
         self.in_work: Record | None = None
         """The first record of those that were handed out and may be worked on."""
@@ -124,15 +125,15 @@ class Ready:
     def __bool__(self) -> bool:
         return bool(self._records)
 
-    def decode(self, where: TopicPartition, batch: FetchedBatch) -> None:
+    def decode(self, tp: TopicPartition, batch: FetchedBatch) -> None:
         """Take the records of a batch from the position on; raises `CorruptBatch`."""
-        found = self._subscription.get(where)
+        found = self._subscription.get(tp)
         header, data = batch
-        assert found.position is not None, f"{where} has data and no position"
+        assert found.position is not None, f"{tp} has data and no position"
         records: list[Record] = []
         if not header.is_control:
             try:
-                records = to_records(data, header, where.topic, where.partition)
+                records = to_records(data, header, tp.topic, tp.partition)
             except CorruptBatch:
                 # Never skip what could not be read: the caller may seek past it.
                 found.seek(found.position, found.position_epoch)
@@ -143,7 +144,7 @@ class Ready:
             found.advance(max(found.position, header.next_offset), header.leader_epoch)
             return
         self._records.extend(records)
-        self.where, self._end, self._epoch = where, header.next_offset, header.leader_epoch
+        self.tp, self._end, self._epoch = tp, header.next_offset, header.leader_epoch
 
     def pop(self) -> Record:
         """Hand out the next one."""
@@ -164,8 +165,8 @@ class Ready:
         self._advance(last)
 
     def _advance(self, last: Record) -> None:
-        assert self.where is not None, "records of no partition"
-        found = self._subscription.find(self.where)
+        assert self.tp is not None, "records of no partition"
+        found = self._subscription.find(self.tp)
         if found is not None:
             found.advance(last.offset + 1 if self._records else self._end, self._epoch)
 
@@ -188,7 +189,7 @@ class Ready:
         from hightide.arrow.to_arrow import rows_from
 
         start = found.position
-        assert start is not None, f"{found.where} has data and no position"
+        assert start is not None, f"{found.tp} has data and no position"
         opened: list[tuple[BatchHeader, Columns]] = []
         batches: list[FetchedBatch] = []
         size = 0
@@ -200,12 +201,12 @@ class Ready:
                 columns = open_batch(batch.data, batch.header, check_sums=False)
                 opened.append((batch.header, columns))
                 size += len(columns.keys) + len(columns.values)
-        rows = rows_from(opened, *found.where, start=start)
+        rows = rows_from(opened, *found.tp, start=start)
 
         def note() -> None:
             if not found.fetched or found.fetched[0] is not batches[0]:
                 return  # the caller went on elsewhere
-            self.in_work = Record(*found.where, start, 0, None, None)
+            self.in_work = Record(*found.tp, start, 0, None, None)
             for _ in batches:
                 found.take()
             last = batches[-1].header
@@ -230,9 +231,9 @@ class Ready:
     def give_back(self) -> None:
         """What was not handed out is fetched again."""
         self.settle()
-        if self._records and self.where is not None:
-            found = self._subscription.get(self.where)
-            assert found.position is not None, f"{found.where} has records and no position"
+        if self._records and self.tp is not None:
+            found = self._subscription.get(self.tp)
+            assert found.position is not None, f"{found.tp} has records and no position"
             found.seek(found.position, found.position_epoch)
             self.drop()
 
@@ -242,9 +243,9 @@ class Ready:
             self._lent.end()
             self._lent = None
         self._records.clear()
-        self.where = None
+        self.tp = None
 
     def drop_of(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget it if it is of one of these."""
-        if self.where in partitions:
+        if self.tp in partitions:
             self.drop()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from hightide.consume.completed_fetch import Lent, LentRows, Ready
+from hightide.consume.completed_fetch import CompletedFetch, Lent, LentRows
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.health import Health, health_of
 from hightide.consume.options import ConsumerOptions
@@ -28,7 +28,6 @@ from hightide.consume.subscription import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     Subscription,
-    TopicPartition,
     checked_places,
 )
 from hightide.net.background import is_cancelled, ki_protected, open_background, start
@@ -37,6 +36,7 @@ from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Record
 from hightide.protocol.errors import HightideError, UsageError, seconds, whole
+from hightide.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class Consumer:
         self._request_timeout_s = options.request_timeout_ms / 1000
         self._api_timeout_s = options.default_api_timeout_ms / 1000
         self._subscription = Subscription()
-        self._ready = Ready(self._subscription)
+        self._ready = CompletedFetch(self._subscription)
         self._stack = AsyncExitStack()
 
     @classmethod
@@ -168,8 +168,8 @@ class Consumer:
         """Read these topics, in place of those before: or, with `pattern`, whichever it matches
         whole, also those that come later (looked for every metadata_max_age_ms).
 
-        In a group the next poll joins it, or joins it anew; listeners that are given take the place
-        of all before. Raises `UsageError` where partitions were chosen by hand: `unsubscribe`
+        In a group the next poll joins it, or joins it again; listeners that are given take the
+        place of all before. Raises `UsageError` where partitions were chosen by hand: `unsubscribe`
         first.
         """
         cluster, fetcher = self._open()
@@ -199,7 +199,7 @@ class Consumer:
         partitions = await self._all_partitions()
         self._subscription.assign(partitions)
         fetcher.whole = topics
-        if self._ready.where not in partitions:
+        if self._ready.tp not in partitions:
             self._ready.drop()
         fetcher.wake()
 
@@ -243,29 +243,29 @@ class Consumer:
         await self._check_partitions(wanted)
         if self._rebalancer is not None:
             known = self.assignment()
-            kept = [where for where in wanted if where in known]
-            await self._rebalancer.begin(kept, [where for where in wanted if where not in kept])
+            kept = [tp for tp in wanted if tp in known]
+            await self._rebalancer.begin(kept, [tp for tp in wanted if tp not in kept])
         else:
             self._subscription.assign(wanted)
             fetcher.whole = ()
-        if self._ready.where not in wanted:
+        if self._ready.tp not in wanted:
             self._ready.drop()
         fetcher.wake()
 
     async def _check_partitions(self, wanted: Sequence[TopicPartition]) -> None:
         """Raise if one does not exist."""
         cluster, _ = self._open()
-        for topic in dict.fromkeys(where.topic for where in wanted):
+        for topic in dict.fromkeys(tp.topic for tp in wanted):
             known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
-            for where in wanted:
-                if where.topic == topic and not 0 <= where.partition < len(known.partitions):
+            for tp in wanted:
+                if tp.topic == topic and not 0 <= tp.partition < len(known.partitions):
                     raise UsageError(
-                        f"{where} does not exist, {topic!r} has {len(known.partitions)} partitions"
+                        f"{tp} does not exist, {topic!r} has {len(known.partitions)} partitions"
                     )
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
-        return [found.where for found in self._subscription.all()]
+        return [found.tp for found in self._subscription.all()]
 
     def position(self, topic: str, partition: int) -> int | None:
         """The offset of the next record of a partition; None while it is being looked up."""
@@ -296,27 +296,27 @@ class Consumer:
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on reading a partition at `offset`."""
         _, fetcher = self._open()
-        where = TopicPartition(topic, partition)
+        tp = TopicPartition(topic, partition)
         self._ready.catch_up()
-        self._subscription.get(where).seek(whole("offset", offset))
-        self._ready.drop_of([where])
-        fetcher.forgive(where)
+        self._subscription.get(tp).seek(whole("offset", offset))
+        self._ready.drop_of([tp])
+        fetcher.forgive(tp)
 
     async def seek_to_time(self, timestamp: int) -> None:
         """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
         offsets = await self.offsets(whole("timestamp", timestamp))
         ends = await self.offsets(m.LATEST)
-        for where, (offset, *_) in offsets.items():
-            self.seek(*where, offset if offset >= 0 else ends[where].offset)
+        for tp, (offset, *_) in offsets.items():
+            self.seek(*tp, offset if offset >= 0 else ends[tp].offset)
 
     async def offsets(self, timestamp: int) -> dict[TopicPartition, OffsetAndTimestamp]:
         """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
         or `MAX_TIMESTAMP`; offset -1: there is none."""
         cluster, _ = self._open()
         asked, found = whole("timestamp", timestamp), {}
-        for where in self.assignment():
-            at = await cluster.offset(*where, asked, timeout_s=self._api_timeout_s)
-            found[where] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
+        for tp in self.assignment():
+            at = await cluster.offset(*tp, asked, timeout_s=self._api_timeout_s)
+            found[tp] = OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
         return found
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -324,7 +324,7 @@ class Consumer:
         for topic, number in partitions:
             found = self._subscription.get(TopicPartition(topic, number))
             found.paused = True
-            if self._ready.where == found.where:
+            if self._ready.tp == found.tp:
                 self._ready.give_back()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
@@ -421,7 +421,7 @@ class Consumer:
             # Before anything is taken: a cancelled poll has taken nothing.
             await trio.lowlevel.checkpoint()
         self._polled_at = trio.current_time()
-        if found is None or self._subscription.find(found.where) is not found or not found.fetched:
+        if found is None or self._subscription.find(found.tp) is not found or not found.fetched:
             return None
         return self._ready.lend_rows(found)
 
@@ -453,7 +453,7 @@ class Consumer:
         """Until decoded records are ready; raises what stands in the way."""
         while not self._ready:
             found = await self._next_with_data()
-            self._ready.decode(found.where, found.take())
+            self._ready.decode(found.tp, found.take())
             self._open()[1].wake()
 
     async def _next_with_data(self) -> Assignment:

@@ -15,7 +15,7 @@ import trio
 from hightide.consume.health import View
 from hightide.consume.offset_reset import StartFinder
 from hightide.consume.options import ConsumerOptions
-from hightide.consume.subscription import Assignment, FetchedBatch, Subscription, TopicPartition
+from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.net.background import Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.protocol import messages as m
@@ -29,6 +29,7 @@ from hightide.protocol.errors import (
     error_code,
 )
 from hightide.protocol.records import check_crc, iter_batches
+from hightide.protocol.topic_partition import TopicPartition
 
 _NEVER = float("inf")
 TOGETHER_S = 0.1
@@ -110,7 +111,7 @@ class Fetcher:
     def raise_failure(self) -> None:
         """Raise what stands in the way, once."""
         failing = self._failing
-        if failing is not None and self._subscription.find(failing.where) is not failing:
+        if failing is not None and self._subscription.find(failing.tp) is not failing:
             self._failure = self._failing = None  # not assigned any more
             self.wake()
         if failing is not None and failing.fetched and not failing.paused:
@@ -121,9 +122,9 @@ class Fetcher:
             self.wake()
             raise failure
 
-    def forgive(self, where: TopicPartition) -> None:
+    def forgive(self, tp: TopicPartition) -> None:
         """The caller went on elsewhere in a partition: its trouble is over."""
-        if self._failing is not None and self._failing.where == where:
+        if self._failing is not None and self._failing.tp == tp:
             self._failure = self._failing = None
         self.wake()
 
@@ -160,7 +161,7 @@ class Fetcher:
         self._start_tasks(assignments)
         leaderless = [a for a in assignments if self._leader_of(a) is None]
         if leaderless or (self._cluster.is_stale and assignments):
-            topics = list(dict.fromkeys(a.where.topic for a in assignments))
+            topics = list(dict.fromkeys(a.tp.topic for a in assignments))
             try:
                 answer = await self._cluster.refresh(topics)
             except HightideError as error:
@@ -178,9 +179,9 @@ class Fetcher:
     def _add_partitions(self) -> None:
         for topic in self.whole:
             for number in range(self._cluster.partition_count(topic)):
-                where = TopicPartition(topic, number)
-                if self._subscription.find(where) is None:
-                    self._subscription.add(where)
+                tp = TopicPartition(topic, number)
+                if self._subscription.find(tp) is None:
+                    self._subscription.add(tp)
 
     def _start_tasks(self, assignments: list[Assignment]) -> bool:
         """See that somebody works for each partition; False if one has no leader."""
@@ -215,23 +216,23 @@ class Fetcher:
 
     def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:
         """The leader, but not one from before what was read (KIP-320)."""
-        leader = self._cluster.leader(*assignment.where)
+        leader = self._cluster.leader(*assignment.tp)
         is_older = leader is not None and leader.leader_epoch < assignment.fetch_epoch
-        return None if is_older and not self._is_anew(assignment) else leader
+        return None if is_older and not self._is_again(assignment) else leader
 
-    def _is_anew(self, assignment: Assignment) -> bool:
+    def _is_again(self, assignment: Assignment) -> bool:
         """Whether the topic is not the one that was read so far."""
-        known = self._cluster.topics.get(assignment.where.topic)
+        known = self._cluster.topics.get(assignment.tp.topic)
         return known is not None and assignment.topic_id not in ("", known.topic_id)
 
     def _check_topic(self, assignment: Assignment) -> None:
-        if not self._is_anew(assignment) or assignment.position is None:
+        if not self._is_again(assignment) or assignment.position is None:
             return
-        topic = assignment.where.topic
+        topic = assignment.tp.topic
         self._take_truncation(
             assignment,
             LogTruncated(
-                f"{topic!r} was deleted and made again: what was read of {assignment.where} up to "
+                f"{topic!r} was deleted and made again: what was read of {assignment.tp} up to "
                 f"offset {assignment.position} is not there any more"
             ),
         )
@@ -247,20 +248,20 @@ class Fetcher:
                 continue
             for assignment in due:
                 assignment.fetching = True
-            nearby = {assignment.where for assignment in due if assignment.nearby is not None}
+            nearby = {assignment.tp for assignment in due if assignment.nearby is not None}
             try:
                 await self._fetch(source, due, nearby)
             except (ApiError, *UNREACHABLE) as error:
                 self._tell(error)
-                led = [a for a in due if a.where not in nearby]
+                led = [a for a in due if a.tp not in nearby]
                 if led and isinstance(error, ApiError) and not error.retriable:
                     self._fail(error)
                 for assignment in due:
-                    if assignment.where in nearby:
+                    if assignment.tp in nearby:
                         assignment.leave_nearby()
                     else:
-                        where = assignment.where
-                        self._cluster.lost_leader(where.topic, where.partition)
+                        tp = assignment.tp
+                        self._cluster.lost_leader(tp.topic, tp.partition)
                         self._fails(assignment)
                         self._back_off(assignment)
                 self._wake.set()
@@ -284,7 +285,7 @@ class Fetcher:
                 return [], since + TOGETHER_S
             if (
                 assignment.position is None
-                or self._is_anew(assignment)
+                or self._is_again(assignment)
                 or assignment.paused
                 or assignment.is_held
                 or assignment.fetching
@@ -303,7 +304,7 @@ class Fetcher:
     async def _fetch(
         self, source: _Source, due: list[Assignment], nearby: set[TopicPartition]
     ) -> None:
-        asked = {a.where: self._partition_request(a) for a in due}
+        asked = {a.tp: self._partition_request(a) for a in due}
         options = self._options
         left = options.prefetch_bytes - self._subscription.fetched_bytes()
         request = m.FetchRequest(
@@ -318,15 +319,15 @@ class Fetcher:
             request, timeout_s=self._request_timeout_s + options.fetch_max_wait_ms / 1000
         )
         for result in response.partitions:
-            where = TopicPartition(result.topic, result.partition)
-            assignment = self._subscription.find(where)
-            part = asked.get(where)
+            tp = TopicPartition(result.topic, result.partition)
+            assignment = self._subscription.find(tp)
+            part = asked.get(tp)
             if assignment is None or part is None:
                 continue
             if part.fetch_offset != assignment.fetch_offset:
                 continue
             is_refused = result.error is not None or result.diverging_epoch is not None
-            if where in nearby and is_refused:
+            if tp in nearby and is_refused:
                 # Never a reason to go elsewhere in the partition: its leader decides.
                 if result.error is not None:
                     self._tell(ApiError(error_code(result.error), result.message))
@@ -338,11 +339,11 @@ class Fetcher:
                 self._take(assignment, result, attachments, connection.address)
 
     def _partition_request(self, assignment: Assignment) -> m.FetchPartition:
-        where, leader = assignment.where, self._leader_of(assignment)
-        known = self._cluster.topics.get(where.topic)
+        tp, leader = assignment.tp, self._leader_of(assignment)
+        known = self._cluster.topics.get(tp.topic)
         return m.FetchPartition(
-            topic=where.topic,
-            partition=where.partition,
+            topic=tp.topic,
+            partition=tp.partition,
             fetch_offset=assignment.fetch_offset,
             topic_id=known.topic_id if known is not None else "",
             current_leader_epoch=leader.leader_epoch if leader else -1,
@@ -389,7 +390,7 @@ class Fetcher:
                 self._wake.set()
                 return
             self._back_off(assignment)
-            self._fail(CorruptBatch(f"{assignment.where} from {address}: {error}"), assignment)
+            self._fail(CorruptBatch(f"{assignment.tp} from {address}: {error}"), assignment)
         self._data.set()
 
     def _take_divergence(self, assignment: Assignment, common: m.EpochEnd, address: str) -> None:
@@ -400,7 +401,7 @@ class Fetcher:
             self._back_off(assignment)  # what was fetched is handed out first
         else:
             error = LogTruncated(
-                f"{assignment.where} was read up to offset {assignment.position} of epoch "
+                f"{assignment.tp} was read up to offset {assignment.position} of epoch "
                 f"{assignment.fetch_epoch}, {address} has only {common.end_offset} of it: the rest "
                 "was lost in an unclean election",
                 divergent_offset=common.end_offset,
@@ -439,7 +440,7 @@ class Fetcher:
         error = ApiError(code, result.message, broker=address)
         self._tell(error)
         self._fails(assignment)
-        where = assignment.where
+        tp = assignment.tp
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:
             self._back_off(assignment)  # what was fetched is handed out first
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -451,7 +452,7 @@ class Fetcher:
                 assignment.forget_position()
         elif error.retriable and not self._fails_too_long(assignment):
             if error.refresh:
-                self._cluster.lost_leader(where.topic, where.partition, result.current_leader)
+                self._cluster.lost_leader(tp.topic, tp.partition, result.current_leader)
             self._back_off(assignment)
         else:
             self._back_off(assignment)

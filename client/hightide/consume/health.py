@@ -70,6 +70,6 @@ def _since(assignments: Sequence[Assignment], now: float) -> float:
 
 
 def _names(assignments: Sequence[Assignment]) -> str:
-    shown = ", ".join(str(each.where) for each in assignments[:_NAMED_MAX])
+    shown = ", ".join(str(each.tp) for each in assignments[:_NAMED_MAX])
     more = len(assignments) - _NAMED_MAX
     return f"{shown} and {more} more" if more > 0 else shown

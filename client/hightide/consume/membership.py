@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from hightide.consume.assignors import ASSIGNORS, Assignor, Member
-from hightide.consume.subscription import OffsetAndMetadata, TopicPartition
+from hightide.consume.subscription import OffsetAndMetadata
 from hightide.net.cluster import Cluster
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
@@ -30,6 +30,7 @@ from hightide.protocol.errors import (
     UsageError,
     error_code,
 )
+from hightide.protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
 _LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
@@ -101,7 +102,7 @@ class Membership:
     async def join(self, owned: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Join the next generation; what this member is to read. Raises `ApiError` if it cannot be
         a member, or, with `is_lost` set, if it was none any more: what it owned is somebody
-        else's, and it has to begin anew."""
+        else's, and it has to begin again."""
         owned = list(owned)
         self._is_joining = True
         try:
@@ -126,7 +127,7 @@ class Membership:
         whole = g.Subscription(
             topics=self.topics, owned=_by_topic(owned), generation=self.generation
         )
-        # Who assigns without looking back is told nothing of it: a static member that begins anew
+        # Who assigns without looking back is told nothing of it: a static member that begins again
         # then says what the last process said.
         words = {name: g.pack(plain if name in _FORGETFUL else whole) for name in self._assignors}
         while True:
@@ -263,9 +264,11 @@ class Membership:
         except HightideError as error:
             self._channel.tell(error)
 
-    def subscribe(self, topics: Sequence[str], reason: str) -> None:
+    def subscribe(self, topics: Sequence[str]) -> None:
         """Be a member for these topics, from the next generation on."""
-        self.topics, self.reason = list(topics), reason
+        if self.generation >= 0:
+            self.reason = "subscribed to " + (", ".join(topics) or "nothing")
+        self.topics = list(topics)
         self.must_join = True
         self._wake()
 
@@ -291,13 +294,13 @@ class Membership:
             instance_id=self._instance_id,
             partitions=[
                 g.CommitPartition(
-                    topic=where.topic,
-                    partition=where.partition,
+                    topic=tp.topic,
+                    partition=tp.partition,
                     offset=each.offset,
                     leader_epoch=each.leader_epoch,
                     metadata=each.metadata,
                 )
-                for where, each in offsets.items()
+                for tp, each in offsets.items()
             ],
         )
 
@@ -373,6 +376,6 @@ def unpacked(unpack: Callable[[bytes], T], data: bytes) -> T:
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[g.TopicPartitions]:
     found: dict[str, list[int]] = {}
-    for where in partitions:
-        found.setdefault(where.topic, []).append(where.partition)
+    for tp in partitions:
+        found.setdefault(tp.topic, []).append(tp.partition)
     return [g.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in found.items()]

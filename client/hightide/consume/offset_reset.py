@@ -47,7 +47,7 @@ class StartFinder:
                     self._fail(
                         ApiError(
                             ErrorCode.OFFSET_OUT_OF_RANGE,
-                            f"{assignment.where} has no position and auto_offset_reset is 'none'",
+                            f"{assignment.tp} has no position and auto_offset_reset is 'none'",
                             knob="auto_offset_reset, seek()",
                         )
                     )
@@ -62,7 +62,7 @@ class StartFinder:
         timestamp = m.EARLIEST if is_first else m.LATEST
         try:
             found = await self._cluster.offset(
-                *assignment.where, timestamp, timeout_s=self._request_timeout_s
+                *assignment.tp, timestamp, timeout_s=self._request_timeout_s
             )
         except HightideError as error:
             self._tell(error)

@@ -14,16 +14,11 @@ from dataclasses import dataclass
 
 import trio
 
-from hightide.consume.completed_fetch import Ready
+from hightide.consume.completed_fetch import CompletedFetch
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.membership import Membership, named
 from hightide.consume.options import ConsumerOptions
-from hightide.consume.subscription import (
-    Listener,
-    OffsetAndMetadata,
-    Subscription,
-    TopicPartition,
-)
+from hightide.consume.subscription import Listener, OffsetAndMetadata, Subscription
 from hightide.net.background import ki_protected, start
 from hightide.net.cluster import Cluster
 from hightide.net.group_channel import GroupChannel
@@ -37,6 +32,7 @@ from hightide.protocol.errors import (
     UsageError,
     whole,
 )
+from hightide.protocol.topic_partition import TopicPartition
 
 Offsets = Mapping[tuple[str, int], int | OffsetAndMetadata]
 Positions = dict[TopicPartition, OffsetAndMetadata]
@@ -68,7 +64,7 @@ class Rebalancer:
         *,
         listeners: Listeners,
         auto_commit_s: float | None,
-        ready: Ready,
+        ready: CompletedFetch,
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._membership = membership
@@ -157,15 +153,15 @@ class Rebalancer:
             self._fetcher.notify()
 
     def _owned(self) -> list[TopicPartition]:
-        return [assignment.where for assignment in self._subscription.all()]
+        return [assignment.tp for assignment in self._subscription.all()]
 
     def _release(self, partitions: Sequence[TopicPartition]) -> _Leaving:
         """Read no more of these, in this stretch; how far each was worked on."""
         self._ready.settle()  # before the positions are known: a thread may be taking records
         positions = self.done()
         self._ready.drop_of(partitions)
-        self._subscription.assign([where for where in self._owned() if where not in partitions])
-        return {where: positions.get(where) for where in partitions}
+        self._subscription.assign([tp for tp in self._owned() if tp not in partitions])
+        return {tp: positions.get(tp) for tp in partitions}
 
     async def _say_goodbye(self, leaving: _Leaving) -> Exception | None:
         """Commit what was read of these, unless they are somebody else's already; their listener
@@ -181,19 +177,19 @@ class Rebalancer:
             return await self._tell(listeners.lost if is_lost else listeners.revoked, [*leaving])
         finally:
             self._leaving = {}
-            for where in leaving:
-                self._kept.pop(where, None)
+            for tp in leaving:
+                self._kept.pop(tp, None)
 
     async def _take(self, given: Sequence[TopicPartition]) -> None:
         """Read these, each from where the group is."""
         owned = self._owned()
-        surplus = [where for where in owned if where not in given]
+        surplus = [tp for tp in owned if tp not in given]
         if surplus:
             self._give(await self._say_goodbye(self._release(surplus)))
             self._membership.must_join = True  # somebody waits for them
             self._membership.reason = f"let go of {len(surplus)} partitions"
-        fresh = [where for where in given if where not in owned]
-        await self.begin([where for where in owned if where in given], fresh, held=True)
+        fresh = [tp for tp in given if tp not in owned]
+        await self.begin([tp for tp in owned if tp in given], fresh, held=True)
         try:
             self._give(await self._tell(self.listeners.assigned, fresh))
         finally:
@@ -230,12 +226,12 @@ class Rebalancer:
         `held` nothing of them is handed out yet."""
         committed = await self._membership.committed(fresh) if fresh else {}
         self._subscription.assign([*kept, *fresh])
-        for where in fresh:
-            self._subscription.get(where).is_held = held
-            found = committed.get(where)
+        for tp in fresh:
+            self._subscription.get(tp).is_held = held
+            found = committed.get(tp)
             if found is not None:
-                self._subscription.get(where).seek(found.offset, found.leader_epoch)
-                self._kept[where] = found
+                self._subscription.get(tp).seek(found.offset, found.leader_epoch)
+                self._kept[tp] = found
         if self._auto_commit_s is not None:
             self._commit_at = trio.current_time() + self._auto_commit_s
         self._fetcher.wake()
@@ -244,13 +240,13 @@ class Rebalancer:
 
     @ki_protected
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Be a member for these topics: the next poll joins the group, or joins it anew."""
+        """Be a member for these topics: the next poll joins the group, or joins it again."""
         membership = self._membership
         if not self._is_beating:
             self._is_beating = True
             start(self._nursery, membership.run)
         if list(topics) != membership.topics:
-            membership.subscribe(topics, "subscribed to " + (", ".join(topics) or "nothing"))
+            membership.subscribe(topics)
 
     async def unsubscribe(self) -> None:
         """Read nothing: commit, tell the listener, leave the group."""
@@ -258,7 +254,7 @@ class Rebalancer:
         positions, owned = self.positions(), self._owned()
         self._release(owned)
         if self._membership.topics:
-            self._give(await self._say_goodbye({where: positions.get(where) for where in owned}))
+            self._give(await self._say_goodbye({tp: positions.get(tp) for tp in owned}))
             await self._membership.unsubscribe()
         elif self._auto_commit_s is not None:
             await self._commit_quietly(positions)
@@ -275,7 +271,7 @@ class Rebalancer:
         """The next record of each partition, where that is known."""
         self._ready.catch_up()
         return self._leaving | {
-            a.where: OffsetAndMetadata(a.position, a.position_epoch)
+            a.tp: OffsetAndMetadata(a.position, a.position_epoch)
             for a in self._subscription.all()
             if a.position is not None
         }
@@ -294,8 +290,8 @@ class Rebalancer:
         for topic, partition, each in given:
             told = each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
             offset = whole("offset", told.offset)
-            where = TopicPartition(topic, whole("partition", partition))
-            found[where] = told._replace(offset=offset)
+            tp = TopicPartition(topic, whole("partition", partition))
+            found[tp] = told._replace(offset=offset)
         return found
 
     def done(self) -> Positions:
@@ -303,9 +299,9 @@ class Rebalancer:
         positions = self.positions()
         in_work = self._ready.in_work
         if in_work is not None:
-            where = TopicPartition(in_work.topic, in_work.partition)
-            if where in positions and in_work.offset < positions[where].offset:
-                positions[where] = positions[where]._replace(offset=in_work.offset)
+            tp = TopicPartition(in_work.topic, in_work.partition)
+            if tp in positions and in_work.offset < positions[tp].offset:
+                positions[tp] = positions[tp]._replace(offset=in_work.offset)
         return positions
 
     @ki_protected
@@ -404,7 +400,7 @@ class Rebalancer:
         if self._membership.topics:
             owned = self._owned()
             self._release(owned)
-            error = await self._say_goodbye({where: positions.get(where) for where in owned})
+            error = await self._say_goodbye({tp: positions.get(tp) for tp in owned})
         elif self._auto_commit_s is not None:
             await self._commit_quietly(positions)
         await self.leave()
@@ -421,7 +417,7 @@ def group_side(
     cluster: Cluster,
     subscription: Subscription,
     fetcher: Fetcher,
-    ready: Ready,
+    ready: CompletedFetch,
     nursery: trio.Nursery,
 ) -> Rebalancer:
     """The group side of a consumer of these options; it joins once it subscribes."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hightide.protocol.errors import UsageError, whole
 from hightide.protocol.records import BatchHeader
+from hightide.protocol.topic_partition import TopicPartition
 
 RESETS = ("earliest", "latest", "none")
 
@@ -23,16 +24,6 @@ def checked_reset(policy: str) -> str:
     if policy not in RESETS:
         raise UsageError(f"auto_offset_reset is {policy!r}, expected one of {', '.join(RESETS)}")
     return policy
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
@@ -81,7 +72,7 @@ class FetchedBatch(NamedTuple):
 class Assignment:
     """One partition that is read."""
 
-    where: TopicPartition
+    tp: TopicPartition
     position: int | None = None
     """None: to be found by the reset policy."""
     position_epoch: int = -1
@@ -128,7 +119,7 @@ class Assignment:
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on at `offset`; what was fetched from elsewhere is dropped."""
         if offset < 0:
-            raise UsageError(f"offset {offset} of {self.where}, expected 0 or more")
+            raise UsageError(f"offset {offset} of {self.tp}, expected 0 or more")
         self.forget_position()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
@@ -171,47 +162,45 @@ class Subscription:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Read exactly these; positions of those that stay are kept."""
         wanted = dict.fromkeys(partitions)
-        self._assignments = {
-            where: self._assignments.get(where) or Assignment(where) for where in wanted
-        }
+        self._assignments = {tp: self._assignments.get(tp) or Assignment(tp) for tp in wanted}
         self._turn = deque(self._assignments)
 
-    def add(self, where: TopicPartition) -> None:
+    def add(self, tp: TopicPartition) -> None:
         """Read this one, too, from its first record on."""
-        self.assign([*self._assignments, where])
-        self._assignments[where].is_added = True
+        self.assign([*self._assignments, tp])
+        self._assignments[tp].is_added = True
 
     def drop(self, topic: str) -> None:
         """Read nothing of this topic any more."""
-        self.assign([where for where in self._assignments if where.topic != topic])
+        self.assign([tp for tp in self._assignments if tp.topic != topic])
 
     def hand_out(self, partitions: Sequence[TopicPartition]) -> None:
         """Those of these that are still read are held back no longer."""
-        for where in partitions:
-            if (found := self._assignments.get(where)) is not None:
+        for tp in partitions:
+            if (found := self._assignments.get(tp)) is not None:
                 found.is_held = False
 
     def all(self) -> list[Assignment]:
         """Every assignment, in order."""
         return list(self._assignments.values())
 
-    def get(self, where: TopicPartition) -> Assignment:
+    def get(self, tp: TopicPartition) -> Assignment:
         """One assignment; raises `UsageError` if the partition is not assigned."""
-        found = self._assignments.get(where)
+        found = self._assignments.get(tp)
         if found is None:
-            raise UsageError(f"{where} is not assigned to this consumer")
+            raise UsageError(f"{tp} is not assigned to this consumer")
         return found
 
-    def find(self, where: TopicPartition) -> Assignment | None:
+    def find(self, tp: TopicPartition) -> Assignment | None:
         """One assignment, None if it is gone."""
-        return self._assignments.get(where)
+        return self._assignments.get(tp)
 
     def next_with_data(self) -> Assignment | None:
         """An assignment that has fetched batches and is not paused; they take turns."""
         for _ in range(len(self._turn)):
-            where = self._turn[0]
+            tp = self._turn[0]
             self._turn.rotate(-1)
-            found = self._assignments[where]
+            found = self._assignments[tp]
             if found.fetched and not found.paused and not found.is_held:
                 return found
         return None

@@ -2,7 +2,7 @@
 
 Holds the connections of one client, refreshes metadata when it is old or was proven wrong, and
 retries what may succeed later, under one deadline. An answer about a partition with an older leader
-epoch than known is ignored; a topic that was made anew starts over.
+epoch than known is ignored; a topic that was made again starts over.
 """
 
 from __future__ import annotations

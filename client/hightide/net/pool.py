@@ -1,4 +1,4 @@
-"""Open connections by address: one each, made when it is needed, made anew when it broke."""
+"""Open connections by address: one each, made when it is needed, made again when it broke."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Accumulator:
         self.free_bytes = buffer_memory
         self.flushing = 0
         """How many flushes wait: nothing lingers meanwhile."""
-        self.starved = 0
+        self.waiting_for_memory = 0
         """How many senders wait for memory: nothing lingers meanwhile."""
         self.producer_id = NO_PRODUCER_ID
         """What partitions begin with, and go on with after their last epoch."""
@@ -154,7 +154,11 @@ class Accumulator:
         return batch, news
 
     def add(
-        self, topic: str, partition: int, make: Callable[[tuple[int, ...]], Batch], size: int
+        self,
+        topic: str,
+        partition: int,
+        make: Callable[[tuple[int, ...]], Batch],
+        size: int,
     ) -> Batch:
         """Put a whole batch of `size` bytes behind whatever its partition holds; `make` gets its
         place."""
@@ -230,7 +234,7 @@ class Accumulator:
             or first.size >= queue.batch_size
             or first.attempts
             or self.flushing
-            or self.starved
+            or self.waiting_for_memory
         )
         linger_ends = now if waits_not else first.created_at + self._linger_s
         return max(linger_ends, queue.backoff_until)
@@ -343,7 +347,7 @@ class Accumulator:
             queue.gap = batch.order
 
     def refuse_sequence(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
-        """The broker misses a batch before this one, and there is none: number anew and send
+        """The broker misses a batch before this one, and there is none: number again and send
         again."""
         queue = self._queues[(batch.topic, batch.partition)]
         self._open_gap(queue, batch)

@@ -169,7 +169,7 @@ class Producer:
             size += header_bytes(listed)
         if size > self._record_max:
             raise self._too_large(size)
-        if size > self._accumulator.free_bytes or self._accumulator.starved:
+        if size > self._accumulator.free_bytes or self._accumulator.waiting_for_memory:
             await self._wait_for_room(sender, size)
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
@@ -270,7 +270,7 @@ class Producer:
         accumulator, parts = self._accumulator, []
         while not cutter.is_done:
             sender = self._opened()
-            if cutter.next_size > accumulator.free_bytes or accumulator.starved:
+            if cutter.next_size > accumulator.free_bytes or accumulator.waiting_for_memory:
                 await self._wait_for_room(sender, cutter.next_size)
             place = partition
             if place is None:
@@ -376,7 +376,7 @@ class Producer:
         """First come, first served: a large record is not overtaken for ever by small ones."""
         accumulator, place = self._accumulator, self._turns.take()
         started = trio.current_time()
-        accumulator.starved += 1
+        accumulator.waiting_for_memory += 1
         sender.wake()
         try:
             with trio.move_on_after(self._max_block_s):
@@ -387,7 +387,7 @@ class Producer:
                         raise closed("producer")
                     return
         finally:
-            accumulator.starved -= 1
+            accumulator.waiting_for_memory -= 1
         raise RequestTimedOut(
             f"no room for {size} bytes in buffer_memory={self._options.buffer_memory} "
             f"within max_block_ms={self._max_block_s * 1000:.0f}",

@@ -338,7 +338,8 @@ UNREACHABLE = (*SILENT, RemoteProtocolError)
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """What goes behind a sentence about a name that nobody knows: the nearest one, or nothing."""
     by_lower = {each.lower(): each for each in known}
-    close = get_close_matches(name.lower(), by_lower, n=1)
+    low = name.lower()
+    close = get_close_matches(low, by_lower, n=1) or [each for each in by_lower if low in each]
     return f", did you mean {prefix}{by_lower[close[0]]}?" if close else ""
 
 

@@ -436,12 +436,12 @@ class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
     """Why nothing is known of this broker: it did not answer."""
 
 
-class TopicPartition(Message, frozen=True, kw_only=True):
+class PartitionName(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
 
 
-class ProducerQuestion(TopicPartition, frozen=True, kw_only=True):
+class ProducerQuestion(PartitionName, frozen=True, kw_only=True):
     producer_id: int
 
 
@@ -472,7 +472,7 @@ class ElectLeadersRequest(Message, frozen=True, kw_only=True):
     unclean: bool = False
     """False: move leadership to the preferred replica. True: elect any live one, data may be
     lost."""
-    partitions: list[TopicPartition] | None = None
+    partitions: list[PartitionName] | None = None
     """None: every partition that needs one."""
     timeout_ms: int = 30_000
 

@@ -234,7 +234,7 @@ def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
 
 
 def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
-    """Set LogAppendTime: every record's timestamp becomes `now_ms`. The CRC is computed anew."""
+    """Set LogAppendTime: every record's timestamp becomes `now_ms`. The CRC is computed again."""
     attributes = struct.unpack_from(">h", batch, CRC_FROM)[0]
     struct.pack_into(">h", batch, CRC_FROM, attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", batch, 35, now_ms)

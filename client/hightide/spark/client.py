@@ -194,9 +194,7 @@ class BlockingClient:
             if not whole:
                 connection.close()
                 self._connections = {
-                    where: known
-                    for where, known in self._connections.items()
-                    if known is not connection
+                    tp: known for tp, known in self._connections.items() if known is not connection
                 }
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata:
@@ -272,8 +270,8 @@ class BlockingClient:
     ) -> dict[tuple[str, int], m.ListOffsetsResult]:
         """The same of many partitions, each with its timestamp."""
         parts = {
-            where: m.ListOffsetsPartition(topic=where[0], partition=where[1], timestamp=timestamp)
-            for where, timestamp in wanted.items()
+            tp: m.ListOffsetsPartition(topic=tp[0], partition=tp[1], timestamp=timestamp)
+            for tp, timestamp in wanted.items()
         }
         return self.ask_leaders(m.ListOffsetsRequest, parts, timeout_s=timeout_s)
 
@@ -283,28 +281,28 @@ class BlockingClient:
         """What leaders say of partitions, by one request of a kind to each; what did not work that
         way is asked for one by one, as often as it takes."""
         found: dict[tuple[str, int], Any] = {}
-        for broker, wheres in self._by_leader(parts):
-            request = kind(partitions=[parts[where] for where in wheres])
+        for broker, tps in self._by_leader(parts):
+            request = kind(partitions=[parts[tp] for tp in tps])
             with suppress(*TRIED_AGAIN):
                 answer, _ = self.call((broker.host, broker.port), request, timeout_s=timeout_s)
                 for result in answer.partitions:
                     if result.error is None:
                         found[result.topic, result.partition] = result
-        for where, part in parts.items():
-            if where not in found:
+        for tp, part in parts.items():
+            if tp not in found:
                 request = kind(partitions=[part])
-                answer, _ = self.call_leader(*where, request, timeout_s=timeout_s)
-                found[where] = answer.partitions[0]
+                answer, _ = self.call_leader(*tp, request, timeout_s=timeout_s)
+                found[tp] = answer.partitions[0]
         return found
 
     def _by_leader(
-        self, wheres: Iterable[tuple[str, int]]
+        self, tps: Iterable[tuple[str, int]]
     ) -> list[tuple[m.BrokerInfo, list[tuple[str, int]]]]:
         """Brokers with the partitions they lead, as far as is known now."""
         found: dict[int, list[tuple[str, int]]] = {}
-        for where in wheres:
+        for tp in tps:
             with suppress(ApiError, KeyError):
-                found.setdefault(self.leader(*where).leader, []).append(where)
+                found.setdefault(self.leader(*tp).leader, []).append(tp)
         return [(self.brokers[leader], led) for leader, led in found.items()]
 
     def epoch_end(
@@ -344,12 +342,10 @@ class BlockingClient:
         leaders = self._by_leader(ends)
         if not leaders:
             time.sleep(wait_s)  # a pattern that no topic matches yet, or nobody leads
-        for broker, wheres in leaders:
+        for broker, tps in leaders:
             parts = [
-                m.FetchPartition(
-                    topic=where[0], partition=where[1], fetch_offset=ends[where], max_bytes=1
-                )
-                for where in wheres
+                m.FetchPartition(topic=tp[0], partition=tp[1], fetch_offset=ends[tp], max_bytes=1)
+                for tp in tps
             ]
             request = m.FetchRequest(
                 max_wait_ms=int(wait_s * 1000 / len(leaders)), partitions=parts, max_bytes=1

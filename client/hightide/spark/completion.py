@@ -58,8 +58,8 @@ class Completion:
                 topics=known.topics,
                 earlier=earlier,
             )
-            for where, records in places_of_records(missing):
-                writer.store(where, records)
+            for tp, records in places_of_records(missing):
+                writer.store(tp, records)
         if extra:
             self._refuse(f"{len(extra)} rows of {_ranges(extra)}")
 
@@ -71,13 +71,13 @@ class Completion:
         told: Counter[Place] = Counter(earlier.counts)
         for each in self._written:
             told.update(each.stored)
-        grown = [where for where, count in self._growth() if count > told[where]]
+        grown = [tp for tp, count in self._growth() if count > told[tp]]
         producers = producers_of(self._attempt.sink, self._attempt.batch) if grown else {}
-        for where in grown:
-            states = states_of(self._client, where, producers, timeout_s=self._timeout_s)
+        for tp in grown:
+            states = states_of(self._client, tp, producers, timeout_s=self._timeout_s)
             count = sum(state.last_sequence + 1 for state in states.values())
-            if count > told[where]:
-                self._refuse(f"{count - told[where]} rows in {where[0]}-{where[1]}")
+            if count > told[tp]:
+                self._refuse(f"{count - told[tp]} rows in {tp[0]}-{tp[1]}")
 
     def _growth(self) -> Iterator[tuple[Place, int]]:
         """How far each partition has grown since the batch was begun, whoever wrote."""

@@ -33,7 +33,7 @@ QUESTIONS_AT_ONCE = 1024
 class Content(NamedTuple):
     """A row by what is in it, and where it belongs."""
 
-    where: Place
+    tp: Place
     digest: bytes
 
 
@@ -56,11 +56,11 @@ class Earlier:
 
     def add(self, record: Record) -> None:
         """One of them."""
-        where = (record.topic, record.partition)
-        content = Content(where, digest(record.key, record.value, record.headers))
+        tp = (record.topic, record.partition)
+        content = Content(tp, digest(record.key, record.value, record.headers))
         self._rows.setdefault(content, []).append(record)
-        self.counts[where] += 1
-        self.lanes[where, record.producer_id] += 1
+        self.counts[tp] += 1
+        self.lanes[tp, record.producer_id] += 1
 
     @classmethod
     def read(
@@ -75,28 +75,28 @@ class Earlier:
         """Those of these producers (id → epoch), where they lie: from one offset to another.
         `is_old`: brokers may have forgotten the producers."""
         found = cls()
-        for where, (start, end) in between.items():
+        for tp, (start, end) in between.items():
             if end <= start:
                 continue
             if not is_old:
-                states = states_of(client, where, producers, timeout_s=timeout_s)
+                states = states_of(client, tp, producers, timeout_s=timeout_s)
                 last = max((each.last_offset for each in states.values()), default=-1)
                 end = min(end, last + 1)
-            for header, batch in batches_of(client, where, start, end, timeout_s=timeout_s):
+            for header, batch in batches_of(client, tp, start, end, timeout_s=timeout_s):
                 is_ours = producers.get(header.producer_id) == header.producer_epoch
                 if is_ours and header.base_offset < end:
-                    for record in to_records(batch, header, *where):
+                    for record in to_records(batch, header, *tp):
                         found.add(record)
         return found
 
-    def deferred(self, where: Place, rows: Rows) -> tuple[np.ndarray, Wanted]:
+    def deferred(self, tp: Place, rows: Rows) -> tuple[np.ndarray, Wanted]:
         """The indexes of the rows of which nothing like it is stored; and the others."""
         import numpy as np
 
         left: list[int] = []
         wanted: Wanted = Counter()
         for index, (key, value, headers) in enumerate(rows_as_python(rows)):
-            content = Content(where, digest(key, value, headers))
+            content = Content(tp, digest(key, value, headers))
             if content not in self._rows:
                 left.append(index)
                 continue
@@ -112,7 +112,7 @@ class Earlier:
         # Who named a time gets that one; who did not, any that is left.
         for (content, time), count in sorted(wanted.items(), key=lambda each: each[0][1] is None):
             if content not in free:
-                topic, partition = content.where
+                topic, partition = content.tp
                 raise LayoutChanged(
                     f"rows of earlier runs in {topic}-{partition} that tasks have seen are not "
                     "there any more: they were deleted, or another run of the query is at work"
@@ -141,7 +141,7 @@ def _copy(record: Record, time: int | None) -> Record:
 
 
 def states_of(
-    client: BlockingClient, where: Place, producers: Mapping[int, int], *, timeout_s: float
+    client: BlockingClient, tp: Place, producers: Mapping[int, int], *, timeout_s: float
 ) -> dict[int, m.ProducerState]:
     """What a partition's leader has of producers (id → epoch) in these epochs."""
     found: dict[int, m.ProducerState] = {}
@@ -149,11 +149,10 @@ def states_of(
     for start in range(0, len(ids), QUESTIONS_AT_ONCE):
         some = ids[start : start + QUESTIONS_AT_ONCE]
         questions = [
-            m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=each)
-            for each in some
+            m.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=each) for each in some
         ]
         request = m.DescribeProducersRequest(partitions=questions)
-        answer, _ = client.call_leader(*where, request, timeout_s=timeout_s)
+        answer, _ = client.call_leader(*tp, request, timeout_s=timeout_s)
         found |= {
             producer: state
             for producer, state in zip(some, answer.partitions, strict=True)

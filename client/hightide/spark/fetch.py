@@ -207,16 +207,16 @@ class _Fetches:
     def _held(self, left_s: float) -> tuple[int, int]:
         """The first offset and the high watermark, of a leader that must know all of the range."""
         client, wanted = self._client, self.wanted
-        where, nothing = (wanted.topic, wanted.partition), (wanted.end, wanted.end)
+        tp, nothing = (wanted.topic, wanted.partition), (wanted.end, wanted.end)
         try:
-            head = client.offset(*where, m.LATEST, timeout_s=left_s)
+            head = client.offset(*tp, m.LATEST, timeout_s=left_s)
             if client.topics[wanted.topic].topic_id != wanted.topic_id:
                 return nothing
             if head.leader_epoch < wanted.leader_epoch:
                 client.topics.pop(wanted.topic)
                 why = f"{wanted} was planned in {wanted.leader_epoch}, who leads is still in "
                 raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{why}{head.leader_epoch}")
-            return client.offset(*where, m.EARLIEST, timeout_s=left_s).offset, head.offset
+            return client.offset(*tp, m.EARLIEST, timeout_s=left_s).offset, head.offset
         except ApiError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

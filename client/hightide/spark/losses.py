@@ -45,14 +45,14 @@ class Losses:
     def _check_checkpoint(self, begin: Position) -> None:
         """What may have become of partitions while the query did not run."""
         reads = self._planner.options.reads
-        first = self._planner.starts(where for where in begin.places if reads(*where))
-        for where, place in begin.places.items():
-            if where not in first:
-                self._lost_at(where, place, "the partition is no longer assigned")
-            elif place.offset < first[where]:
-                count = first[where] - place.offset
-                why = f"the log begins at offset {first[where]}: {count} offsets were deleted"
-                self._lost_at(where, place, why)
+        first = self._planner.starts(tp for tp in begin.places if reads(*tp))
+        for tp, place in begin.places.items():
+            if tp not in first:
+                self._lost_at(tp, place, "the partition is no longer assigned")
+            elif place.offset < first[tp]:
+                count = first[tp] - place.offset
+                why = f"the log begins at offset {first[tp]}: {count} offsets were deleted"
+                self._lost_at(tp, place, why)
 
     def check_new(self, first: Mapping[tuple[str, int], int]) -> None:
         """Partitions that the query has not read before, and where they begin by now: what lies
@@ -68,33 +68,33 @@ class Losses:
 
         A log is cut only when its leader epoch changes, so it is only then asked about."""
         found = {}
-        for where, place in begin.places.items():
-            head = heads.places.get(where)
+        for tp, place in begin.places.items():
+            head = heads.places.get(tp)
             if head is None or head.leader_epoch < place.leader_epoch:
                 continue  # not read any more; or the word of who led before
-            is_whole = head.leader_epoch == self._whole.get(where, place.leader_epoch)
+            is_whole = head.leader_epoch == self._whole.get(tp, place.leader_epoch)
             if is_whole and head.offset >= place.offset:
                 continue
-            end = self._end_of_what_was_read(where, place, head)
+            end = self._end_of_what_was_read(tp, place, head)
             if end < place.offset:
                 why = f"the log ends at offset {end}"
                 if place.leader_epoch >= 0:
                     why = f"the log was cut at offset {end}: {place.offset - end} offsets are gone"
-                self._lost_at(where, place, why)
-                found[where] = Place(end, head.leader_epoch)
-            self._whole[where] = head.leader_epoch
+                self._lost_at(tp, place, why)
+                found[tp] = Place(end, head.leader_epoch)
+            self._whole[tp] = head.leader_epoch
         return found
 
-    def _end_of_what_was_read(self, where: tuple[str, int], place: Place, head: Place) -> int:
+    def _end_of_what_was_read(self, tp: tuple[str, int], place: Place, head: Place) -> int:
         """Where the log and the one that was read part, or end."""
         if place.leader_epoch < 0:  # an offset that the user gave
             return head.offset
         timeout_s = self._planner.options.look_up_timeout_s
-        end = self._planner.client.epoch_end(*where, place.leader_epoch, timeout_s=timeout_s)
+        end = self._planner.client.epoch_end(*tp, place.leader_epoch, timeout_s=timeout_s)
         return head.offset if end.end_offset < 0 else min(end.end_offset, head.offset)
 
-    def _lost_at(self, where: tuple[str, int], place: Place, why: str) -> None:
-        self._lost(f"{where[0]}-{where[1]}: the query is at offset {place.offset}, but {why}")
+    def _lost_at(self, tp: tuple[str, int], place: Place, why: str) -> None:
+        self._lost(f"{tp[0]}-{tp[1]}: the query is at offset {place.offset}, but {why}")
 
     def _lost(self, what: str) -> None:
         if what not in self._told:

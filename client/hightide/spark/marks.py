@@ -122,8 +122,8 @@ class Mark:
         places = [(topic, number) for number in range(words["parts"])]
         known = TopicMark(
             words["id"],
-            tuple(starts.get(where, 0) for where in places[: words["count"]]),
-            tuple(told.get(where, {}).get("end", starts.get(where, 0)) for where in places),
+            tuple(starts.get(tp, 0) for tp in places[: words["count"]]),
+            tuple(told.get(tp, {}).get("end", starts.get(tp, 0)) for tp in places),
             words["at_work"],
         )
         whole = replace(self, topics={**self.topics, topic: known})
@@ -260,8 +260,8 @@ def ends_of(
         [*topics], timeout_s=timeout_s, gone=frozenset(topics) if gone_ok else None
     )
     known = {topic: client.topics[topic] for topic in topics if topic not in gone}
-    wheres = [(topic, each.partition) for topic in known for each in known[topic].partitions]
-    found = client.offsets(dict.fromkeys(wheres, m.LATEST), timeout_s=timeout_s)
+    tps = [(topic, each.partition) for topic in known for each in known[topic].partitions]
+    found = client.offsets(dict.fromkeys(tps, m.LATEST), timeout_s=timeout_s)
     return {
         topic: TopicMark(
             each.topic_id,

@@ -86,7 +86,7 @@ class Position(NamedTuple):
     def without(self, topics: Collection[str]) -> Position:
         """Nothing known of these topics: they begin at their start."""
         return Position(
-            {where: place for where, place in self.places.items() if where[0] not in topics},
+            {tp: place for tp, place in self.places.items() if tp[0] not in topics},
             {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
         )
 
@@ -97,8 +97,8 @@ class Position(NamedTuple):
 
 def advanced(start: Position, end: Position) -> bool:
     """Whether there is anything between two positions, or a partition is new."""
-    for where, place in end.places.items():
-        before = start.places.get(where)
+    for tp, place in end.places.items():
+        before = start.places.get(tp)
         if before is None or place.offset > before.offset:
             return True
     return False
@@ -107,23 +107,23 @@ def advanced(start: Position, end: Position) -> bool:
 def backlog(start: Position, end: Position, first: Mapping[tuple[str, int], int]) -> int:
     """How many records lie between two positions; `first` is where new partitions begin."""
     return sum(
-        max(place.offset - begin_of(start, where, first), 0) for where, place in end.places.items()
+        max(place.offset - begin_of(start, tp, first), 0) for tp, place in end.places.items()
     )
 
 
-def begin_of(start: Position, where: tuple[str, int], first: Mapping[tuple[str, int], int]) -> int:
+def begin_of(start: Position, tp: tuple[str, int], first: Mapping[tuple[str, int], int]) -> int:
     """Where a partition is read from: a new one from its first record."""
-    known = start.places.get(where)
-    return first.get(where, 0) if known is None else known.offset
+    known = start.places.get(tp)
+    return first.get(tp, 0) if known is None else known.offset
 
 
 def no_further_back(start: Position, end: Position) -> Position:
     """`end`, but nowhere before `start`: a leader of old that does not know yet says less."""
     places = dict(end.places)
-    for where, before in start.places.items():
-        place = places.get(where)
+    for tp, before in start.places.items():
+        place = places.get(tp)
         if place is not None and place.offset < before.offset:
-            places[where] = before
+            places[tp] = before
     return end._replace(places=places)
 
 
@@ -134,13 +134,13 @@ def prorate(
 
     At least one record of every partition that has any. `first` is where new partitions begin.
     """
-    begins = {where: begin_of(start, where, first) for where in end.places}
-    waiting = {where: place.offset - begins[where] for where, place in end.places.items()}
+    begins = {tp: begin_of(start, tp, first) for tp in end.places}
+    waiting = {tp: place.offset - begins[tp] for tp, place in end.places.items()}
     total = backlog(start, end, first)
     if total <= limit:
         return end
     places = {}
-    for where, place in end.places.items():
-        share = max(1, limit * waiting[where] // total) if waiting[where] > 0 else 0
-        places[where] = Place(min(begins[where] + share, place.offset), place.leader_epoch)
+    for tp, place in end.places.items():
+        share = max(1, limit * waiting[tp] // total) if waiting[tp] > 0 else 0
+        places[tp] = Place(min(begins[tp] + share, place.offset), place.leader_epoch)
     return end._replace(places=places)

@@ -280,8 +280,8 @@ def lag(head: str | None, done: str | None) -> dict[str, int]:
         return {}
     newest, behind = map(Position.from_json, ends)
     found: dict[str, int] = dict.fromkeys(sorted(newest.topic_ids), 0)
-    for where, place in newest.places.items():
-        known = behind.places.get(where)
+    for tp, place in newest.places.items():
+        known = behind.places.get(tp)
         if known is not None:
-            found[where[0]] += max(place.offset - known.offset, 0)
+            found[tp[0]] += max(place.offset - known.offset, 0)
     return found

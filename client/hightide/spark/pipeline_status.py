@@ -58,25 +58,23 @@ def _of_query(
     kept = client.retrying(lambda _: client.committed(group), timeout_s=timeout_s)
     told = {(each.topic, each.partition): each.offset for each in kept}
     ids = {topic: known.topic_id for topic, known in client.topics.items()}
-    there = [
-        where for where in position.places if ids.get(where[0]) == position.topic_ids[where[0]]
-    ]
+    there = [tp for tp in position.places if ids.get(tp[0]) == position.topic_ids[tp[0]]]
     ends = client.offsets(dict.fromkeys(there, LATEST), timeout_s=timeout_s)
-    heads = {where: end.offset for where, end in ends.items()}
+    heads = {tp: end.offset for tp, end in ends.items()}
     is_finished = newest(place / "commits") == planned
     return [
         Standing(
             query=query,
             batch=planned,
             is_finished=is_finished,
-            topic=where[0],
-            partition=where[1],
+            topic=tp[0],
+            partition=tp[1],
             offset=done.offset,
-            high_watermark=heads.get(where, -1),
-            lag=max(heads.get(where, -1) - done.offset, 0),
-            group_offset=told.get(where, -1),
+            high_watermark=heads.get(tp, -1),
+            lag=max(heads.get(tp, -1) - done.offset, 0),
+            group_offset=told.get(tp, -1),
         )
-        for where, done in position.places.items()
+        for tp, done in position.places.items()
     ]
 
 

@@ -71,17 +71,17 @@ class Planner:
         """Where partitions have a time in ms, begin (EARLIEST) or end (LATEST), and the leader
         epochs there; offset -1 where nothing is that late."""
         found = self.client.offsets(wanted, timeout_s=self.options.look_up_timeout_s)
-        return {where: Place(each.offset, each.leader_epoch) for where, each in found.items()}
+        return {tp: Place(each.offset, each.leader_epoch) for tp, each in found.items()}
 
     def heads(self) -> Position:
         """The high watermarks now, of the partitions as of the last refresh."""
         ids = self.topic_ids()
         return Position(self.look_up(dict.fromkeys(self.partitions(), LATEST)), ids)
 
-    def starts(self, wheres: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def starts(self, tps: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The first offsets of partitions."""
-        found = self.look_up(dict.fromkeys(wheres, EARLIEST))
-        return {where: place.offset for where, place in found.items()}
+        found = self.look_up(dict.fromkeys(tps, EARLIEST))
+        return {tp: place.offset for tp, place in found.items()}
 
     def resolve(self, wanted: Where, side: str) -> Position:
         """Where an option wants to begin (`starting`) or end (`ending`), as places."""
@@ -90,15 +90,15 @@ class Planner:
             times = _said(wanted.at, self.partitions(), f"{side}OffsetsByTimestamp")
             return Position(self._at_times(times, wanted.or_latest), ids)
         said = _said(wanted, self.partitions(), f"{side}Offsets")
-        given = {where: Place(offset, -1) for where, offset in said.items() if offset >= 0}
-        asked = {where: offset for where, offset in said.items() if offset < 0}
+        given = {tp: Place(offset, -1) for tp, offset in said.items() if offset >= 0}
+        asked = {tp: offset for tp, offset in said.items() if offset < 0}
         return Position(given | self.look_up(asked), ids)
 
     def _at_times(
         self, times: Mapping[tuple[str, int], int], or_latest: bool
     ) -> dict[tuple[str, int], Place]:
         found = self.look_up(times)
-        late = [where for where, place in found.items() if place.offset < 0]
+        late = [tp for tp, place in found.items() if place.offset < 0]
         if late and not or_latest:
             topic, partition = late[0]
             raise UsageError(
@@ -112,16 +112,16 @@ class Planner:
     ) -> list[OffsetRange]:
         """What lies between two positions and within `bounds`; partitions that `start` does not
         know begin at their start."""
-        first = self.starts(where for where in end.places if where not in start.places)
+        first = self.starts(tp for tp in end.places if tp not in start.places)
         since = self._since(bounds, end)
         ranges = []
-        for where, place in sorted(end.places.items()):
-            topic, partition = where
-            begin = begin_of(start, where, first)
+        for tp, place in sorted(end.places.items()):
+            topic, partition = tp
+            begin = begin_of(start, tp, first)
             whole = OffsetRange(
                 topic, end.topic_ids[topic], partition, begin, place.offset, place.leader_epoch
             )
-            if (left := bounds.cut(whole, since.get(where, begin))) is not None:
+            if (left := bounds.cut(whole, since.get(tp, begin))) is not None:
                 ranges.append(left)
         options = self.options
         return split(
@@ -134,11 +134,11 @@ class Planner:
         """Where the earliest time of the bounds begins; empty if they have none."""
         if bounds.since_ms < 0:
             return {}
-        wheres = [where for where in end.places if bounds.reads(*where)]
-        found = self.look_up(dict.fromkeys(wheres, int(bounds.since_ms)))
+        tps = [tp for tp in end.places if bounds.reads(*tp)]
+        found = self.look_up(dict.fromkeys(tps, int(bounds.since_ms)))
         return {
-            where: place.offset if place.offset >= 0 else end.places[where].offset
-            for where, place in found.items()
+            tp: place.offset if place.offset >= 0 else end.places[tp].offset
+            for tp, place in found.items()
         }
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -154,20 +154,20 @@ class Planner:
 
 
 def _said(
-    option: int | Offsets, wheres: Sequence[tuple[str, int]], name: str
+    option: int | Offsets, tps: Sequence[tuple[str, int]], name: str
 ) -> dict[tuple[str, int], int]:
     """What an option says of each partition that is read; raises `UsageError` if it leaves one out
     or names another."""
     if isinstance(option, int):
-        return dict.fromkeys(wheres, option)
+        return dict.fromkeys(tps, option)
     said = {
         (topic, number): value
         for topic, numbers in option.items()
         for number, value in numbers.items()
     }
-    for topic, number in wheres:
+    for topic, number in tps:
         if (topic, number) not in said:
             raise UsageError(f"{name} says nothing about {topic}-{number}: name every partition")
-    for topic, number in sorted(said.keys() - {*wheres}):
+    for topic, number in sorted(said.keys() - {*tps}):
         raise UsageError(f"{name} names {topic}-{number}, which is not read")
     return said

@@ -138,8 +138,8 @@ class TaskWriter:
     @property
     def stored(self) -> dict[Place, int]:
         """How many rows of each partition this run of the query has stored, as this task."""
-        counts = {where: end - self._bases.get(where, 0) for where, end in self._ends.items()}
-        return {where: count for where, count in counts.items() if count}
+        counts = {tp: end - self._bases.get(tp, 0) for tp, end in self._ends.items()}
+        return {tp: count for tp, count in counts.items() if count}
 
     def _begin(self) -> None:
         """What is known of the batch, and what others stored of it before this job began."""
@@ -184,15 +184,15 @@ class TaskWriter:
                 part = rows if which is None else rows.take(which)
                 self._offer((topic, place), self._without_deferred((topic, place), part))
 
-    def _without_deferred(self, where: Place, rows: Rows) -> Rows:
+    def _without_deferred(self, tp: Place, rows: Rows) -> Rows:
         if not self._earlier:
             return rows
-        left, wanted = self._earlier.deferred(where, rows)
+        left, wanted = self._earlier.deferred(tp, rows)
         self.deferred += wanted
         self.stored_before += len(rows) - len(left)
         return rows.take(left)
 
-    def store(self, where: Place, records: Sequence[Record]) -> None:
+    def store(self, tp: Place, records: Sequence[Record]) -> None:
         """Store these, whatever is there; a time of -1 becomes that of day."""
         import pyarrow as pa
 
@@ -205,13 +205,13 @@ class TaskWriter:
             "headers": pa.array(headers, pa.list_(pair)),
             "timestamp": pa.array(times, pa.timestamp("ms")),
         }
-        self._send_all(where, rows_of(pa.record_batch(columns), self._now_ms))
+        self._send_all(tp, rows_of(pa.record_batch(columns), self._now_ms))
 
     def finish(self) -> None:
         """All rows came. Raises `LayoutChanged` if some that are stored are not among them."""
         self._is_last, late, self._late = True, self._late, []
-        for where, rows in late:
-            self._offer(where, rows)
+        for tp, rows in late:
+            self._offer(tp, rows)
         if not self._stored.count:
             return
         attempt, what = self._attempt, f"{self._stored.count} rows of {self._stored}"
@@ -297,126 +297,124 @@ class TaskWriter:
             for each in client.topics[topic].partitions
         }
         states = client.ask_leaders(m.DescribeProducersRequest, questions, timeout_s=timeout_s)
-        for where, state in states.items():
-            self._take(where, state, time.monotonic() + timeout_s)
+        for tp, state in states.items():
+            self._take(tp, state, time.monotonic() + timeout_s)
 
-    def _take(self, where: Place, state: m.ProducerState, deadline: float) -> None:
+    def _take(self, tp: Place, state: m.ProducerState, deadline: float) -> None:
         """Read back what a leader has of this task beyond what is known."""
         producer_id, epoch = self._attempt.producer
         while True:
             if state.producer_epoch > epoch:
-                raise self._superseded(where)
+                raise self._superseded(tp)
             if state.last_offset < state.high_watermark:
                 break
             if time.monotonic() > deadline:
                 raise RequestTimedOut(
-                    f"rows of batch {self._attempt.batch} are in {where[0]}-{where[1]} up to "
+                    f"rows of batch {self._attempt.batch} are in {tp[0]}-{tp[1]} up to "
                     f"offset {state.last_offset}, committed is what lies below "
                     f"{state.high_watermark}: they may be lost again",
                     elapsed_s=self._timeout_s,
                     knob="deliveryTimeoutMs",
                 )
             time.sleep(0.01)
-            state = self._ask(where, deadline)
+            state = self._ask(tp, deadline)
         end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
         # A leader that has forgotten this producer takes any number for its first.
-        lane_end = self._earlier.lanes[where, producer_id]
-        base = self._bases.setdefault(where, lane_end if end >= lane_end else 0)
-        known = self._ends.setdefault(where, base)
+        lane_end = self._earlier.lanes[tp, producer_id]
+        base = self._bases.setdefault(tp, lane_end if end >= lane_end else 0)
+        known = self._ends.setdefault(tp, base)
         if end > known:
-            mark = self._topics[where[0]]
+            mark = self._topics[tp[0]]
             begins = mark.ends or mark.starts
-            begin = begins[where[1]] if where[1] < len(begins) else 0
-            lane = Lane(where, producer_id, epoch)
+            begin = begins[tp[1]] if tp[1] < len(begins) else 0
+            lane = Lane(tp, producer_id, epoch)
             self._stored.read(self._client, lane, range(known, end), begin, state.last_offset)
-        self._ends[where] = max(end, known)
+        self._ends[tp] = max(end, known)
 
-    def _ask(self, where: Place, deadline: float) -> m.ProducerState:
+    def _ask(self, tp: Place, deadline: float) -> m.ProducerState:
         producer_id, _ = self._attempt.producer
-        question = m.ProducerQuestion(topic=where[0], partition=where[1], producer_id=producer_id)
+        question = m.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=producer_id)
         answer, _ = self._client.call_leader(
-            *where,
+            *tp,
             m.DescribeProducersRequest(partitions=[question]),
             timeout_s=max(deadline - time.monotonic(), 0.1),
         )
         state: m.ProducerState = answer.partitions[0]
         return state
 
-    def _superseded(self, where: Place) -> Superseded:
+    def _superseded(self, tp: Place) -> Superseded:
         attempt = self._attempt
         return Superseded(
             f"batch {attempt.batch} of sink {attempt.sink!r} comes too late: "
-            f"{where[0]}-{where[1]} has a later one"
+            f"{tp[0]}-{tp[1]} has a later one"
         )
 
     # -- storing ---------------------------------------------------------------------------------
 
-    def _offer(self, where: Place, rows: Rows) -> None:
+    def _offer(self, tp: Place, rows: Rows) -> None:
         """Send rows that are not stored yet, as soon as all that are stored have been matched."""
         if not self._stored.count:
-            self._send_all(where, rows)
+            self._send_all(tp, rows)
             return
-        left, late = self._stored.left_of(where, rows, is_last=self._is_last)
+        left, late = self._stored.left_of(tp, rows, is_last=self._is_last)
         self.stored_before += len(rows) - len(left) - len(late)
         for some, waiting in ((left, self._held), (late, self._late)):
             if len(some):
-                waiting.append((where, rows.take(some)))
+                waiting.append((tp, rows.take(some)))
         if not self._stored.count:
             self._send_held()
 
     def _send_held(self) -> None:
         held, self._held, self._late = [*self._held, *self._late], [], []
-        for where, rows in held:
-            self._offer(where, rows)
+        for tp, rows in held:
+            self._offer(tp, rows)
 
-    def _send_all(self, where: Place, rows: Rows) -> None:
+    def _send_all(self, tp: Place, rows: Rows) -> None:
         """Rows as batches. A topic that takes none so large gets smaller ones from then on."""
         deadline = time.monotonic() + self._timeout_s
         cutter = Cutter(rows.sizes())
         while not cutter.is_done:
-            start, end, size = cutter.take(self._batch_bytes.get(where[0], BATCH_BYTES))
-            batch = ArrowBatch(where[0], where[1], 0.0, (), rows.slice(start, end))
-            batch.sequence = self._ends.setdefault(where, 0)
+            start, end, size = cutter.take(self._batch_bytes.get(tp[0], BATCH_BYTES))
+            batch = ArrowBatch(tp[0], tp[1], 0.0, (), rows.slice(start, end))
+            batch.sequence = self._ends.setdefault(tp, 0)
             try:
-                is_ours = self._send(where, batch, deadline)
+                is_ours = self._send(tp, batch, deadline)
             except ApiError as error:
                 if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-                    raise self._superseded(where) from error
+                    raise self._superseded(tp) from error
                 if error.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
-                    self._batch_bytes[where[0]] = size // 2
+                    self._batch_bytes[tp[0]] = size // 2
                     cutter.position = start
                     continue
                 if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     raise
                 is_ours = False
             if is_ours:
-                self._ends[where] += len(batch)
+                self._ends[tp] += len(batch)
                 continue
             # The number is taken: by this very batch, whose answer was lost, or by another attempt
             # at the same task. What is stored tells.
-            self._take(where, self._ask(where, deadline), deadline)
-            if self._ends[where] > batch.sequence:
-                self._offer(where, rows.slice(start, len(rows)))
+            self._take(tp, self._ask(tp, deadline), deadline)
+            if self._ends[tp] > batch.sequence:
+                self._offer(tp, rows.slice(start, len(rows)))
                 return
             if time.monotonic() > deadline:
                 raise LayoutChanged(
-                    f"{where[0]}-{where[1]} does not take row {batch.sequence} of this task, as if "
+                    f"{tp[0]}-{tp[1]} does not take row {batch.sequence} of this task, as if "
                     "rows before it had been lost"
                 )
             time.sleep(0.05)
             cutter.position = start
 
-    def _send(self, where: Place, batch: ArrowBatch, deadline: float) -> bool:
+    def _send(self, tp: Place, batch: ArrowBatch, deadline: float) -> bool:
         """Whether it was stored now."""
         data = batch.encode("none", *self._attempt.producer)
         timeout_s = max(deadline - time.monotonic(), 0.1)
-        part = m.ProducePartition(topic=where[0], partition=where[1], records=0)
+        part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0)
         request = m.ProduceRequest(
             acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part]
         )
-        answer, _ = self._client.call_leader(
-            *where, request, timeout_s=timeout_s, attachments=[data]
-        )
+        answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=[data])
         return not answer.partitions[0].is_repeated
 
 

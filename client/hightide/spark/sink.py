@@ -90,7 +90,7 @@ class Written(WriterCommitMessage):
     @property
     def places(self) -> set[Place]:
         """Where its rows belong."""
-        return {*self.stored, *(content.where for content, _ in self.deferred)}
+        return {*self.stored, *(content.tp for content, _ in self.deferred)}
 
 
 class _Writer:

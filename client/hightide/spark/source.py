@@ -84,11 +84,11 @@ class HightideReader(DataSourceReader):
 
     def _check_end(self, end: Position) -> None:
         """Refuse offsets that the log does not hold: numbers that were given have no epoch."""
-        given = [where for where, place in end.places.items() if place.leader_epoch < 0]
-        for where, head in self._planner.look_up(dict.fromkeys(given, LATEST)).items():
-            if end.places[where].offset > head.offset:
+        given = [tp for tp, place in end.places.items() if place.leader_epoch < 0]
+        for tp, head in self._planner.look_up(dict.fromkeys(given, LATEST)).items():
+            if end.places[tp].offset > head.offset:
                 raise UsageError(
-                    f"endingOffsets of {where[0]}-{where[1]} is {end.places[where].offset}, "
+                    f"endingOffsets of {tp[0]}-{tp[1]} is {end.places[tp].offset}, "
                     f"the high watermark is {head.offset}"
                 )
 
@@ -156,7 +156,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = heads.to_json()
         cuts = self._losses.cuts(begin, heads)
         end = no_further_back(begin, heads).at(cuts)
-        first = self._planner.starts(where for where in end.places if where not in begin.places)
+        first = self._planner.starts(tp for tp in end.places if tp not in begin.places)
         self._losses.check_new(first)
         end = end._replace(starts=first | self._initial_starts(start, begin))
         waiting = backlog(begin, end, first)
@@ -179,13 +179,13 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the first batch begins, which Spark does not keep."""
         if not self._is_initial(start):
             return {}
-        return {where: place.offset for where, place in begin.places.items()}
+        return {tp: place.offset for tp, place in begin.places.items()}
 
     def _heads_or_wait(self, begin: Position) -> Position:
         """The high watermarks; waits a little for news if there is none."""
         heads = self._planner.heads()
         if not advanced(begin, heads):
-            ends = {where: place.offset for where, place in heads.places.items()}
+            ends = {tp: place.offset for tp, place in heads.places.items()}
             self._planner.client.wait_for_more(ends, IDLE_WAIT_S)
             self._planner.refresh(gone_ok=True)
             heads = self._planner.heads()
@@ -238,7 +238,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end != self._planned:
             # Of another run: what was planned then may have been cut off since.
             self._losses.cuts(until, self._planner.heads())
-        told = {where: Place(offset, -1) for where, offset in until.starts.items()}
+        told = {tp: Place(offset, -1) for tp, offset in until.starts.items()}
         return [RangePartition(wanted) for wanted in self._planner.ranges(begin.at(told), until)]
 
     def commit(self, end: Json) -> None:

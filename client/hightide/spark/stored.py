@@ -37,7 +37,7 @@ class LayoutChanged(HightideError):
 class Lane(NamedTuple):
     """The rows that one task of a batch has in one partition, whichever attempt stored them."""
 
-    where: Place
+    tp: Place
     producer_id: int
     producer_epoch: int
 
@@ -47,20 +47,20 @@ class Lane(NamedTuple):
 
 
 def batches_of(
-    client: BlockingClient, where: Place, start: int, end: int, *, timeout_s: float
+    client: BlockingClient, tp: Place, start: int, end: int, *, timeout_s: float
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """What lies in [start, end) of a partition, all of it committed; from the first offset that is
     there."""
-    first = client.offset(*where, m.EARLIEST, timeout_s=timeout_s)
+    first = client.offset(*tp, m.EARLIEST, timeout_s=timeout_s)
     position = max(start, first.offset)
     while position < end:
         part = m.FetchPartition(
-            topic=where[0], partition=where[1], fetch_offset=position, max_bytes=FETCH_BYTES
+            topic=tp[0], partition=tp[1], fetch_offset=position, max_bytes=FETCH_BYTES
         )
         request = m.FetchRequest(
             max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part]
         )
-        answer, received = client.call_leader(*where, request, timeout_s=timeout_s)
+        answer, received = client.call_leader(*tp, request, timeout_s=timeout_s)
         number = answer.partitions[0].records
         before = position
         for header, batch in iter_batches(received[number]) if number >= 0 else ():
@@ -69,7 +69,7 @@ def batches_of(
                 position = header.next_offset
                 yield header, batch
         if position == before and number >= 0:
-            raise RemoteProtocolError(f"{where[0]}-{where[1]}: nothing behind {position} was sent")
+            raise RemoteProtocolError(f"{tp[0]}-{tp[1]}: nothing behind {position} was sent")
 
 
 class Stored:
@@ -90,12 +90,12 @@ class Stored:
 
     def add(self, record: Record) -> None:
         """One that is stored."""
-        where = record.topic, record.partition
-        name = where, digest(record.key, record.value, record.headers)
+        tp = record.topic, record.partition
+        name = tp, digest(record.key, record.value, record.headers)
         time = ANY_TIME if record.timestamp_type else record.timestamp
         self._times.setdefault(name, []).append(time)
-        first, last = self._offsets.get(where, (record.offset, record.offset))
-        self._offsets[where] = min(first, record.offset), max(last, record.offset)
+        first, last = self._offsets.get(tp, (record.offset, record.offset))
+        self._offsets[tp] = min(first, record.offset), max(last, record.offset)
         self.count += 1
 
     def read(
@@ -104,26 +104,26 @@ class Stored:
         """Add the rows of a lane with these numbers, which lie from `begin` to `last_offset`;
         raises `LayoutChanged` if some of them are gone."""
         before = self.count
-        found = batches_of(client, lane.where, begin, last_offset + 1, timeout_s=60.0)
+        found = batches_of(client, lane.tp, begin, last_offset + 1, timeout_s=60.0)
         for header, batch in found:
             if lane.holds(header) and header.base_sequence in sequences:
-                for record in to_records(batch, header, *lane.where):
+                for record in to_records(batch, header, *lane.tp):
                     self.add(record)
         if self.count - before != len(sequences):
             raise LayoutChanged(
-                f"of {len(sequences)} rows that a task stored in {lane.where[0]}-{lane.where[1]} "
+                f"of {len(sequences)} rows that a task stored in {lane.tp[0]}-{lane.tp[1]} "
                 f"from offset {begin} to {last_offset} only {self.count - before} are there: they "
                 "were deleted or compacted since, and nobody can tell which"
             )
 
-    def left_of(self, where: Place, rows: Rows, *, is_last: bool) -> tuple[np.ndarray, np.ndarray]:
+    def left_of(self, tp: Place, rows: Rows, *, is_last: bool) -> tuple[np.ndarray, np.ndarray]:
         """The indexes of the rows that are not stored, and of those of which that is to be seen
         when all rows came (`is_last`): they name no time, and others that are the same may."""
         import numpy as np
 
         left, late = [], []
         for index, (key, value, headers) in enumerate(rows_as_python(rows)):
-            times = self._times.get((where, digest(key, value, headers)))
+            times = self._times.get((tp, digest(key, value, headers)))
             names_none = rows.is_timed is not None and not rows.is_timed[index]
             if times and names_none and not is_last:
                 late.append(index)

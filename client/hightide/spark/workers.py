@@ -1,7 +1,7 @@
 """The Python that Spark starts its own processes with, on this machine.
 
 Spark puts its Python, as a zip, before the one that is installed, and Python compiles what is in a
-zip anew at each start: that is most of the time which such a process takes until it is there. For
+zip again at each start: that is most of the time which such a process takes until it is there. For
 a streaming source that time is limited to 10 s, see `starts`. So a script leaves out the zip where
 the same is installed.
 """

@@ -185,7 +185,7 @@ class Brokers:
         return state
 
     def _unfence(self, state: BrokerState, now: float) -> list[AnyChange]:
-        self._sessions.end(state.broker)  # a stop that was given up begins anew
+        self._sessions.end(state.broker)  # a stop that was given up begins again
         unfenced = UnfenceBroker(broker=state.broker, broker_epoch=state.epoch)
         return [unfenced, *self._partitions.arriving(state.broker, self.who_is_well(now))]
 

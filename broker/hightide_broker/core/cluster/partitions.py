@@ -291,7 +291,7 @@ class Partitions:
         wanted = request.partitions
         if wanted is None:
             wanted = [
-                m.TopicPartition(topic=topic.name, partition=number)
+                m.PartitionName(topic=topic.name, partition=number)
                 for topic, number, partition in self._all()
                 if self._needs(partition, unclean=request.unclean)
             ]
@@ -316,7 +316,7 @@ class Partitions:
             )
         return changes, results
 
-    def _leader_of(self, part: m.TopicPartition) -> int:
+    def _leader_of(self, part: m.PartitionName) -> int:
         topic = self._image.topics.get(part.topic)
         if topic is None or not 0 <= part.partition < len(topic.partitions):
             return NO_LEADER
@@ -327,7 +327,7 @@ class Partitions:
             return partition.leader == NO_LEADER
         return partition.leader != partition.replicas[0]
 
-    def _elect(self, part: m.TopicPartition, *, unclean: bool) -> ChangePartition:
+    def _elect(self, part: m.PartitionName, *, unclean: bool) -> ChangePartition:
         topic = self._image.topics.get(part.topic)
         if topic is None or not 0 <= part.partition < len(topic.partitions):
             raise Refused(

@@ -126,7 +126,7 @@ class Group:
     def _join_static(
         self, request: g.JoinGroupRequest, ticket: Ticket, now: float, new_id: str, host: str
     ) -> g.JoinGroupResponse | None:
-        """A process with an instance id begins: anew, or in the place of the last one (KIP-345)."""
+        """A process with an instance id begins, maybe in the place of another (KIP-345)."""
         old_id = self.members.static.get(request.instance_id)
         if old_id is None:
             self.members.check_room(self.limits.size_max)
@@ -141,12 +141,12 @@ class Group:
             self._replaced[new_id] = before
             self.writes.append(Write(self.to_value(), ("static", new_id, old_id)))
         else:
-            self._begin(f"static member {member.name} began anew", now)
+            self._begin(f"static member {member.name} began again", now)
         return None
 
     def _rename(self, member: Member, new_id: str) -> None:
         """The process before is fenced from here on."""
-        refusal = (ErrorCode.FENCED_INSTANCE_ID, f"{member.instance_id!r} began anew elsewhere")
+        refusal = (ErrorCode.FENCED_INSTANCE_ID, f"{member.instance_id!r} began again elsewhere")
         self._answer_parked(member, *refusal)
         old_id = member.member_id
         self.members.rename(member, new_id)
@@ -186,7 +186,7 @@ class Group:
     # -- a rebalance -----------------------------------------------------------------------------
 
     def _begin(self, cause: str, now: float) -> None:
-        """Members have to join anew; or, where they do already, whoever is missing may be here."""
+        """Members have to join again; or, where they do already, whoever is missing may be here."""
         if self.state is not State.PREPARING:
             self.causes.append(Cause(now, self.generation, cause))
             if self.state is State.COMPLETING:

@@ -42,7 +42,7 @@ class Member:
         return metadata_of(self.protocols, protocol) or b""
 
     def touch(self, now: float) -> None:
-        """It was heard of: its session begins anew, unless it waits for us."""
+        """It was heard of: its session begins again, unless it waits for us."""
         if self.joining is None and self.syncing is None:
             self.session_until = now + self.session_s
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.records import OffsetValue
-
-Where = tuple[str, int]
 
 
 class Committed(NamedTuple):
@@ -26,42 +25,42 @@ class GroupOffsets:
     """Partition → what is committed."""
 
     def __init__(self) -> None:
-        self._known: dict[Where, Committed] = {}
-        self._newest: dict[Where, tuple[str, int]] = {}
+        self._known: dict[TopicPartition, Committed] = {}
+        self._newest: dict[TopicPartition, tuple[str, int]] = {}
         """Who committed each partition last, as far as this coordinator was asked, and the number
         of that commit."""
 
-    def take_turn(self, where: Where, sender: str, number: int) -> bool:
+    def take_turn(self, tp: TopicPartition, sender: str, number: int) -> bool:
         """Whether a commit comes in its turn: one that its sender has given up, and that waited
         meanwhile, must not undo a later one. Who does not say who it is, is not counted."""
-        last_sender, last = self._newest.get(where, ("", -1))
+        last_sender, last = self._newest.get(tp, ("", -1))
         if sender and sender == last_sender and number < last:
             return False
-        self._newest[where] = (sender, number)
+        self._newest[tp] = (sender, number)
         return True
 
     def __bool__(self) -> bool:
         return any(value is not None for value, _ in self._known.values())
 
-    def __iter__(self) -> Iterator[Where]:
+    def __iter__(self) -> Iterator[TopicPartition]:
         """The partitions that anything is kept for, deleted ones too."""
-        return iter([where for where, known in self._known.items() if known.value is not None])
+        return iter([tp for tp, known in self._known.items() if known.value is not None])
 
-    def commit(self, where: Where, value: OffsetValue | None, at: int) -> None:
+    def commit(self, tp: TopicPartition, value: OffsetValue | None, at: int) -> None:
         """A record is committed; None: a tombstone."""
-        known = self._known.get(where)
+        known = self._known.get(tp)
         if known is None or known.at <= at:
-            self._known[where] = Committed(value, at)
+            self._known[tp] = Committed(value, at)
 
-    def get(self, where: Where, topic_ids: Mapping[str, str]) -> OffsetValue | None:
+    def get(self, tp: TopicPartition, topic_ids: Mapping[str, str]) -> OffsetValue | None:
         """What is committed for a partition of the topic that has this name now."""
-        value = self._known[where].value if where in self._known else None
-        return value if value is not None and value.topic_id == topic_ids.get(where[0]) else None
+        value = self._known[tp].value if tp in self._known else None
+        return value if value is not None and value.topic_id == topic_ids.get(tp[0]) else None
 
-    def all(self, topic_ids: Mapping[str, str]) -> dict[Where, OffsetValue]:
+    def all(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, OffsetValue]:
         """Everything that counts."""
-        found = {where: self.get(where, topic_ids) for where in sorted(self._known)}
-        return {where: value for where, value in found.items() if value is not None}
+        found = {tp: self.get(tp, topic_ids) for tp in sorted(self._known)}
+        return {tp: value for tp, value in found.items() if value is not None}
 
     def expired(
         self,
@@ -71,19 +70,19 @@ class GroupOffsets:
         retention_ms: int,
         empty_since_ms: int,
         read: Container[str] | None,
-    ) -> list[Where]:
+    ) -> list[TopicPartition]:
         """What is to be forgotten: deleted topics' at once; others' a retention after the group
         became empty (`read` is None) or, of topics that nobody reads, after the commit."""
         found = []
-        for where, (value, _) in self._known.items():
+        for tp, (value, _) in self._known.items():
             if value is None:
                 continue
-            if value.topic_id != topic_ids.get(where[0]):
-                found.append(where)
+            if value.topic_id != topic_ids.get(tp[0]):
+                found.append(tp)
             elif read is None:
                 since = max(empty_since_ms, value.commit_time_ms)
                 if now_ms - since >= retention_ms:
-                    found.append(where)
-            elif where[0] not in read and now_ms - value.commit_time_ms >= retention_ms:
-                found.append(where)
+                    found.append(tp)
+            elif tp[0] not in read and now_ms - value.commit_time_ms >= retention_ms:
+                found.append(tp)
         return found

@@ -11,6 +11,7 @@ import msgspec
 from hightide.protocol.group_messages import Protocol
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
+from hightide.protocol.topic_partition import TopicPartition
 
 
 class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
@@ -19,6 +20,11 @@ class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     group: str
     topic: str
     partition: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 class GroupKey(msgspec.Struct, frozen=True, array_like=True, tag="group"):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.quorum.follower import Fetching
+from hightide_broker.core.quorum.follower import QuorumFollower
 from hightide_broker.core.quorum.leader import (
     EPOCH_MAX,
     check_addressee,
@@ -39,7 +39,7 @@ from hightide_broker.core.quorum.votes import PendingAnnouncements, Votes
 _NEVER = float("inf")
 
 
-class Elector:
+class Elections:
     """One node's standing in the quorum; `Quorum` is the whole of it."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Elector:
         self._successors: list[int] = []
         self._elections_lost = 0
         self._stopping = False
-        self._fetching = Fetching(config, log, self.membership)
+        self._fetching = QuorumFollower(config, log, self.membership)
         self._deadline = now + self._election_timeout()
         self._begin(now)
 

@@ -29,7 +29,7 @@ _NEVER = float("inf")
 RETRY_MAX_S = 1.0
 
 
-class Fetching:
+class QuorumFollower:
     """What is being fetched, and from whom."""
 
     def __init__(self, config: QuorumConfig, log: LogView, membership: Membership) -> None:

@@ -5,7 +5,7 @@ order in which they must be carried out. The order is what makes the quorum safe
 one place where it is written down:
 
 1. persist - `election_state` is durable in `quorum-state` before anything below happens;
-2. change  - the log is cut, begun anew from a snapshot, or appended to, as told;
+2. change  - the log is cut, begun again from a snapshot, or appended to, as told;
 3. send    - the answer to the request that was the event, and requests of our own;
 4. apply   - everything below `committed` is committed;
 5. wake    - step a `Tick` no later than `wake_at`.
@@ -167,9 +167,9 @@ class Ready:
     begin_epoch: bool = False
     """Append the leader change record of this node's new epoch."""
     piece: SnapshotPiece | None = None
-    """Keep these bytes of a snapshot; position 0 begins anew."""
+    """Keep these bytes of a snapshot; position 0 begins again."""
     install: SnapshotId | None = None
-    """The snapshot is whole: check it, and begin the log anew behind it."""
+    """The snapshot is whole: check it, and begin the log again behind it."""
     reply: Message | None = None
     serve: bool = False
     """The fetch is valid: answer it from the log (or the snapshot), or park it."""

@@ -17,7 +17,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.quorum.elections import Elector
+from hightide_broker.core.quorum.elections import Elections
 from hightide_broker.core.quorum.leader import (
     check_fetch,
     check_snapshot_fetch,
@@ -48,7 +48,7 @@ OBSERVERS_MAX = 1000
 """Observers that a leader remembers; ids come from the network."""
 
 
-class Quorum(Elector):
+class Quorum(Elections):
     """One node's part in the quorum."""
 
     def step(self, event: Event, now: float) -> Ready:

@@ -45,7 +45,7 @@ class Truncate(NamedTuple):
     offset: int
 
 
-class StartAnew(NamedTuple):
+class TruncateFully(NamedTuple):
     """The leader no longer has what would come next: drop everything, begin there."""
 
     offset: int
@@ -72,7 +72,7 @@ class Ignore(NamedTuple):
     """The answer is to a question that is not asked any more."""
 
 
-Step = Append | Truncate | StartAnew | AskOffsets | Pause | Stop | Ignore
+Step = Append | Truncate | TruncateFully | AskOffsets | Pause | Stop | Ignore
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Follower:
         if end < log.log_end:
             return Truncate(end)
         if start > log.log_end:
-            return StartAnew(start)
+            return TruncateFully(start)
         return self.back_off(f"out of range, but the leader has {start} to {end}", now)
 
 

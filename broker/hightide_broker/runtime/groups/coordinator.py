@@ -26,6 +26,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol.columns import batch_at, keys_of, offsets_of, open_batch, values_of
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State, Write
@@ -161,7 +162,7 @@ class Coordinator:
         for known, (offset, what) in latest.items():
             if isinstance(known, OffsetKey):
                 assert what is None or isinstance(what, OffsetValue)
-                self._offsets(known.group).commit((known.topic, known.partition), what, offset)
+                self._offsets(known.group).commit(known.tp, what, offset)
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
@@ -283,8 +284,8 @@ class Coordinator:
 
     def check_turn(self, request: g.OffsetCommitRequest, part: g.CommitPartition) -> None:
         """Raise `Refused` for a commit that comes after a later one of its sender."""
-        where = part.topic, part.partition
-        if not self._offsets(request.group).take_turn(where, request.sender, request.number):
+        tp = TopicPartition(part.topic, part.partition)
+        if not self._offsets(request.group).take_turn(tp, request.sender, request.number):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
                 f"offset {part.offset} of {part.topic}-{part.partition} comes late: "
@@ -324,7 +325,7 @@ class Coordinator:
         for key, value in records:
             assert isinstance(key, OffsetKey)
             assert value is None or isinstance(value, OffsetValue)
-            offsets.commit((key.topic, key.partition), value, at)
+            offsets.commit(key.tp, value, at)
 
     def is_known(self, name: str) -> bool:
         """Whether a group exists: it has, or had, members, or offsets are kept for it."""

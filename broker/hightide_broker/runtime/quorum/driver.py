@@ -202,7 +202,7 @@ class QuorumDriver:
             raise MetadataFailed(f"the vote cannot be kept: {error}") from error
 
     def _change_log(self, ready: Ready) -> Event | None:
-        """Cut, append, or begin anew; the event that follows at once, if any."""
+        """Cut, append, or begin again; the event that follows at once, if any."""
         usable = True
         if ready.truncate_to is not None:
             self.metadata.truncate_to(ready.truncate_to)

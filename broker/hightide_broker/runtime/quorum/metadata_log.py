@@ -71,7 +71,7 @@ class MetadataFailed(NodeMustStop):
     """The metadata could not be read, written or synced."""
 
 
-class Batch(NamedTuple):
+class MetadataBatch(NamedTuple):
     """The changes of one batch, with their offsets; none if it was the quorum's own."""
 
     changes: list[tuple[int, AnyChange]]
@@ -327,7 +327,7 @@ class MetadataLog:
         """The header of every batch that ends above `offset`."""
         return self._log.headers(offset)
 
-    def batches(self, offset: int, end: int) -> Iterator[Batch]:
+    def batches(self, offset: int, end: int) -> Iterator[MetadataBatch]:
         """Every batch from `offset` on that ends at or below `end`."""
         for header, batch in self._log.batches(offset):
             if header.next_offset > end:
@@ -338,7 +338,7 @@ class MetadataLog:
                 for at, value in zip(offsets_of(columns, header), values_of(columns), strict=True):
                     if at >= offset and value is not None:
                         changes.append((at, decode_change(value)))
-            yield Batch(changes, header.next_offset, header.size)
+            yield MetadataBatch(changes, header.next_offset, header.size)
 
     def last_voters(self) -> tuple[int, ...] | None:
         """The voters of the last leader change in the log; None if there is none in it."""
@@ -474,7 +474,7 @@ class MetadataLog:
         return True
 
     def install(self, snapshot: SnapshotId) -> bool:
-        """Begin the log anew behind a gathered snapshot; False if it does not pass its checks."""
+        """Begin the log again behind a gathered snapshot; False if it does not pass its checks."""
         assert self._gathering is not None, "nothing was gathered"
         gathered, self._gathering = self._gathering, None
         try:

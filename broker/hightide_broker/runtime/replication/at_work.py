@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import trio
 
-from hightide_broker.storage.checkpoint import TopicPartition
+from hightide.protocol.topic_partition import TopicPartition
 
 
 class AtWork:

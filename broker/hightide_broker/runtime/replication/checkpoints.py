@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection
 from functools import partial
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import (
     CLEANER_OFFSETS,
@@ -24,7 +25,6 @@ from hightide_broker.storage.checkpoint import (
     LOG_STARTS,
     RECOVERY_POINTS,
     MalformedCheckpoint,
-    TopicPartition,
     read_offsets,
     write_offsets,
 )

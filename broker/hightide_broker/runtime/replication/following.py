@@ -19,10 +19,10 @@ from hightide_broker.core.replication.follower import (
     Ignore,
     OwnLog,
     Pause,
-    StartAnew,
     Step,
     Stop,
     Truncate,
+    TruncateFully,
 )
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replication.replica import Replica, advice
@@ -84,7 +84,7 @@ class Following:
             match step:
                 case Append():
                     return self._append(replica, step, data)
-                case Truncate() | StartAnew():
+                case Truncate() | TruncateFully():
                     return self._cut(replica, step)
                 case Pause() | Stop():
                     log.info("%s waits: %s", replica.name, step.why)
@@ -109,9 +109,9 @@ class Following:
         found = replica.log
         batches = _checked(data, replica.leader_epoch)
         if batches:
-            anew = _where_to_begin_anew(batches[0][0], found, step.log_start)
-            if anew is not None:
-                self._cut(replica, StartAnew(anew))
+            restart = _where_to_restart(batches[0][0], found, step.log_start)
+            if restart is not None:
+                self._cut(replica, TruncateFully(restart))
                 if replica.offline:
                     return Stop(replica.offline)
             replica.needs_sync = replica.needs_sync or replica.config.synced
@@ -136,17 +136,17 @@ class Following:
             replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)
 
-    def _cut(self, replica: Replica, step: Truncate | StartAnew) -> Step:
+    def _cut(self, replica: Replica, step: Truncate | TruncateFully) -> Step:
         """Cut the log, or drop all of it. A disk that fails in the middle takes the replica
         offline: it is not known what is left."""
         found, before = replica.log, replica.log.log_end
-        anew = isinstance(step, StartAnew)
-        target = step.offset if anew else found.end_after_cut(step.offset)
-        if anew or target < before:
+        is_whole = isinstance(step, TruncateFully)
+        target = step.offset if is_whole else found.end_after_cut(step.offset)
+        if is_whole or target < before:
             self._lower_offsets(replica, target)
         try:
-            if anew:
-                log.warning("%s begins anew at %d, as its leader does", replica.name, target)
+            if is_whole:
+                log.warning("%s begins again at %d, as its leader does", replica.name, target)
                 found.truncate_fully(target)
             elif found.truncate_to(step.offset) == before:
                 return step
@@ -179,9 +179,9 @@ def _checked(data: Buffer, leader_epoch: int) -> list[tuple[BatchHeader, memoryv
     return batches
 
 
-def _where_to_begin_anew(first: BatchHeader, found: Log, leader_start: int) -> int | None:
+def _where_to_restart(first: BatchHeader, found: Log, leader_start: int) -> int | None:
     """The leader's log begins inside its first batch, and all that is older is gone there: a log
-    that ends inside that batch begins anew with it."""
+    that ends inside that batch begins again with it."""
     straddles = first.base_offset < found.log_end < first.next_offset
     has_nothing_older = found.log_end == found.log_start or leader_start >= found.log_end
     return first.base_offset if straddles and has_nothing_older else None

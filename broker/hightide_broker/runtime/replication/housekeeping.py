@@ -33,8 +33,8 @@ from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.housekeeping")
 
-MEND_S = 1.0
-"""How often damaged replicas are looked at: may they be mended by now?"""
+REPAIR_S = 1.0
+"""How often damaged replicas are looked at: may they be repaired by now?"""
 
 
 class Housekeeping:
@@ -47,7 +47,7 @@ class Housekeeping:
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._doomed_files: dict[str, int] = {}
+        self._pending_delete: dict[str, int] = {}
         """Files of deleted segments → when they may go, ms."""
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Housekeeping:
             nursery.start_soon(self._keep_high_watermarks)
             nursery.start_soon(self._keep_recovery_points)
             nursery.start_soon(self._look_at_logs)
-            nursery.start_soon(self._mend)
+            nursery.start_soon(self._repair)
 
     async def _keep_high_watermarks(self) -> None:
         every_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
@@ -75,10 +75,10 @@ class Housekeeping:
             await self._replicas.sync_all()
             await self._replicas.checkpoint_recovery_points()
 
-    async def _mend(self) -> None:
+    async def _repair(self) -> None:
         while True:
-            await trio.sleep(MEND_S)
-            await self._replicas.mend()
+            await trio.sleep(REPAIR_S)
+            await self._replicas.repair()
 
     async def _look_at_logs(self) -> None:
         every_s = self._config.seconds("log.retention.check.interval.ms")
@@ -88,7 +88,7 @@ class Housekeeping:
 
     async def look_once(self) -> None:
         """One round over all replicas."""
-        await self._replicas.remove_doomed()
+        await self._replicas.delete_pending()
         await self._remove_files()
         for replica in self._replicas:
             if replica.offline:
@@ -115,13 +115,13 @@ class Housekeeping:
     async def _remove_files(self) -> None:
         """Remove the files of deleted segments whose time has come."""
         now_ms = self._clock.now_ms()
-        for path in [path for path, due_ms in self._doomed_files.items() if due_ms <= now_ms]:
+        for path in [path for path, due_ms in self._pending_delete.items() if due_ms <= now_ms]:
             try:
                 await self._disk.in_thread(partial(self._disk.remove, path))
             except DiskError as error:
                 log.warning("%s, trying again later", error)
                 continue
-            del self._doomed_files[path]
+            del self._pending_delete[path]
 
     def apply_retention(self, replica: Replica) -> int:
         """Delete a replica's old segments; how many went. A follower deletes what its leader has
@@ -145,14 +145,14 @@ class Housekeeping:
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
         )
         due_ms = self._clock.now_ms() + config.number("file.delete.delay.ms")
-        self._doomed_files.update(dict.fromkeys(renamed, due_ms))
+        self._pending_delete.update(dict.fromkeys(renamed, due_ms))
         return count
 
     async def compact(self, replica: Replica) -> bool:
         """One pass of compaction over a replica; whether there was anything to do."""
-        key, at_work = (replica.topic, replica.partition), self._replicas.at_work
+        key, at_work = replica.tp, self._replicas.at_work
         if key in at_work:
-            return False  # it is mended
+            return False  # it is repaired
         with at_work.on(key):
             try:
                 return await self._compact(replica, partial(at_work.is_wanted, key))
@@ -161,7 +161,7 @@ class Housekeeping:
                 return False
 
     async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:
-        config, key = replica.config, (replica.topic, replica.partition)
+        config, key = replica.config, replica.tp
         now_ms = self._clock.now_ms()
         cleaned = self._replicas.checkpoints.cleaner_offsets.get(key, 0)
         plan = plan_cleaning(

@@ -1,8 +1,8 @@
-"""How the log of a replica comes to be: opened as it was left, made anew, or mended.
+"""How the log of a replica comes to be: opened as it was left, made new, or repaired.
 
 What lies in a partition's directory is never taken for something else. A directory of another topic
-is set aside, and so, when a replica is mended, is one that does not say what it is of. A log that
-others may rely on and that held records is not made anew, empty, nor used if it ends before what
+is set aside, and so, when a replica is repaired, is one that does not say what it is of. A log that
+others may rely on and that held records is not made new, empty, nor used if it ends before what
 was committed and on disk: that replica is damaged, and begins again from its leader once nobody
 relies on it. All of this is a worker thread's work.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import TopicState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
@@ -28,18 +29,18 @@ NOWHERE = -1
 """Where a log ends that need not be there."""
 
 
-class Opened(NamedTuple):
+class LoadedLog(NamedTuple):
     """A log, or why there is none."""
 
     log: Log | None
     why: str = ""
     is_damaged: bool = False
     """What is stored is wrong, or gone: the leader's may take its place."""
-    is_starved: bool = False
+    lacks_space: bool = False
     """Only for want of room on the disk."""
 
 
-class Opener:
+class LogLoader:
     """Opens the logs of one data directory; `clean`: the last stop was an orderly one."""
 
     def __init__(
@@ -58,23 +59,25 @@ class Opener:
         *,
         must_reach: int = NOWHERE,
         salvage: bool = False,
-    ) -> Opened:
+    ) -> LoadedLog:
         """Open a log, or make it if there is none; it is damaged if it ends before `must_reach`.
         `salvage` what is whole of a damaged one."""
         try:
-            return Opened(self._open(topic, number, config, must_reach=must_reach, salvage=salvage))
+            return LoadedLog(
+                self._open(topic, number, config, must_reach=must_reach, salvage=salvage)
+            )
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError):
-                # A damaged one stays that: what it could not be mended for must not be trusted.
+                # A damaged one stays that: what it could not be repaired for must not be trusted.
                 full = error.full
-                return Opened(
+                return LoadedLog(
                     None,
                     str(error),
                     is_damaged=full and salvage,
-                    is_starved=full and not salvage,
+                    lacks_space=full and not salvage,
                 )
-            return Opened(None, str(error), is_damaged=True)
+            return LoadedLog(None, str(error), is_damaged=True)
 
     def _open(
         self,
@@ -85,7 +88,7 @@ class Opener:
         must_reach: int,
         salvage: bool,
     ) -> Log:
-        path, key = f"{self._directory}/{topic.name}-{number}", (topic.name, number)
+        path, key = f"{self._directory}/{topic.name}-{number}", TopicPartition(topic.name, number)
         if salvage:
             self._set_aside_if_nobodys(f"{topic.name}-{number}")
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None

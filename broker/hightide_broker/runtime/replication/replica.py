@@ -16,6 +16,7 @@ import trio
 
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.records import stamp_append_time
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Follower
@@ -90,6 +91,7 @@ class Replica:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
+        self.tp = TopicPartition(topic, partition)
         self.config = config
         self.offline = offline
         """Why this replica serves nobody; empty while it is online."""
@@ -421,7 +423,7 @@ class Replica:
                     offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
                 )
             except SegmentDamage as damage:
-                # The way there may have led through a damaged index: build it anew, once.
+                # The way there may have led through a damaged index: build it again, once.
                 if attempt == 2 or not log.rebuild_indexes_at(offset):
                     self.go_offline(advice(damage), damaged=True)
                     raise Refused(

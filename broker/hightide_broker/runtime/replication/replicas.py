@@ -14,6 +14,7 @@ from functools import partial
 from hightide.net.ports import WallClock
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.changes import (
@@ -32,17 +33,16 @@ from hightide_broker.runtime.replication.at_work import AtWork
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.isr import IsrChanges
-from hightide_broker.runtime.replication.log_loader import NOWHERE, Opener
+from hightide_broker.runtime.replication.log_loader import NOWHERE, LogLoader
 from hightide_broker.runtime.replication.replica import Replica, ReplicaInstrument, advice
-from hightide_broker.storage.aside import clear_away, doom
-from hightide_broker.storage.checkpoint import TopicPartition
+from hightide_broker.storage.aside import clear_away, rename_for_delete
 from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.storage.sync_job import carry_out
 
 log = logging.getLogger("hightide.replicas")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-STARVED_TRIES = 5  # at a time: files are made on the loop
+NO_SPACE_TRIES = 5  # at a time: files are made on the loop
 
 
 class Replicas:
@@ -78,8 +78,8 @@ class Replicas:
         self._active: dict[int, int] = {}
         """Brokers that are neither fenced nor stopping → their epochs; the leaders look at it."""
         self._by_name: dict[TopicPartition, Replica] = {}
-        self._doomed: dict[str, None] = {}
-        self._starved: dict[TopicPartition, int] = {}
+        self._pending_delete: dict[str, None] = {}
+        self._no_space: dict[TopicPartition, int] = {}
         """Replicas that wait for room on the disk, and how far their logs must reach."""
         self.at_work = AtWork()
         self._image = ClusterImage()
@@ -88,7 +88,7 @@ class Replicas:
         """Rises when there is something that the controller should hear at once: a replica went
         offline, or nobody leads it."""
         self.checkpoints = Checkpoints(disk, directory)
-        self._opener = Opener(disk, directory, self.checkpoints, clean=clean)
+        self._loader = LogLoader(disk, directory, self.checkpoints, clean=clean)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
@@ -98,8 +98,9 @@ class Replicas:
 
     def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
         """The replica; raises `Refused` if this broker has none, or of another topic id."""
-        replica = self._by_name.get((topic, partition))
-        if replica is not None and (topic, partition) in self._starved:
+        tp = TopicPartition(topic, partition)
+        replica = self._by_name.get(tp)
+        if replica is not None and tp in self._no_space:
             replica = self._try_again(replica)
         if replica is None:
             raise Refused(
@@ -115,13 +116,12 @@ class Replicas:
 
     def _try_again(self, replica: Replica) -> Replica:
         """A replica whose files could not be made because the disk was full: is there room now?"""
-        key = (replica.topic, replica.partition)
         if (topic := self._image.topics_by_id.get(replica.topic_id)) is None:
             return replica  # it is about to be removed
-        reach = self._starved.pop(key)
+        reach = self._no_space.pop(replica.tp)
         if replica.log_is_missing:
-            replica = self._new_replica(topic, key[1], replica.config, must_reach=reach)
-            self._by_name[key] = replica
+            replica = self._new_replica(topic, replica.partition, replica.config, must_reach=reach)
+            self._by_name[replica.tp] = replica
         self._follow_state(replica, topic.partitions[replica.partition])
         return replica
 
@@ -149,7 +149,7 @@ class Replicas:
         return [
             c.OfflineReplica(topic_id=replica.topic_id, partition=replica.partition)
             for key, replica in self._by_name.items()
-            if replica.offline and key not in self._starved
+            if replica.offline and key not in self._no_space
         ]
 
     def leaderless(self) -> list[c.LeaderlessReplica]:
@@ -166,26 +166,26 @@ class Replicas:
             if replica.leader is None and replica.follower is None and not replica.offline
         ]
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Let damaged replicas begin again with what is whole, where somebody else leads and nobody
         relies on them; and try what waits for room again: a follower is asked by nobody."""
-        for key in list(self._starved)[:STARVED_TRIES]:
+        for key in list(self._no_space)[:NO_SPACE_TRIES]:
             if key in self._by_name:
                 self._try_again(self._by_name[key])
             else:
-                del self._starved[key]
+                del self._no_space[key]
         for replica in self:
             if replica.is_damaged:
-                await self.at_work.end((replica.topic, replica.partition))
-                if self._may_mend(replica):
+                await self.at_work.end(replica.tp)
+                if self._may_repair(replica):
                     try:
-                        await self._mend(replica)
+                        await self._repair(replica)
                     except DiskError as error:
-                        log.error("%s cannot be mended now: %s", replica.name, error)
+                        log.error("%s cannot be repaired now: %s", replica.name, error)
 
-    def _may_mend(self, replica: Replica) -> bool:
+    def _may_repair(self, replica: Replica) -> bool:
         topic = self._image.topics_by_id.get(replica.topic_id)
-        if topic is None or self._by_name.get((replica.topic, replica.partition)) is not replica:
+        if topic is None or self._by_name.get(replica.tp) is not replica:
             return False
         state = topic.partitions[replica.partition]
         return not self._is_relied_on(state) and state.leader != NO_LEADER
@@ -194,26 +194,26 @@ class Replicas:
         """Whether this broker may hold records that nobody else has."""
         return self._broker in (*state.isr, *state.elr, *state.last_known_elr, state.leader)
 
-    async def _mend(self, replica: Replica) -> None:
+    async def _repair(self, replica: Replica) -> None:
         self.lower_offsets(replica, 0)
         log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
         replica.close_log()
         topic, number = self._image.topics_by_id[replica.topic_id], replica.partition
         make = partial(self._new_replica, topic, number, replica.config, salvage=True)
-        with self.at_work.on((topic.name, number)):
-            mended = await self._disk.in_thread(make)
+        with self.at_work.on(TopicPartition(topic.name, number)):
+            repaired = await self._disk.in_thread(make)
         if replica.topic_id not in self._image.topics_by_id:
-            mended.close_log()  # it was deleted meanwhile: its directory goes next
+            repaired.close_log()  # it was deleted meanwhile: its directory goes next
             return
-        self._by_name[(topic.name, number)] = mended
+        self._by_name[TopicPartition(topic.name, number)] = repaired
         topic = self._image.topics_by_id[replica.topic_id]
-        mended.update_config(self._topic_config(self._image, topic.name))
-        self._follow_state(mended, topic.partitions[number])
+        repaired.update_config(self._topic_config(self._image, topic.name))
+        self._follow_state(repaired, topic.partitions[number])
 
     def _must_reach(self, topic: TopicState, number: int) -> int:
         """Where the log of a replica ends at least that other replicas may rely on: at what was
         committed and on disk; `NOWHERE` if it need not even be there."""
-        state, key = topic.partitions[number], (topic.name, number)
+        state, key = topic.partitions[number], TopicPartition(topic.name, number)
         if not self._is_relied_on(state) or not self.checkpoints.had_records(key):
             return NOWHERE
         if len(state.replicas) == 1:
@@ -243,10 +243,10 @@ class Replicas:
                     await self._open_or_create(
                         image, topic, number, must_reach=self._must_reach(topic, number)
                     )
-                    self._follow_state(self._by_name[(topic.name, number)], state)
+                    self._follow_state(self._by_name[TopicPartition(topic.name, number)], state)
         self.checkpoints.forget_all_but(self._by_name)
         ours = {METADATA_DIRECTORY, *(replica.name for replica in self)}
-        self._doomed |= dict.fromkeys(clear_away(self._disk, self.directory, ours))
+        self._pending_delete |= dict.fromkeys(clear_away(self._disk, self.directory, ours))
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
@@ -268,9 +268,9 @@ class Replicas:
             topic = image.topics_by_id[topic_id]
             state = topic.partitions[number]
             if self._broker in state.replicas:
-                if (topic.name, number) not in self._by_name:
+                if TopicPartition(topic.name, number) not in self._by_name:
                     await self._open_or_create(image, topic, number)
-                self._follow_state(self._by_name[(topic.name, number)], state)
+                self._follow_state(self._by_name[TopicPartition(topic.name, number)], state)
 
     def _see_brokers(self, image: ClusterImage) -> None:
         """Raises `NodeMustStop` once another process is this broker: what is decided for that one
@@ -317,7 +317,7 @@ class Replicas:
         except DiskError as error:
             if error.full:
                 log.warning("%s waits for room on the disk: %s", replica.name, error)
-                self._starved[(replica.topic, replica.partition)] = NOWHERE
+                self._no_space[replica.tp] = NOWHERE
             else:
                 log.error("%s is offline: %s", replica.name, error)
                 replica.go_offline(str(error))
@@ -350,7 +350,7 @@ class Replicas:
     ) -> None:
         config = self._topic_config(image, topic.name)
         make = partial(self._new_replica, topic, number, config, must_reach=must_reach)
-        self._by_name[(topic.name, number)] = await self._disk.in_thread(make)
+        self._by_name[TopicPartition(topic.name, number)] = await self._disk.in_thread(make)
 
     def _new_replica(
         self,
@@ -362,22 +362,23 @@ class Replicas:
         salvage: bool = False,
     ) -> Replica:
         """Open or make a replica; one that could not be is offline and says why. In a thread."""
-        opened = self._opener.open(topic, number, config, must_reach=must_reach, salvage=salvage)
+        tp = TopicPartition(topic.name, number)
+        opened = self._loader.open(topic, number, config, must_reach=must_reach, salvage=salvage)
         replica = Replica(
             topic.name,
             topic.topic_id,
             number,
             config=config,
             log=opened.log,
-            high_watermark=self.checkpoints.high_watermarks.get((topic.name, number), 0),
+            high_watermark=self.checkpoints.high_watermarks.get(tp, 0),
             inflated_max=self._inflated_max,
             offline=opened.why,
             is_damaged=opened.is_damaged,
             troubles=self.troubles,
             tell=self._tell,
         )
-        if opened.is_starved:
-            self._starved[(topic.name, number)] = must_reach
+        if opened.lacks_space:
+            self._no_space[tp] = must_reach
         try:
             if not replica.offline:
                 replica.rebuild_producers(now_ms=self._clock.now_ms())
@@ -409,31 +410,31 @@ class Replicas:
             log.warning("what was kept of deleted topics goes later: %s", error)
         for replica in gone.values():
             try:
-                path = doom(self._disk, self.directory, replica.name, replica.topic_id)
-                self._doomed[path] = None
+                path = rename_for_delete(self._disk, self.directory, replica.name, replica.topic_id)
+                self._pending_delete[path] = None
             except DiskError as error:
                 log.error("deleting %s failed, it is left behind: %s", replica.name, error)
 
     def _of_topics(self, topic_ids: set[str]) -> dict[TopicPartition, Replica]:
         return {key: each for key, each in self._by_name.items() if each.topic_id in topic_ids}
 
-    async def remove_doomed(self) -> None:
+    async def delete_pending(self) -> None:
         """Delete the directories of deleted topics."""
-        doomed, self._doomed = self._doomed, {}
-        for path in doomed:
+        pending, self._pending_delete = self._pending_delete, {}
+        for path in pending:
             try:
                 # The new name first: a power cut must not bring back the old one, half empty.
                 await self._disk.sync([], [self.directory])
                 await self._disk.in_thread(partial(self._disk.remove_tree, path))
             except DiskError as error:
                 log.warning("deleting %s failed, trying again later: %s", path, error)
-                self._doomed[path] = None
+                self._pending_delete[path] = None
 
     # -- checkpoints -----------------------------------------------------------------------------
 
     def lower_offsets(self, replica: Replica, offset: int) -> None:
         """A replica's log is about to be cut at `offset`; see `Checkpoints`."""
-        self.checkpoints.lower_offsets((replica.topic, replica.partition), offset)
+        self.checkpoints.lower_offsets(replica.tp, offset)
 
     async def checkpoint_high_watermarks(self) -> bool:
         """Keep the watermarks of all replicas; whether they are kept."""
@@ -451,20 +452,19 @@ class Replicas:
         points: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
         for replica in self:
-            key = (replica.topic, replica.partition)
             if replica.offline:
                 # What is known of it must not be lost while it waits for repair.
-                points[key] = known.recovery_points.get(key, 0)
-                starts[key] = known.log_starts.get(key, 0)
+                points[replica.tp] = known.recovery_points.get(replica.tp, 0)
+                starts[replica.tp] = known.log_starts.get(replica.tp, 0)
                 continue
             try:
                 replica.log.flush_indexes()
             except DiskError as error:
                 log.warning("writing the indexes of %s failed: %s", replica.name, error)
-            points[key] = replica.log.synced_end
+            points[replica.tp] = replica.log.synced_end
             if replica.log.log_start > 0:
                 # Also where a segment begins: the segments before it may not be gone for good yet.
-                starts[key] = replica.log.log_start
+                starts[replica.tp] = replica.log.log_start
         return await known.keep_recovery_points(points, starts)
 
     async def sync_all(self) -> None:

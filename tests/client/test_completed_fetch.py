@@ -9,10 +9,11 @@ import pytest
 from brokers import batch
 
 from hightide.consume import completed_fetch as module
-from hightide.consume.completed_fetch import Ready
-from hightide.consume.subscription import FetchedBatch, Subscription, TopicPartition
+from hightide.consume.completed_fetch import CompletedFetch
+from hightide.consume.subscription import FetchedBatch, Subscription
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import parse_header, stamp
+from hightide.protocol.topic_partition import TopicPartition
 
 WHERE = TopicPartition("t", 0)
 
@@ -30,7 +31,7 @@ def found():
     subscription.assign([WHERE])
     assignment = subscription.get(WHERE)
     assignment.seek(0)
-    return assignment, Ready(subscription)
+    return assignment, CompletedFetch(subscription)
 
 
 def rows(lent):
