@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,9 @@ pytestmark = pytest.mark.live
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     data = tmp_path_factory.mktemp("live") / "data"
-    made = Cluster(data, "--port", "0", "--topic", "orders:3", "--topic", "plain")
+    # Records of 1970 are to stay, however long these tests take.
+    words = ("--port", "0", "--topic", "orders:3", "--topic", "plain")
+    made = Cluster(data, *words, "--set", "log.retention.ms=-1")
     yield made
     made.end()
 
@@ -195,7 +196,6 @@ def test_configs_shows_what_is_set_and_everything_on_demand(cluster, topic):
 
 
 def test_offsets_says_first_and_next_or_the_offset_at_a_time(cluster, topic):
-    cluster.run("configs", "alter", "topic", topic, "--set", "retention.ms=-1")
     lines = b'{"value":"a","timestamp":1000}\n{"value":"b","timestamp":3000}\n'
     cluster.run("produce", topic, "-J", stdin=lines)
     words = ["topics", "offsets", topic, "-o", "json"]
@@ -250,6 +250,49 @@ def test_produce_reads_files_in_their_order(cluster, topic, tmp_path):
     assert ended.out == b""
     assert "3 records" in ended.err
     assert [row["value"] for row in cluster.read(topic)] == ["3", "1", "2"]
+
+
+def test_settings_of_the_client_go_by_kafkas_names(cluster, topic):
+    words = ["-X", "linger.ms=1", "-X", "compression.type=zstd", "-X", "client.id=mine"]
+    cluster.run("produce", topic, *words, stdin=b"a\nb\n")
+    assert b"zstd" in hightide("log", "dump", cluster.partition(topic)).out
+    few = cluster.run("consume", topic, "-J", "-o", "beginning", "-e", "-X", "max.poll.records=1")
+    assert [row["value"] for row in few.rows] == ["a", "b"]
+    assert cluster.run("consume", topic, "-J", "-o", "earliest", "-e").lines == few.lines
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("linger=1", "has no option 'linger', did you mean linger.ms?"),
+        ("linger.ms=soon", "linger.ms is 'soon', expected a number"),
+        ("linger.ms", "-X 'linger.ms', expected NAME=VALUE"),
+        ("compression.type=gzip", "compression_type is 'gzip'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_before_anything_is_sent(cluster, topic, setting, told):
+    ended = cluster.run("produce", topic, "-X", setting, stdin=b"v\n", code=2)
+    assert told in ended.err
+    assert cluster.read(topic) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "describe", "order"],
+        ["topics", "delete", "ordrs", "--yes"],
+        ["consume", "Orders", "--timeout", "1"],
+        ["produce", "ordres", "--timeout", "1"],
+    ],
+    ids=lambda words: words[0] + words[-1],
+)
+def test_a_topic_that_is_not_there_comes_with_the_one_that_was_meant(cluster, words):
+    assert cluster.run(*words, stdin=b"v\n", code=4).err.endswith(", did you mean orders?\n")
+
+
+def test_no_topic_is_proposed_where_none_is_alike(cluster):
+    assert "mean" not in cluster.run("topics", "describe", "zzzzz", code=4).err
+    assert "mean" not in cluster.run("topics", "describe", "__consumer", code=4).err
 
 
 def test_a_line_without_its_separator_is_a_usage_error_that_shows_it(cluster, topic):
@@ -362,9 +405,7 @@ def test_consume_piped_into_produce_loses_nothing(cluster, topic):
         {"key": "k", "value": '{"b64": "/w=="}', "headers": []},
         {"key": "\x00", "value": {"b64": "gIGC"}, "headers": []},
     ]
-    # Not so old that retention may take them away meanwhile.
-    newest = round(time.time() * 1000)
-    rows = [row | {"timestamp": newest - 1000 * n} for n, row in enumerate(rows)]
+    rows = [row | {"timestamp": 1000 * (9 - n)} for n, row in enumerate(rows)]
     cluster.run("produce", topic, "-J", stdin="\n".join(map(json.dumps, rows)).encode())
     piped = cluster.run("consume", topic, "-J", "--from", "start", "-e").out
     cluster.run("produce", "copied", "-J", stdin=piped)
