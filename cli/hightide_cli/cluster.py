@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hightide_cli.failures import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE
+from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
 from hightide_cli.options import output_option, run, say, show
 from hightide_cli.processes import (
     STOP_TIMEOUT_S,
@@ -77,8 +77,8 @@ def up(
     assignments: tuple[str, ...],
     replaced: tuple[int, ...],
 ) -> None:
-    """Start a cluster, wait until it serves, print its address; on the same --data it resumes, and
-    nodes that run already are left alone."""
+    """Start a cluster, wait until it serves, print its address; on the same --data it resumes.
+    Nodes that run already are left alone; if all do, their address is printed, and that is all."""
     from hightide_cli.server import load_config
 
     new_topics = [_parse_topic(text) for text in topics]
@@ -93,7 +93,11 @@ def up(
             say(f"already running: process {node.pid()} serves {address}")
     _check_replaced(plan, replaced)
     if not missing:
-        raise click.exceptions.Exit(CONFLICT)
+        if assignments:
+            say("--set is for nodes that start: nothing is changed")
+        run(_make_topics, _address(plan), new_topics)
+        click.echo(_address(plan))
+        return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
     processes = {
         node: start_node(
@@ -109,8 +113,7 @@ def up(
     try:
         wait_for_all(processes)
         serves = True
-        facts_of = [node.facts() for node in plan.processes if "broker" in node.roles]
-        address = ",".join(f"{facts['host']}:{facts['port']}" for facts in facts_of)
+        address = _address(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         click.echo(address)
@@ -126,6 +129,12 @@ def up(
         if is_new and not serves:
             forget_plan(data)
         raise
+
+
+def _address(plan: Plan) -> str:
+    """host:port of every broker that serves."""
+    facts_of = [node.facts() for node in plan.processes if "broker" in node.roles]
+    return ",".join(f"{facts['host']}:{facts['port']}" for facts in facts_of)
 
 
 def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
@@ -217,10 +226,19 @@ def _port_of(node: NodeProcess, planned: int) -> int:
 
 
 def _parse_topic(text: str) -> tuple[str, int, int]:
+    """What is no topic is told before a node starts. Raises `click.UsageError`."""
+    from hightide.protocol.errors import Refused
+    from hightide_broker.core.cluster.controller import check_partition_count, check_topic_name
+
     name, *numbers = text.split(":")
     if not name or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
         raise click.UsageError(f"--topic {text!r}, expected NAME[:PARTITIONS[:REPLICAS]]")
     partitions, replicas = [*(int(number) for number in numbers), -1, -1][:2]
+    try:
+        check_topic_name(name, set())
+        check_partition_count(partitions if numbers else 1)
+    except Refused as refusal:
+        raise click.UsageError(f"--topic {text!r}: {refusal.message}") from refusal
     return name, partitions, replicas
 
 

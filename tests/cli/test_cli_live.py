@@ -58,11 +58,22 @@ def test_ps_lists_a_living_broker(cluster):
     assert hightide("ps", "--data", cluster.data, "-o", "quiet").out == b"1\n"
 
 
-def test_a_second_up_is_a_conflict_that_names_process_and_address(cluster):
-    ended = hightide("up", "--detach", "--data", cluster.data, "--port", "0", code=5)
-    assert ended.out == b""
-    assert f"process {cluster.ps()[0]['pid']} " in ended.err
-    assert cluster.address in ended.err
+def test_a_second_up_finds_what_runs_and_makes_what_is_missing(cluster):
+    before = cluster.ps()
+    words = ["--detach", "--data", cluster.data, "--port", "0", "--topic", "added-later:2"]
+    ended = hightide("up", *words, "--set", "log.segment.bytes=1MiB")
+    assert ended.out == cluster.up.out
+    assert f"process {before[0]['pid']} serves {cluster.address}" in ended.err
+    assert "--set is for nodes that start" in ended.err
+    assert cluster.ps() == before
+    assert len(cluster.describe("added-later")["partitions"]) == 2
+
+
+@pytest.mark.parametrize("name", ["bad/name", "..", "t:0", "__cluster_metadata", "x" * 250])
+def test_a_topic_that_cannot_be_is_told_before_a_node_starts(tmp_path, name):
+    ended = hightide("up", "--detach", "--data", tmp_path / "new", "--topic", name, code=2)
+    assert "--topic" in ended.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_up_on_a_port_in_use_ends_with_the_brokers_log(cluster, tmp_path):
