@@ -86,11 +86,7 @@ def up(
     is_new = read_plan(data) is None
     plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
-    for node in plan.processes:
-        if node not in missing:
-            facts = node.facts()
-            address = f"{facts.get('host')}:{facts.get('port')}"
-            say(f"already running: process {node.pid()} serves {address}")
+    _tell_of([node for node in plan.processes if node not in missing])
     _check_replaced(plan, replaced)
     if not missing:
         if assignments:
@@ -129,6 +125,13 @@ def up(
         if is_new and not serves:
             forget_plan(data)
         raise
+
+
+def _tell_of(running: list[NodeProcess]) -> None:
+    for node in running:
+        facts = node.facts()
+        address = f"{facts.get('host')}:{facts.get('port')}"
+        say(f"already running: process {node.pid()} serves {address}")
 
 
 def _address(plan: Plan) -> str:

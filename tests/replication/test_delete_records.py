@@ -128,7 +128,7 @@ async def test_one_replica_alone_is_answered_at_once(mock_clock, nursery):
     for offset, start in ((0, 0), (2, 2), (1, 2), (2, 2), (-1, 4)):
         deletion = await delete(here, nursery, ("jade", 0, offset), timeout_ms=0)
         assert deletion.told == [(None, start)]
-        assert (replica.log.log_start, replica.deleted.value) == (start, start)
+        assert (replica.log.log_start, replica.leadership.deleted.value) == (start, start)
 
 
 async def test_every_live_follower_is_waited_for(mock_clock, nursery):
@@ -236,7 +236,7 @@ async def test_who_ceases_to_live_is_waited_for_no_longer(mock_clock, nursery):
     await here.fence(TWO)
     await settled()
     assert deletion.told == [(None, 2)]
-    assert replica.deleted.value == 2
+    assert replica.leadership.deleted.value == 2
 
 
 async def test_who_lives_again_is_waited_for_again(mock_clock, nursery):
@@ -246,7 +246,7 @@ async def test_who_lives_again_is_waited_for_again(mock_clock, nursery):
     assert (await delete(here, nursery)).told == [(None, 2)]
     here.register(THREE, broker_epoch(THREE))
     await here.apply()
-    assert replica.deleted.value == 2, "it does not fall"
+    assert replica.leadership.deleted.value == 2, "it does not fall"
     deletion = await delete(here, nursery, ("jade", 0, 3))
     has(here, TWO, 3)
     await settled()
@@ -355,9 +355,9 @@ async def test_a_new_epoch_counts_only_its_own_fetches(mock_clock, nursery):
     for broker in (TWO, THREE):
         has(here, broker, 4)
     replica.delete_records(2)
-    assert replica.deleted.value == 2
+    assert replica.leadership.deleted.value == 2
     await lose_and_win_it_again(here, replica)
-    assert replica.deleted.value == 0
+    assert replica.leadership.deleted.value == 0
     deletion = await delete(here, nursery)
     for broker in (TWO, THREE):
         assert deletion.is_waiting
@@ -402,7 +402,7 @@ async def test_what_is_refused_is_refused_at_once_and_changes_nothing(mock_clock
     assert deletion.told == [(code, -1) for code, _ in REFUSED.values()]
     for result, (_, words) in zip(deletion.answer, REFUSED.values(), strict=True):
         assert words in result.message
-    assert (replica.log.log_start, replica.deleted.value) == (0, 0)
+    assert (replica.log.log_start, replica.leadership.deleted.value) == (0, 0)
 
 
 async def test_what_is_refused_is_said_beside_what_waits_in_the_order_of_the_request(

@@ -12,6 +12,8 @@ import trio
 
 from hightide.protocol.errors import Refused
 
+_NEVER = float("inf")
+
 
 class Wake:
     """One task's wish to be woken; it may stand at several watermarks at once."""
@@ -39,7 +41,7 @@ class Watermark:
     def __init__(self, value: int = 0) -> None:
         self.value = value
         self.closed: Refused | None = None
-        self._heap: list[tuple[int, int, Wake]] = []
+        self._heap: list[tuple[float, int, Wake]] = []
         self._order = 0
 
     def __repr__(self) -> str:
@@ -55,7 +57,7 @@ class Watermark:
             heapq.heappop(self._heap)[2].set()
         return True
 
-    def wake_at(self, threshold: int, wake: Wake) -> None:
+    def wake_at(self, threshold: float, wake: Wake) -> None:
         """Set `wake` once the value is ≥ `threshold`, or the watermark is closed."""
         if self.closed is not None or self.value >= threshold:
             wake.set()
@@ -83,6 +85,21 @@ class Watermark:
         if self.value < threshold:
             assert self.closed is not None
             raise self.closed
+
+    def wake_at_close(self, wake: Wake) -> None:
+        """Set `wake` once the watermark is closed."""
+        self.wake_at(_NEVER, wake)
+
+    async def wait_closed(self) -> Refused:
+        """Until the watermark is closed; the error it was closed with."""
+        wake = Wake()
+        self.wake_at_close(wake)
+        try:
+            await wake.wait()
+        finally:
+            wake.set()
+        assert self.closed is not None, "nothing else ends this wait"
+        return self.closed
 
     def close(self, error: Refused) -> None:
         """Wake everybody; those below their threshold get `error`."""

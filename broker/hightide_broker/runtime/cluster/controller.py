@@ -34,7 +34,6 @@ from hightide_broker.runtime.quorum.driver import QuorumDriver, Term, not_contro
 
 log = logging.getLogger("hightide.controller")
 
-_FOR_EVER = 1 << 62
 _NO_ROOM_PAUSE_S = 1.0
 
 
@@ -154,7 +153,7 @@ class ControllerShell:
     async def _until_news(self, term: Term, losses: int, deadline: float) -> None:
         """Until a broker more is gone, or `deadline`; raises `Refused` when the term is over."""
         wake = Wake()
-        term.committed.wake_at(_FOR_EVER, wake)
+        term.committed.wake_at_close(wake)
         self._liveness.losses.wake_at(losses + 1, wake)
         try:
             with trio.move_on_at(deadline):

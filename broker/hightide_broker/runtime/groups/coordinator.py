@@ -46,7 +46,6 @@ from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.groups")
 
-FOR_EVER = 1 << 62
 _NOT_HERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 Record = tuple[Key, OffsetValue | GroupValue | None]
@@ -92,7 +91,9 @@ class Coordinator:
         """(where it ends in the log, the keys it has, what it does once it is committed), in the
         log's order."""
         self._replica = replica
-        self._role = replica.deleted  # closed when this leader epoch ends here
+        leadership = replica.leadership
+        assert leadership is not None, f"{replica!r} does not lead"
+        self._leadership = leadership
         self._limits = limits
         self._clock = clock
         self._mark_dirty = mark_dirty
@@ -111,7 +112,7 @@ class Coordinator:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._serve)
-                await self._until_role_ends()
+                self.ended = _not_here((await self._leadership.wait_ended()).message)
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
@@ -121,12 +122,6 @@ class Coordinator:
                 group.let_go(self.ended)
                 self._answer(group)
             self.loaded.set()
-
-    async def _until_role_ends(self) -> None:
-        try:
-            await self._role.wait_for(FOR_EVER)
-        except Refused as refusal:
-            self.ended = _not_here(refusal.message)
 
     async def _serve(self) -> None:
         try:

@@ -26,6 +26,7 @@ from hightide_broker.core.replication.validation import check_produced, check_se
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
+from hightide_broker.runtime.replication.leadership import Leadership
 from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
 from hightide_broker.storage.sync_job import SyncJob
@@ -97,7 +98,7 @@ class Replica:
         """Why this replica serves nobody; empty while it is online."""
         self.is_damaged = is_damaged
         """Offline because stored bytes are wrong: its leader's may take their place."""
-        self.leader: Leader | None = None
+        self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         """Neither leader nor follower: nobody leads, as far as the metadata is known."""
         self.leader_epoch = -1
@@ -113,14 +114,9 @@ class Replica:
         `ReplicaInstrument`."""
         self._inflated_max = inflated_max
         self._now = now
-        self.appended = Watermark(log.log_end if log else 0)
-        """The log end, for the followers that wait for it; closed when this role ends."""
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
         self.committed = Watermark(start)
         """The high watermark; closed for those who may not wait any longer."""
-        self.deleted = Watermark(0)
-        """The low watermark, for those who wait until records are gone from every live replica;
-        closed when this role ends."""
         self.synced_wake: Wake | None = None
         """Who waits for everything to be on disk: the fetch that will acknowledge it."""
 
@@ -128,6 +124,11 @@ class Replica:
         role = "leads" if self.leader else "follows" if self.follower else "idle"
         state = f"epoch={self.leader_epoch} watermark={self.committed.value}"
         return f"<Replica {self.name} {role} {state} {self._log!r}>"
+
+    @property
+    def leader(self) -> Leader | None:
+        """What it decides as the leader; None while it is none."""
+        return None if self.leadership is None else self.leadership.leader
 
     @property
     def name(self) -> str:
@@ -167,7 +168,8 @@ class Replica:
         log.epochs.assign(state.leader_epoch, log.log_end)
         self.leader_epoch = state.leader_epoch
         self.follower = None
-        self.leader = Leader(
+        self._end_leadership(_moved(self, state))
+        leader = Leader(
             now=self._now(),
             broker=broker,
             broker_epoch=broker_epoch,
@@ -184,9 +186,8 @@ class Replica:
             synced_end=log.synced_end,
             high_watermark=self.committed.value,
         )
+        self.leadership = Leadership(leader)
         self.needs_sync = True
-        self._wake_followers(_moved(self, state))
-        self._end_deletes(_moved(self, state))
         self.recompute()
 
     def update_leader(self, state: PartitionState) -> None:
@@ -201,9 +202,10 @@ class Replica:
 
     def recompute(self) -> None:
         """Time passed, or brokers came and went: the watermark may have moved."""
-        if self.leader is not None:
-            self.committed.advance(self.leader.advance(self._now()))
-            self._advance_deleted()
+        leadership, log = self.leadership, self._log
+        if leadership is not None and log is not None:
+            self.committed.advance(leadership.leader.advance(self._now()))
+            leadership.advance_deleted(log.log_start)
             self.tell(self)
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
@@ -219,30 +221,18 @@ class Replica:
 
     def resign(self, leader_epoch: int, why: Refused) -> None:
         """Lead and follow no more: everybody who waits for an offset gets `why`."""
-        self.leader = self.follower = None
+        self._end_leadership(why)
+        self.leadership = self.follower = None
         self.leader_epoch = leader_epoch
-        self._wake_followers(why)
-        self._end_deletes(why)
         self._let_go(why)
 
     def _let_go(self, why: Refused) -> None:
         old, self.committed = self.committed, Watermark(self.committed.value)
         old.close(why)
 
-    def _wake_followers(self, why: Refused) -> None:
-        end = self._log.log_end if self._log is not None else 0
-        old, self.appended = self.appended, Watermark(end)
-        old.close(why)
-
-    def _end_deletes(self, why: Refused) -> None:
-        old, self.deleted = self.deleted, Watermark(0)
-        old.close(why)
-
-    def _advance_deleted(self) -> None:
-        """The low watermark may have risen; no work unless it is behind."""
-        leader, log = self.leader, self._log
-        if leader is not None and log is not None and self.deleted.value < log.log_start:
-            self.deleted.advance(max(self.deleted.value, leader.low_watermark(log.log_start)))
+    def _end_leadership(self, why: Refused) -> None:
+        if self.leadership is not None:
+            self.leadership.end(why)
 
     def go_offline(self, why: str, *, damaged: bool = False) -> None:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
@@ -251,8 +241,7 @@ class Replica:
             if self._troubles is not None:
                 self._troubles.advance(self._troubles.value + 1)
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
-            self._wake_followers(refusal)
-            self._end_deletes(refusal)
+            self._end_leadership(refusal)
             self._let_go(refusal)
             self.tell(self)
 
@@ -281,21 +270,26 @@ class Replica:
             )
 
     def require_leader(self, current_leader_epoch: int = -1) -> Leader:
-        """The leader's state; raises `Refused`. Epochs are checked before leadership, as in
-        Kafka."""
+        """The leader's state; raises `Refused`."""
+        return self.require_leadership(current_leader_epoch).leader
+
+    def require_leadership(self, current_leader_epoch: int = -1) -> Leadership:
+        """This epoch, if it is led here; raises `Refused`. Epochs are checked before leadership,
+        as in Kafka."""
         self.check_epoch(current_leader_epoch)
-        if self.leader is None:
+        if self.leadership is None:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.name}"
             )
-        return self.leader
+        return self.leadership
 
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, *, acks_all: bool, now_ms: int) -> Appended:
         """Store a producer's batch; one stretch without an await. Raises `Refused`."""
         log = self.log
-        leader = self.require_leader()
+        leadership = self.require_leadership()
+        leader = leadership.leader
         if acks_all:
             leader.refuse_if_too_few()
         header = check_sent(batch)
@@ -320,7 +314,7 @@ class Replica:
             self.rolled(stored.base_offset)
         self.producers.update(stored, now_ms=now_ms)
         self.needs_sync = self.needs_sync or self.config.synced
-        self.appended.advance(log.log_end)
+        leadership.appended.advance(log.log_end)
         self.committed.advance(leader.on_append(log.log_end, self._now()))
         self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
@@ -355,13 +349,14 @@ class Replica:
 
     def fetched_by(self, broker: int, offset: int, *, log_start: int, broker_epoch: int) -> None:
         """A follower fetched from `offset`, and its log agrees with this one up to there."""
-        assert self.leader is not None, f"{self!r} does not lead"
+        leadership = self.leadership
+        assert leadership is not None, f"{self!r} does not lead"
         self.committed.advance(
-            self.leader.on_fetch(
+            leadership.leader.on_fetch(
                 broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
             )
         )
-        self._advance_deleted()
+        leadership.advance_deleted(self.log.log_start)
         self.tell(self)
 
     def lower_watermark(self, log_end: int) -> None:
@@ -459,7 +454,7 @@ class Replica:
 
         The records are gone everywhere once `deleted` has reached it. Raises `Refused`.
         """
-        self.require_leader()
+        leadership = self.require_leadership()
         log = self.log
         if not self.config.is_deleted:
             raise Refused(
@@ -476,8 +471,8 @@ class Replica:
             )
         moved = log.advance_log_start(target)
         if moved:
-            self._wake_followers(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
-        self._advance_deleted()
+            leadership.look_again(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
+        leadership.advance_deleted(log.log_start)
         return log.log_start
 
 

@@ -176,7 +176,8 @@ class FetchHandler:
                 # Only now: a fetch that is refused acknowledges nothing.
                 self._acknowledge(request, part, replica)
         if is_follower:
-            look.seen.append(_Seen(part, replica.appended, limit))
+            assert replica.leadership is not None, "checked above"
+            look.seen.append(_Seen(part, replica.leadership.appended, limit))
         look.seen.append(_Seen(part, replica.committed, replica.committed.value))
         result = m.FetchResult(
             topic=part.topic,

@@ -213,11 +213,12 @@ class RecordHandlers:
         """Move log starts up; answer once they are up on every live replica, or time is up."""
         request = call.request
         results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
-        waiting = [
-            _Waiting(number, self._replicas.get(each.topic, each.partition).deleted, low)
-            for number, each in enumerate(results)
-            if (low := each.low_watermark) >= 0
-        ]
+        waiting = []
+        for number, each in enumerate(results):
+            if each.low_watermark >= 0:
+                replica = self._replicas.get(each.topic, each.partition)
+                deleted = replica.require_leadership().deleted
+                waiting.append(_Waiting(number, deleted, each.low_watermark))
         return partial(_await_deletion, request, results, waiting)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
