@@ -43,7 +43,7 @@ from hightide import Consumer, ErrorCode
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RegisterBroker, UnfenceBroker
 from hightide_broker.core.replication.leader import Leader
-from hightide_broker.runtime.base.call import Reply
+from hightide_broker.runtime.base.call import Call, Reply
 
 NOWHERE = -1
 
@@ -133,7 +133,7 @@ async def leading(*racks, **facts):
 def at_once(here, *parts, rack="r2", **facts):
     """What a consumer hears that would wait for nine seconds, and for a lot of bytes."""
     ask = question(*parts, by=-1, rack=rack, **{"min_bytes": 1 << 20, **facts})
-    answer = here.handler.fetch(ask)
+    answer = here.records.fetch(Call(ask))
     assert isinstance(answer, Reply), "it does not wait"
     return served(answer)
 
@@ -155,7 +155,7 @@ async def test_nobody_is_sent_anywhere_without_a_replica_in_the_rack_but_the_lea
     found = here.fetch_one(1, by=-1, rack=rack)
     assert (found.result.preferred_read_replica, found.offsets) == (NOWHERE, [1, 2])
     ask = question(part(3), by=-1, rack=rack)
-    assert not isinstance(here.handler.fetch(ask), Reply), "at the end it waits as ever"
+    assert not isinstance(here.records.fetch(Call(ask)), Reply), "at the end it waits as ever"
 
 
 async def test_a_consumer_that_names_no_rack_is_not_sent_to_a_broker_that_names_none():

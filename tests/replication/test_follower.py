@@ -19,6 +19,7 @@ from replicakit import LEADER, Place, spans_of, state, write
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.replication.fetches import diverging
 from hightide_broker.core.replication.follower import (
     PAUSE_MIN_S,
     Append,
@@ -33,7 +34,6 @@ from hightide_broker.core.replication.follower import (
     next_fetch,
 )
 from hightide_broker.runtime.replication.following import own_log
-from hightide_broker.runtime.server.fetch_handler import _divergence
 
 EPOCH = 4
 NOW = 100.0
@@ -343,7 +343,7 @@ def one_round(leader: Place, here: Place) -> str:
     log, question = leader.log, here.ask()
     bounds = {"watermark": log.log_end, "log_start": log.log_start}
     try:
-        parting = _divergence(question, leader.replica)
+        parting = diverging(question, own_log(leader.replica), leader.replica.name)
         offset, end = question.fetch_offset, log.log_end
         part = None
         if parting is None:
@@ -355,9 +355,9 @@ def one_round(leader: Place, here: Place) -> str:
             found = own_log(here.replica)
             step = here.replica.follower.out_of_range(question, start, end, found, 0.0)
         return type(here.do(step)).__name__
-    diverging = None if parting is None else (parting.epoch, parting.end_offset)
+    told = None if parting is None else (parting.epoch, parting.end_offset)
     records = b"" if part is None else part.read()
-    return type(here.answer(records, diverging=diverging, **bounds)).__name__
+    return type(here.answer(records, diverging=told, **bounds)).__name__
 
 
 def rounds(leader: Place, here: Place) -> Iterator[str]:

@@ -107,7 +107,7 @@ def a_follower_acknowledges_what_it_has_not_synced():
 
 @mutant
 def divergence_goes_unnoticed():
-    return planted(fetch_handler, "_divergence", nothing)
+    return planted(fetch_handler, "diverging", nothing)
 
 
 @mutant

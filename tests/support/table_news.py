@@ -80,6 +80,9 @@ class _Here:
     def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
         return self._replica
 
+    def rack_of(self, broker: int) -> str:
+        return ""
+
     def broker_epoch(self, broker: int) -> int:
         return self._heard.registered[broker]
 

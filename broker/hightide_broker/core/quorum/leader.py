@@ -10,6 +10,7 @@ from __future__ import annotations
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.quorum.divergence import divergence
 from hightide_broker.core.quorum.ready import LogView
 from hightide_broker.core.quorum.roles import QuorumConfig
 
@@ -130,9 +131,8 @@ def _divergence(log: LogView, offset: int, epoch: int) -> m.EpochEnd | None:
     if offset == start and (start == 0 or (earliest is not None and epoch == earliest.epoch)):
         return None
     found, end = log.end_offset_for(epoch)
-    if found == epoch and offset <= end:
-        return None
-    return m.EpochEnd(epoch=max(found, 0), end_offset=max(end, 0))
+    nothing = m.EpochEnd(epoch=0, end_offset=0)
+    return divergence(epoch, offset, found, end) if found >= 0 else nothing
 
 
 def fetch_refusal(

@@ -23,7 +23,7 @@ PAUSE_MIN_S = 0.02
 
 
 class OwnLog(NamedTuple):
-    """What a follower's log says of itself."""
+    """What a replica's log says of itself."""
 
     log_start: int
     log_end: int

@@ -20,8 +20,16 @@ import trio
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.replication.fetches import (
+    check_follower,
+    diverging,
+    is_awaited,
+    is_news,
+    nearer,
+)
 from hightide_broker.runtime.base.call import Later, Reply
 from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import FileSlice
 
@@ -132,11 +140,11 @@ class FetchHandler:
             if found is not None:
                 look.slices.append(found)
                 size += found.size
-            if request.replica_id < 0 or found is not None or _is_news(part, result):
+            if request.replica_id < 0 or found is not None or is_news(part, result):
                 look.results.append(result)
             if result.diverging_epoch is not None:
                 look.complete = True
-            if request.replica_id >= 0 and _is_awaited(part, result):
+            if request.replica_id >= 0 and is_awaited(part, result):
                 look.complete = True
         # A follower takes whatever there is: what it has waited for is news of single partitions.
         enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
@@ -158,14 +166,13 @@ class FetchHandler:
             self._check_follower(request, part, replica)
         else:
             self._check_consumer(request, part, replica)
-        diverging = _divergence(part, replica)
-        nearest = self._nearest(request, part, replica)
-        if diverging is None and nearest >= 0:
+        parting = diverging(part, own_log(replica), replica.name)
+        if parting is None and (broker := self._nearer(request, part, replica)) >= 0:
             look.complete = True
-            return _elsewhere(part, replica, nearest), None
+            return _elsewhere(part, replica, broker), None
         limit = replica.log.log_end if is_follower else replica.committed.value
         found: FileSlice | None = None
-        if diverging is None:
+        if parting is None:
             found = replica.read(
                 part.fetch_offset,
                 limit=limit,
@@ -184,7 +191,7 @@ class FetchHandler:
             partition=part.partition,
             high_watermark=replica.committed.value,
             log_start_offset=replica.log.log_start,
-            diverging_epoch=diverging,
+            diverging_epoch=parting,
             records=-1 if found is None else len(look.slices),
         )
         return result, found
@@ -198,35 +205,19 @@ class FetchHandler:
         else:
             replica.require_leader(part.current_leader_epoch)
 
-    def _nearest(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
-        """The other broker that a consumer should ask, -1 if there is none better (KIP-392)."""
-        leader = replica.leader
-        if not request.rack or request.replica_id >= 0 or leader is None:
+    def _nearer(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
+        leader, rack_of = replica.leader, self._replicas.rack_of
+        if leader is None:
             return -1
-        if part.fetch_offset < replica.log.log_start:
-            return -1  # out of range, even if somebody has not deleted it yet
-        nearest = leader.nearest(part.fetch_offset, request.rack, self._replicas.rack_of)
-        return -1 if nearest == leader.broker else nearest
+        return nearer(request, part, leader, replica.log.log_start, rack_of)
 
     def _check_follower(
         self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
     ) -> None:
-        """Only a replica of this partition, and only its newest process (KIP-903)."""
-        follower = request.replica_id
+        """Only a replica of this partition, and only its newest process."""
         leader = replica.require_leader(part.current_leader_epoch)
-        if follower not in leader.remotes:
-            known = part.current_leader_epoch >= 0
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            raise Refused(
-                code, f"broker {follower} is no other replica of {replica.name}: {leader.replicas}"
-            )
-        registered = self._replicas.broker_epoch(follower)
-        if 0 <= request.replica_epoch < registered:
-            raise Refused(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {follower} fetches with epoch {request.replica_epoch}, "
-                f"it is registered with {registered}",
-            )
+        registered = self._replicas.broker_epoch(request.replica_id)
+        check_follower(request, part, leader, registered=registered, name=replica.name)
 
     def _acknowledge(
         self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
@@ -253,23 +244,6 @@ class FetchHandler:
         )
 
 
-def _divergence(part: m.FetchPartition, replica: Replica) -> m.EpochEnd | None:
-    """Where the logs part, if they do before the fetch offset; None if they agree (KIP-595)."""
-    if part.last_fetched_epoch < 0:
-        return None
-    log = replica.log
-    epoch, end = log.epochs.end_offset_for(part.last_fetched_epoch, log.log_end)
-    if epoch < 0 or part.fetch_offset < log.log_start:
-        raise Refused(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{replica.name}: offset {part.fetch_offset} of epoch {part.last_fetched_epoch}, "
-            f"the log holds {log.log_start} to {log.log_end}",
-        )
-    if epoch < part.last_fetched_epoch or end < part.fetch_offset:
-        return m.EpochEnd(epoch=epoch, end_offset=end)
-    return None
-
-
 def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.FetchResult:
     """No records: a replica in the consumer's rack has them."""
     return m.FetchResult(
@@ -278,23 +252,6 @@ def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.Fetch
         high_watermark=replica.committed.value,
         log_start_offset=replica.log.log_start,
         preferred_read_replica=broker,
-    )
-
-
-def _is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
-    """Whether a follower learns anything from a result without records."""
-    return (
-        result.diverging_epoch is not None
-        or result.high_watermark > part.high_watermark
-        or result.log_start_offset > part.log_start_offset
-    )
-
-
-def _is_awaited(part: m.FetchPartition, result: m.FetchResult) -> bool:
-    """Whether somebody waits for a follower to learn this: of commits, or of deletions."""
-    return (
-        0 <= part.high_watermark < result.high_watermark
-        or 0 <= part.log_start_offset < result.log_start_offset
     )
 
 
