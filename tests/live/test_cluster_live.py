@@ -320,6 +320,13 @@ def test_split_roles_have_controllers_of_their_own_that_clients_need_not_know(st
     brokers = brokers_through(cluster.addresses[1])
     assert [(row["id"], row["roles"]) for row in brokers] == [(1, ["broker"]), (2, ["broker"])]
     lines = fill(cluster, "t")
+    spare = min({101, 102, 103} - {status["leader"]})
+    controller = cluster.address_of(spare)
+    hightide("produce", "t", "-k", "by", stdin=b"a controller\n", address=controller)
+    lines = sorted([*lines, "a controller"])
+    words = ["consume", "t", "-g", "by", "--from", "start", "-c", str(len(lines))]
+    found = hightide(*words, address=controller).out.decode().splitlines()
+    assert sorted(found) == lines, "it knows who the brokers are"
 
     cluster.kill(status["leader"])
     assert values(cluster, "t") == lines

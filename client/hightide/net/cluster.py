@@ -212,9 +212,29 @@ class Cluster:
         return await self._pool.connection(info.host, info.port)
 
     async def call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
-        """Try known brokers, then the bootstrap addresses, until one answers."""
-        addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
-        addresses += [address for address in self._bootstrap if address not in addresses]
+        """Try known brokers and the bootstrap addresses, until one answers."""
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        return await self._try_each(
+            request, [*known, *(each for each in self._bootstrap if each not in known)]
+        )
+
+    async def call_any_broker_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
+        """Try known brokers, until one answers: for what a controller is no help with, though its
+        address may be the one that was given."""
+        if not self.brokers:
+            await self.refresh([])
+        if not self.brokers:
+            raise BrokerUnreachable("no broker is registered and serves", broker=self.last_asked)
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        try:
+            return await self._try_each(request, known)
+        except UNREACHABLE:
+            await self.refresh([])  # they may be elsewhere by now: the next try asks there
+            raise
+
+    async def _try_each(
+        self, request: m.Message, addresses: list[tuple[str, int]]
+    ) -> tuple[Any, list[memoryview]]:
         # Open connections first: a dead broker costs a connect timeout. But one that answers and
         # cannot help, because it is cut off from the controller, comes last.
         addresses.sort(
@@ -242,6 +262,14 @@ class Cluster:
 
         async def attempt() -> Any:
             return (await self.call_any_once(request))[0]
+
+        return await self.retrying(attempt, timeout_s=timeout_s)
+
+    async def call_any_broker(self, request: m.Message, *, timeout_s: float) -> Any:
+        """A response from whichever broker answers, and no controller, with retries."""
+
+        async def attempt() -> Any:
+            return (await self.call_any_broker_once(request))[0]
 
         return await self.retrying(attempt, timeout_s=timeout_s)
 

@@ -75,7 +75,7 @@ class GroupChannel:
     async def _find(self) -> int:
         if self._coordinator < 0:
             request = g.FindCoordinatorRequest(group=self.group)
-            found, _ = await self._cluster.call_any_once(request)
+            found, _ = await self._cluster.call_any_broker_once(request)
             assert isinstance(found, g.FindCoordinatorResponse)
             if found.broker not in self._cluster.brokers:
                 await self._cluster.refresh([])

@@ -129,7 +129,7 @@ class Sender:
         attempts = 0
         while True:
             try:
-                reply = await self._cluster.call_any(
+                reply = await self._cluster.call_any_broker(
                     m.InitProducerIdRequest(), timeout_s=self._request_timeout_s
                 )
             except HightideError as error:

@@ -109,13 +109,15 @@ def about_groups(groups: GroupHandlers, offsets: OffsetHandlers) -> list[Route]:
 
 
 def about_the_cluster(admin: AdminHandlers) -> list[Route]:
-    """What every node knows or passes on to the active controller."""
+    """What every node knows or passes on to the active controller; and producers' ids, of which
+    each broker has a block."""
+    its_own = partial(row, broker=True)
     return [
+        its_own(m.InitProducerIdRequest, admin.init_producer_id, cluster("IDEMPOTENT_WRITE")),
         row(m.MetadataRequest, admin.metadata, topic("DESCRIBE")),
         row(m.DescribeClusterRequest, admin.describe_cluster),
         row(m.DescribeLogDirsRequest, admin.describe_log_dirs, cluster("DESCRIBE")),
         row(m.DescribeConfigsRequest, admin.describe_configs, configured("DESCRIBE_CONFIGS")),
-        row(m.InitProducerIdRequest, admin.init_producer_id, cluster("IDEMPOTENT_WRITE")),
         later(m.CreateTopicsRequest, admin.change, cluster("CREATE")),
         later(m.DeleteTopicsRequest, admin.change, topic("DELETE")),
         later(m.CreatePartitionsRequest, admin.change, topic("ALTER")),
