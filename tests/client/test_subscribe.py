@@ -175,6 +175,21 @@ async def test_partitions_that_were_chosen_by_hand_are_let_go_of_first():
             assert await values(consumer, 1) == [b"1"], "the first one was committed"
 
 
+@BOTH
+@virtual
+async def test_a_consumer_that_is_opened_again_reads_what_its_options_say(said):
+    async with site() as at, at.client() as client:
+        await client.create("u", partitions=1)
+        await fill(client, "u", b"u0")
+        consumer = at.consumer(**{**said, "topics": ["t"]})
+        async with consumer:
+            await consumer.subscribe(pattern="u")
+            assert await values(consumer, 1) == [b"u0"]
+        async with consumer:
+            await consumer.poll(timeout_ms=2_000)
+            assert consumer.assignment() == [T("t", 0)]
+
+
 @pytest.mark.parametrize(
     ("topics", "pattern", "said"),
     [

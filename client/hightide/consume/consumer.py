@@ -68,7 +68,7 @@ class Consumer:
     @taking(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
-        self._topics = list(options.topics)
+        self._topics: list[str] = []
         self._partitions = checked_places(options.partitions)
         self._request_timeout_s = options.request_timeout_ms / 1000
         self._api_timeout_s = options.default_api_timeout_ms / 1000
@@ -130,6 +130,7 @@ class Consumer:
             self._cluster, self._polled_at = cluster, trio.current_time()
             self._background, self._watching = nursery, trio.CancelScope()
             options, subscription = self._options, self._subscription
+            self._topics = list(options.topics)
             fetcher = self._fetcher = Fetcher(subscription, cluster, nursery, options)
             if options.group_id:
                 self._rebalancer = group_side(

@@ -29,7 +29,7 @@ NOWHERE = -1
 """Where a log ends that need not be there."""
 
 
-class LoadedLog(NamedTuple):
+class LoadOutcome(NamedTuple):
     """A log, or why there is none."""
 
     log: Log | None
@@ -59,11 +59,11 @@ class LogLoader:
         *,
         must_reach: int = NOWHERE,
         salvage: bool = False,
-    ) -> LoadedLog:
+    ) -> LoadOutcome:
         """Open a log, or make it if there is none; it is damaged if it ends before `must_reach`.
         `salvage` what is whole of a damaged one."""
         try:
-            return LoadedLog(
+            return LoadOutcome(
                 self._open(topic, number, config, must_reach=must_reach, salvage=salvage)
             )
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
@@ -71,13 +71,13 @@ class LogLoader:
             if isinstance(error, DiskError):
                 # A damaged one stays that: what it could not be repaired for must not be trusted.
                 full = error.full
-                return LoadedLog(
+                return LoadOutcome(
                     None,
                     str(error),
                     is_damaged=full and salvage,
                     lacks_space=full and not salvage,
                 )
-            return LoadedLog(None, str(error), is_damaged=True)
+            return LoadOutcome(None, str(error), is_damaged=True)
 
     def _open(
         self,
