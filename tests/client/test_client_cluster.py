@@ -247,6 +247,32 @@ async def test_the_second_bootstrap_address_is_used_when_the_first_is_down(autoj
             assert (await cluster.topic("t", timeout_s=5)).topic == "t"
 
 
+async def test_a_controller_that_was_named_sends_nobody_away(autojump_clock):
+    """It knows who the brokers are, and they are asked for what it is no help with."""
+    broker = FakeBroker({"t": 1}, id=2, port=2)
+    info = m.BrokerInfo(id=2, host="127.0.0.1", port=2)
+    controller = FakeBroker({}, id=1, port=1, others=[info])
+    no_broker = Trick(envelope=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    controller.always(m.InitProducerIdRequest, no_broker)
+    async with in_memory(controller, broker) as network, cluster_of(controller, network) as cluster:
+        for _ in range(2):
+            answer = await cluster.call_any_broker(m.InitProducerIdRequest(), timeout_s=5)
+            assert answer.producer_id >= 0
+    assert broker.count(m.InitProducerIdRequest) == 2
+
+
+async def test_brokers_that_have_moved_are_found_by_the_address_that_was_given(autojump_clock):
+    moved = FakeBroker({"t": 1}, id=2, port=2)
+    info = m.BrokerInfo(id=2, host="127.0.0.1", port=2)
+    first = FakeBroker({"t": 1}, id=1, port=1, others=[info])
+    async with in_memory(first, moved) as network, cluster_of(first, network) as cluster:
+        await cluster.refresh([])
+        cluster.brokers = {2: info}
+        moved.is_down = True
+        await cluster.call_any_broker(m.InitProducerIdRequest(), timeout_s=5)
+    assert first.count(m.InitProducerIdRequest) == 1
+
+
 async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clock):
     broker = FakeBroker({"t": 1})
     async with in_memory(broker) as network, cluster_of(broker, network) as cluster:

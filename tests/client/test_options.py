@@ -138,6 +138,38 @@ def test_a_name_that_is_no_option_says_which_was_meant(client, option, meant):
         client(**{option: 1})
 
 
+@pytest.mark.parametrize(
+    ("client", "options", "said"),
+    [
+        (hightide.Producer, {"batch_size": "abc"}, "batch_size is 'abc'"),
+        (hightide.Producer, {"batch_size": 1.5}, "batch_size is 1.5"),
+        (hightide.Producer, {"request_timeout_ms": "soon"}, "request_timeout_ms is 'soon'"),
+        (hightide.Producer, {"acks": [1]}, "acks is [1]"),
+        (hightide.Consumer, {"fetch_max_wait_ms": float("nan")}, "fetch_max_wait_ms is nan"),
+        (blocking.Consumer, {"session_timeout_ms": -5}, "session_timeout_ms is -5"),
+        (blocking.Consumer, {"topics": None}, "topics are None"),
+        (hightide.Consumer, {"topics": [3]}, "topic is 3"),
+        (hightide.Consumer, {"partition_assignment_strategy": "range,best"}, "'best'"),
+        (blocking.Admin, {"default_api_timeout_ms": None}, "default_api_timeout_ms is None"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_at_once(client, options, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        client(**options)
+
+
+def test_a_strategy_may_be_a_list_in_text():
+    made = hightide.Consumer.from_config(
+        {"partition.assignment.strategy": "range, cooperative-sticky"}
+    )
+    assert made._options.partition_assignment_strategy == "range, cooperative-sticky"
+
+
+def test_what_is_given_twice_is_refused():
+    with pytest.raises(UsageError, match=r"group\.id is given twice, as group_id too"):
+        hightide.Consumer.from_config({"group.id": "g"}, group_id="h")
+
+
 def test_options_are_frozen():
     options = ProducerOptions(linger_ms=1)
     with pytest.raises(AttributeError):

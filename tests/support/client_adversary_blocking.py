@@ -31,8 +31,8 @@ def producer_options(chance):
         "linger_ms": chance.choice([0, 1, 5, 30]),
         "batch_size": chance.choice([100, 1_000, 16_384]),
         "buffer_memory": chance.choice([3_000, 32 << 20]),
-        "compression": chance.choice(["none", "none", "zstd", "lz4"]),
-        "max_in_flight": chance.choice([1, 5]),
+        "compression_type": chance.choice(["none", "none", "zstd", "lz4"]),
+        "max_in_flight_requests_per_connection": chance.choice([1, 5]),
         "max_block_ms": LONG_MS,
         "delivery_timeout_ms": LONG_MS,
     }
@@ -42,7 +42,7 @@ def group_options(chance, group):
     """Any member of a group that reads `numbers` from the start."""
     return {
         **SOON,
-        "group": group,
+        "group_id": group,
         "topics": ["numbers"],
         "auto_offset_reset": "earliest",
         "auto_commit_interval_ms": chance.choice([1, 20, 5_000]),
@@ -277,7 +277,11 @@ class Member:
         self._each, self._seen, self._strike = each, seen, strike
         self._next, self._is_shaken = {}, False
         self.refusals = []
-        options = {"group": f"r{each.seed}", "topics": ["numbers"], "auto_offset_reset": "earliest"}
+        options = {
+            "group_id": f"r{each.seed}",
+            "topics": ["numbers"],
+            "auto_offset_reset": "earliest",
+        }
         self._consumer = Consumer(
             each.address,
             **SOON | options,

@@ -10,10 +10,10 @@ import shutil
 import socket
 import subprocess
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 
 import msgpack
 from commands import COMMAND, PATIENCE_S, environment, hightide
-from msgspec.structs import asdict
 from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking

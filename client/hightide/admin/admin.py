@@ -67,7 +67,7 @@ class Admin(GroupAdmin):
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """An admin client by Kafka's dotted names; `more` are options by keyword. Raises
         `UsageError`."""
-        return cls(**from_config(AdminOptions, config), **more)
+        return cls(**from_config(AdminOptions, config, more))
 
     @ki_protected
     async def __aenter__(self) -> Self:

@@ -43,7 +43,7 @@ class Admin(Blocking):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """As `hightide.Admin.from_config`."""
-        return cls(**from_config(AdminOptions, config), **more)
+        return cls(**from_config(AdminOptions, config, more))
 
     def create_topic(
         self,

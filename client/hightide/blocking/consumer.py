@@ -49,7 +49,7 @@ class Consumer(Blocking):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """As `hightide.Consumer.from_config`."""
-        return cls(**from_config(ConsumerOptions, config), **more)
+        return cls(**from_config(ConsumerOptions, config, more))
 
     def poll(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
         """Up to `max_poll_records` records of one partition; empty if none came in time."""

@@ -138,7 +138,7 @@ class Producer(Blocking):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """As `hightide.Producer.from_config`."""
-        return cls(**from_config(ProducerOptions, config), **more)
+        return cls(**from_config(ProducerOptions, config, more))
 
     def send(
         self,

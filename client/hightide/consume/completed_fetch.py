@@ -232,9 +232,10 @@ class CompletedFetch:
         """What was not handed out is fetched again."""
         self.settle()
         if self._records and self.tp is not None:
-            found = self._subscription.get(self.tp)
-            assert found.position is not None, f"{found.tp} has records and no position"
-            found.seek(found.position, found.position_epoch)
+            found = self._subscription.find(self.tp)
+            if found is not None:  # its topic may be gone
+                assert found.position is not None, f"{found.tp} has records and no position"
+                found.seek(found.position, found.position_epoch)
             self.drop()
 
     def drop(self) -> None:

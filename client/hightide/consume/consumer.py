@@ -19,6 +19,7 @@ import trio
 from hightide.consume.completed_fetch import CompletedFetch, Lent, LentRows
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.health import Health, health_of
+from hightide.consume.lookup import check_partitions, partitions_of
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.rebalance import Committed, Listeners, Offsets, Rebalancer, group_side
 from hightide.consume.selection import Selection, selection
@@ -80,7 +81,7 @@ class Consumer:
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """A consumer by Kafka's dotted names, as in `{"bootstrap.servers": "…", "group.id": "g"}`;
         values may be text. `more` are options by keyword. Raises `UsageError`."""
-        return cls(**from_config(ConsumerOptions, config), **more)
+        return cls(**from_config(ConsumerOptions, config, more))
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -88,11 +89,14 @@ class Consumer:
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._running())
         try:
+            topics = self._topics
             if self._rebalancer is None:
-                await self.assign(self._partitions or await self._all_partitions())
-                self._open()[1].whole = self._topics
+                await self.assign(self._partitions or await self._partitions_of(topics))
+                self._open()[1].whole = self._topics = topics
             elif self._partitions:
-                await self._check_partitions(self._partitions)
+                await check_partitions(
+                    self._open()[0], self._partitions, timeout_s=self._api_timeout_s
+                )
                 await self._rebalancer.begin([], self._partitions)
         except BaseException:
             await self._stack.aclose()
@@ -146,13 +150,8 @@ class Consumer:
             raise closed("consumer")
         return self._cluster, self._fetcher
 
-    async def _all_partitions(self) -> list[TopicPartition]:
-        cluster, _ = self._open()
-        found = []
-        for topic in self._topics:
-            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
-            found += [TopicPartition(topic, p.partition) for p in known.partitions]
-        return found
+    async def _partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return await partitions_of(self._open()[0], topics, timeout_s=self._api_timeout_s)
 
     # -- what is read ----------------------------------------------------------------------------
 
@@ -173,36 +172,52 @@ class Consumer:
         place of all before. Raises `UsageError` where partitions were chosen by hand: `unsubscribe`
         first.
         """
-        cluster, fetcher = self._open()
+        cluster, _ = self._open()
         wanted = selection(topics, pattern)
-        if self._rebalancer is not None and not self._topics and self.assignment():
+        rebalancer = self._rebalancer
+        if rebalancer is not None and not rebalancer.is_subscribed and self.assignment():
             raise UsageError("partitions are chosen by hand here: unsubscribe first")
-        if self._rebalancer is not None and (on_assigned or on_revoked or on_lost):
-            self._rebalancer.listeners = Listeners(on_assigned, on_revoked, on_lost)
         if wanted.pattern is not None:
             every = partial(cluster.refresh, None)
             await cluster.retrying(every, timeout_s=self._api_timeout_s)
+        names = wanted.matching(cluster.topics)
+        partitions = await self._partitions_of(names) if rebalancer is None else []
+        # From here on in one stretch: who is cancelled before has changed nothing.
+        self._choose(wanted, names, partitions)
+        if rebalancer is not None and (on_assigned or on_revoked or on_lost):
+            rebalancer.listeners = Listeners(on_assigned, on_revoked, on_lost)
+
+    def _choose(
+        self, wanted: Selection, names: list[str], partitions: Sequence[TopicPartition]
+    ) -> None:
+        """Read these topics from here on, or, without a group, these partitions of them."""
+        _, fetcher = self._open()
+        self._ready.catch_up()
         self._watching.cancel()
-        fetcher.may_vanish = wanted.pattern is not None
-        await self._read(wanted.matching(cluster.topics))
+        fetcher.forget_failure()
+        fetcher.on_vanished = None if wanted.pattern is None else self._vanished
+        self._read(names, partitions)
         if wanted.pattern is not None:
             self._watching = trio.CancelScope()
             start(self._background, self._watch, wanted, self._watching)
 
-    async def _read(self, topics: list[str]) -> None:
-        """All partitions of these, or what the group gives of them."""
+    def _read(self, names: list[str], partitions: Sequence[TopicPartition]) -> None:
         _, fetcher = self._open()
         self._ready.catch_up()
-        self._topics = topics
+        self._topics = names
         if self._rebalancer is not None:
-            self._rebalancer.subscribe(topics)
+            self._rebalancer.subscribe(names)
             return
-        partitions = await self._all_partitions()
-        self._subscription.assign(partitions)
-        fetcher.whole = topics
+        fetcher.whole = names
+        self._subscription.assign(list(partitions))
         if self._ready.tp not in partitions:
             self._ready.drop()
         fetcher.wake()
+
+    def _vanished(self, topic: str) -> None:
+        """A topic that the pattern chose is gone; if it comes again, it is another one."""
+        self._subscription.drop(topic)
+        self._read([name for name in self._topics if name != topic], self.assignment())
 
     async def _watch(self, wanted: Selection, scope: trio.CancelScope) -> None:
         """See that what a pattern matches is read, also what comes later."""
@@ -212,9 +227,11 @@ class Consumer:
                 await trio.sleep(self._options.metadata_max_age_ms / 1000)
                 try:
                     await cluster.refresh(None)
-                    found = wanted.matching(cluster.topics)
-                    if found != self._topics:
-                        await self._read(found)
+                    names = wanted.matching(cluster.topics)
+                    is_alone = self._rebalancer is None
+                    partitions = await self._partitions_of(names) if is_alone else []
+                    if names != self._topics and not scope.cancel_called:
+                        self._read(names, partitions)
                 except HightideError as error:
                     if self._options.on_retry is not None:
                         self._options.on_retry(error)
@@ -222,47 +239,40 @@ class Consumer:
     @ki_protected
     async def unsubscribe(self) -> None:
         """Read nothing: what was handed out is committed as it would be at the end of the block,
-        and the group is left."""
+        and the group is left. It is carried out even if it is cancelled meanwhile, which takes up
+        to request_timeout_ms."""
         _, fetcher = self._open()
         self._watching.cancel()
+        fetcher.forget_failure()
+        fetcher.on_vanished, fetcher.whole, self._topics = None, (), []
         self._ready.catch_up()
         if self._rebalancer is not None:
-            await self._rebalancer.unsubscribe()
-        self._topics = []
+            await self._rebalancer.unsubscribe(timeout_s=self._request_timeout_s)
         self._subscription.assign([])
-        fetcher.whole = ()
         self._ready.drop()
         fetcher.wake()
+        await trio.lowlevel.checkpoint()
 
     async def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions from here on."""
-        _, fetcher = self._open()
+        cluster, fetcher = self._open()
         wanted = checked_places(partitions)
-        self._ready.catch_up()
-        if self._rebalancer is not None and self._topics:
+        if self._rebalancer is not None and self._rebalancer.is_subscribed:
             raise UsageError("a member of a group reads what the group gives it: give no topics")
-        await self._check_partitions(wanted)
+        await check_partitions(cluster, wanted, timeout_s=self._api_timeout_s)
+        self._ready.catch_up()
+        self._watching.cancel()
+        fetcher.forget_failure()
+        fetcher.on_vanished, fetcher.whole, self._topics = None, (), []
         if self._rebalancer is not None:
             known = self.assignment()
             kept = [tp for tp in wanted if tp in known]
             await self._rebalancer.begin(kept, [tp for tp in wanted if tp not in kept])
         else:
             self._subscription.assign(wanted)
-            fetcher.whole = ()
         if self._ready.tp not in wanted:
             self._ready.drop()
         fetcher.wake()
-
-    async def _check_partitions(self, wanted: Sequence[TopicPartition]) -> None:
-        """Raise if one does not exist."""
-        cluster, _ = self._open()
-        for topic in dict.fromkeys(tp.topic for tp in wanted):
-            known = await cluster.topic(topic, timeout_s=self._api_timeout_s)
-            for tp in wanted:
-                if tp.topic == topic and not 0 <= tp.partition < len(known.partitions):
-                    raise UsageError(
-                        f"{tp} does not exist, {topic!r} has {len(known.partitions)} partitions"
-                    )
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""

@@ -7,7 +7,7 @@ Failures that only the caller can judge are kept for the next `poll`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -61,8 +61,8 @@ class Fetcher:
         self._request_timeout_s = options.request_timeout_ms / 1000
         self.whole: Sequence[str] = ()
         """The topics of which every partition is read, also those that are added."""
-        self.may_vanish = False
-        """Whether a topic may be gone without a word: a pattern chose it."""
+        self.on_vanished: Callable[[str], None] | None = None
+        """Told of a topic that is gone, in place of the caller: a pattern chose it."""
         self._starts = StartFinder(
             cluster,
             options.auto_offset_reset,
@@ -121,6 +121,10 @@ class Fetcher:
         if failure is not None:
             self.wake()
             raise failure
+
+    def forget_failure(self) -> None:
+        """The caller reads something else now: what stood in the way of that before is over."""
+        self._failure = self._failing = None
 
     def forgive(self, tp: TopicPartition) -> None:
         """The caller went on elsewhere in a partition: its trouble is over."""
@@ -203,12 +207,13 @@ class Fetcher:
         return complete
 
     def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
+        read = {each.tp.topic for each in self._subscription.all()}
         for topic in answer.topics:
-            if topic.error is not None:
+            if topic.error is not None and topic.topic in read:
                 code = error_code(topic.error)
                 if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
-                    if self.may_vanish:
-                        self._subscription.drop(topic.topic)
+                    if self.on_vanished is not None:
+                        self.on_vanished(topic.topic)
                         continue
                     self._fail(ApiError(code, topic.message))
                     return True

@@ -68,8 +68,8 @@ class Membership:
         self._name, self._commits = secrets.token_hex(8), 0
         self.failure: HightideError | None = None
         """Why it cannot be a member at all."""
-        self.must_join = bool(topics)
-        """Without topics its partitions are its own choice: it only commits."""
+        self.is_subscribed = self.must_join = bool(topics)
+        """Otherwise its partitions are its own choice: it only commits."""
         self.is_lost = False
         """It was thrown out: somebody else may read its partitions already."""
         self.polled_at = trio.current_time()
@@ -269,14 +269,16 @@ class Membership:
         if self.generation >= 0:
             self.reason = "subscribed to " + (", ".join(topics) or "nothing")
         self.topics = list(topics)
-        self.must_join = True
+        self.is_subscribed = self.must_join = True
         self._wake()
 
     async def unsubscribe(self) -> None:
-        """Be no member any more."""
-        self.topics, self.must_join = [], False
-        await self.leave("unsubscribed")
-        self._forget_membership()  # also where a static member keeps its place
+        """Be no member any more, whether the group hears of it or not."""
+        self.topics, self.is_subscribed, self.must_join = [], False, False
+        try:
+            await self.leave("unsubscribed")
+        finally:
+            self._forget_membership()  # also where a static member keeps its place
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -339,7 +341,7 @@ def named(assignors: str | Sequence[str] | Assignor) -> dict[str, Assignor]:
     """Assignors by name: of `assignors.ASSIGNORS`, or one callable of one's own; raises
     `UsageError`."""
     if isinstance(assignors, str):
-        assignors = [assignors]
+        assignors = [name.strip() for name in assignors.split(",")]
     if callable(assignors):
         return {getattr(assignors, "__name__", "custom"): assignors}
     for name in assignors:

@@ -8,11 +8,10 @@ from functools import partial
 
 from hightide.consume.assignors import Assignor
 from hightide.consume.membership import named
+from hightide.consume.selection import checked_topics
 from hightide.consume.subscription import Listener, checked_places, checked_reset
 from hightide.net.options import ClientOptions
-from hightide.protocol.errors import HightideError, UsageError, whole
-
-_WHOLE = ("max_poll_records", "fetch_min_bytes", "fetch_max_bytes", "max_partition_fetch_bytes")
+from hightide.protocol.errors import HightideError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +76,11 @@ class ConsumerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""
+        super().__post_init__()
         checked_reset(self.auto_offset_reset)
         named(self.partition_assignment_strategy)
-        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
         keep = partial(object.__setattr__, self)  # the struct is frozen from here on
-        keep("topics", topics)
+        keep("topics", checked_topics(self.topics))
         keep("partitions", tuple(checked_places(self.partitions)))
         if self.topics and self.partitions:
             raise UsageError("give topics or partitions, not both")
-        for name in _WHOLE:
-            keep(name, whole(name, getattr(self, name)))

@@ -16,7 +16,7 @@ import trio
 
 from hightide.consume.completed_fetch import CompletedFetch
 from hightide.consume.fetcher import Fetcher
-from hightide.consume.membership import Membership, named
+from hightide.consume.membership import LEAVE_TIMEOUT_S, Membership, named
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.subscription import Listener, OffsetAndMetadata, Subscription
 from hightide.net.background import ki_protected, start
@@ -111,7 +111,9 @@ class Rebalancer:
                 if self.joins_since is None:
                     self.joins_since = now
                 gives_up_all = membership.is_lost or not membership.is_cooperative
-                leaving = self._release(self._owned() if gives_up_all else [])
+                owned = self._owned()
+                unwanted = [tp for tp in owned if tp.topic not in membership.topics]
+                leaving = self._release(owned if gives_up_all else unwanted)
                 self._joining, self._rebalanced = trio.CancelScope(), trio.Event()
                 start(self._nursery, self._rebalance, leaving)
         elif now >= self._commit_at:
@@ -245,19 +247,31 @@ class Rebalancer:
         if not self._is_beating:
             self._is_beating = True
             start(self._nursery, membership.run)
-        if list(topics) != membership.topics:
+        if not membership.is_subscribed or list(topics) != membership.topics:
             membership.subscribe(topics)
 
-    async def unsubscribe(self) -> None:
-        """Read nothing: commit, tell the listener, leave the group."""
-        await self._stop_joining()
-        positions, owned = self.positions(), self._owned()
-        self._release(owned)
-        if self._membership.topics:
-            self._give(await self._say_goodbye({tp: positions.get(tp) for tp in owned}))
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the group says what is read."""
+        return self._membership.is_subscribed
+
+    async def unsubscribe(self, *, timeout_s: float) -> None:
+        """Read nothing: commit, tell the listener, leave the group; to the end, even if it is
+        cancelled meanwhile."""
+        with trio.move_on_after(timeout_s, shield=True):
+            await self._stop_joining()
+            positions, owned = self.positions(), self._owned()
+            async with self._turns.turn(self._turns.take()):
+                pass  # everything that was asked for before is done
+            self._release(owned)
+            if self.is_subscribed:
+                self._give(await self._say_goodbye({tp: positions.get(tp) for tp in owned}))
+            elif self._auto_commit_s is not None:
+                await self._commit_quietly(positions)
+        self._release(self._owned())
+        with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             await self._membership.unsubscribe()
-        elif self._auto_commit_s is not None:
-            await self._commit_quietly(positions)
+        self._commit_at = float("inf")
 
     async def _stop_joining(self) -> None:
         """Its listeners are told to the end; nobody waits for the others any more."""
@@ -311,7 +325,7 @@ class Rebalancer:
 
     def _request(self, offsets: Positions) -> g.OffsetCommitRequest:
         membership = self._membership
-        if membership.topics and membership.generation < 0:
+        if membership.is_subscribed and membership.generation < 0:
             raise ApiError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"this consumer is no member of group {membership.group!r} now: "
@@ -397,7 +411,7 @@ class Rebalancer:
         async with self._turns.turn(self._turns.take()):
             pass  # everything that was asked for before is done
         error = None
-        if self._membership.topics:
+        if self.is_subscribed:
             owned = self._owned()
             self._release(owned)
             error = await self._say_goodbye({tp: positions.get(tp) for tp in owned})

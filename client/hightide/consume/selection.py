@@ -26,12 +26,21 @@ class Selection(NamedTuple):
         return sorted(t for t in topics if whole(t) and not t.startswith(INTERNAL))
 
 
-def selection(topics: Iterable[str] | str, pattern: str | re.Pattern[str] | None) -> Selection:
-    """One of the two; raises `UsageError`."""
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
+def checked_topics(topics: Iterable[str] | str) -> tuple[str, ...]:
+    """Names of topics, one or several; raises `UsageError` for what is none."""
+    try:
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+    except TypeError as error:
+        raise UsageError(f"topics are {topics!r}, expected their names") from error
     for name in names:
         if not isinstance(name, str) or not name:
             raise UsageError(f"topic is {name!r}, expected its name")
+    return names
+
+
+def selection(topics: Iterable[str] | str, pattern: str | re.Pattern[str] | None) -> Selection:
+    """One of the two; raises `UsageError`."""
+    names = checked_topics(topics)
     if bool(names) == (pattern is not None):
         raise UsageError("give topics, or a pattern for their names")
     try:

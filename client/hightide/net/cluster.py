@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 19092
 RETRY_BACKOFF_S = 0.1
+_ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""It is starting or stopping; or it is a controller, and a broker is wanted."""
 RETRY_BACKOFF_MAX_S = 1.0
 UNKNOWN_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
@@ -212,29 +214,9 @@ class Cluster:
         return await self._pool.connection(info.host, info.port)
 
     async def call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
-        """Try known brokers and the bootstrap addresses, until one answers."""
-        known = [(broker.host, broker.port) for broker in self.brokers.values()]
-        return await self._try_each(
-            request, [*known, *(each for each in self._bootstrap if each not in known)]
-        )
-
-    async def call_any_broker_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
-        """Try known brokers, until one answers: for what a controller is no help with, though its
-        address may be the one that was given."""
-        if not self.brokers:
-            await self.refresh([])
-        if not self.brokers:
-            raise BrokerUnreachable("no broker is registered and serves", broker=self.last_asked)
-        known = [(broker.host, broker.port) for broker in self.brokers.values()]
-        try:
-            return await self._try_each(request, known)
-        except UNREACHABLE:
-            await self.refresh([])  # they may be elsewhere by now: the next try asks there
-            raise
-
-    async def _try_each(
-        self, request: m.Message, addresses: list[tuple[str, int]]
-    ) -> tuple[Any, list[memoryview]]:
+        """Try known brokers, then the bootstrap addresses, until one answers."""
+        addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
+        addresses += [address for address in self._bootstrap if address not in addresses]
         # Open connections first: a dead broker costs a connect timeout. But one that answers and
         # cannot help, because it is cut off from the controller, comes last.
         addresses.sort(
@@ -249,13 +231,19 @@ class Cluster:
             except UNREACHABLE as error:
                 failure = error
             except ApiError as error:
-                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                if error.code not in _ASK_ANOTHER:
                     if error.retriable:
                         self._unhelpful = (host, port)
                     raise
-                failure = error  # it is starting or stopping: another one may be ready
+                failure = error
         assert failure is not None, "no address to try"
         raise failure
+
+    async def call_any_broker_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
+        """The same for what only brokers answer; the bootstrap address may be a controller's."""
+        if not self.brokers:
+            await self.refresh([])
+        return await self.call_any_once(request)
 
     async def call_any(self, request: m.Message, *, timeout_s: float) -> Any:
         """A response from whichever broker answers, with retries."""

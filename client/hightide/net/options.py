@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.ports import Network, Random
-from hightide.protocol.errors import UsageError, did_you_mean
+from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -42,6 +43,16 @@ class ClientOptions:
     """For tests: how connections are made."""
     random: Random | None = None
     """For tests: the source of chance, for back-offs and the choice of brokers."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for a number that is none."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                # The struct is frozen from here on; numbers of numpy become Python's own.
+                object.__setattr__(self, field.name, whole(field.name, value, least=0))
+            elif field.type == "float":
+                seconds(field.name, value)
 
 
 def taking(
@@ -72,15 +83,24 @@ def arguments(options: ClientOptions) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(options)}
 
 
-def from_config(options: type[ClientOptions], config: Mapping[str, Any]) -> dict[str, Any]:
+def from_config(
+    options: type[ClientOptions],
+    config: Mapping[str, Any],
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The arguments of `options` that Kafka's dotted names stand for: `linger.ms` is `linger_ms`.
-    Values may be text, as in a properties file. Raises `UsageError`."""
+    Values may be text, as in a properties file; `more` are arguments already. Raises
+    `UsageError`."""
     known = {field.name.replace("_", "."): field for field in fields(options)}
     check_names(config, known, of=options.__name__)
-    return {
+    for name in config:
+        if known[name].name in more:
+            raise UsageError(f"{name} is given twice, as {known[name].name} too")
+    parsed = {
         known[name].name: _parsed(name, value, str(known[name].type))
         for name, value in config.items()
     }
+    return parsed | dict(more)
 
 
 def check_names(given: Iterable[str], known: Iterable[str], *, of: str) -> None:

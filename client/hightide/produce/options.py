@@ -58,7 +58,8 @@ class ProducerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""
-        if self.acks not in ACKS:
+        super().__post_init__()
+        if not isinstance(self.acks, str | int) or self.acks not in ACKS:
             raise UsageError(f"acks is {self.acks!r}, expected 0, 1 or 'all'")
         if self.compression_type not in CODECS:
             raise UsageError(

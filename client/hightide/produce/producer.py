@@ -79,7 +79,7 @@ class Producer:
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """A producer by Kafka's dotted names, as in `{"bootstrap.servers": "…", "linger.ms": 20}`;
         values may be text. `more` are options by keyword. Raises `UsageError`."""
-        return cls(**from_config(ProducerOptions, config), **more)
+        return cls(**from_config(ProducerOptions, config, more))
 
     # -- life ------------------------------------------------------------------------------------
 
