@@ -32,7 +32,7 @@ from hightide.net.connection import Connection, open_connection
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
 from hightide.protocol import wire
-from hightide.protocol.errors import RemoteProtocolError, UsageError
+from hightide.protocol.errors import ClosedError, RemoteProtocolError, UsageError
 from hightide_broker.simulation.disk import SimDisk
 
 ANOTHER = m.ApiRange(name="x", min_version=1, max_version=1)
@@ -431,3 +431,33 @@ async def test_a_producer_that_has_nothing_to_send_sleeps(acks):
         await trio.sleep(0.1)
         trio.lowlevel.remove_instrument(counter)
     assert counter.steps < 50
+
+
+async def test_a_connection_that_comes_after_the_end_is_closed_and_nobody_waits_for_it(
+    autojump_clock,
+):
+    """A pool that is closed while somebody connects: the reader of answers is gone by then."""
+    broker = FakeBroker({"t": 1})
+    refusals = []
+    async with in_memory(broker) as network, cluster_of(broker, network) as cluster:
+
+        async def ask():
+            try:
+                await cluster.refresh([])
+            except ClosedError as error:
+                refusals.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            connect, connecting, go_on = network.connect, trio.Event(), trio.Event()
+
+            async def slow(host, port):
+                connecting.set()
+                await go_on.wait()
+                return await connect(host, port)
+
+            network.connect = slow
+            await connecting.wait()
+            await cluster.aclose()
+            go_on.set()
+    assert refusals == ["the client was closed meanwhile"]

@@ -18,6 +18,7 @@ class ConnectionPool:
         self._nursery = nursery
         self._client_id = client_id
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._is_closed = False
         self._connecting: dict[tuple[str, int], trio.Lock] = {}
 
     def has_open(self, address: tuple[str, int]) -> bool:
@@ -38,16 +39,23 @@ class ConnectionPool:
                 if known.is_open:
                     return known
                 await known.aclose()
+            self._check_open()
             fresh = await connect(self._network, host, port, client=self._client_id)
-            self._connections[key] = fresh
             try:
+                self._check_open()  # otherwise nobody would read its answers
                 start(self._nursery, fresh.read_answers)
-            except RuntimeError as error:  # the nursery is closed by now
+            except (ClosedError, RuntimeError) as error:  # or the nursery is closed by now
                 await fresh.aclose()
                 raise ClosedError("the client was closed meanwhile") from error
+            self._connections[key] = fresh
             return fresh
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client was closed meanwhile")
+
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection, for good; to be called before the nursery ends."""
+        self._is_closed = True
         for connection in self._connections.values():
             await connection.aclose()
