@@ -27,7 +27,7 @@ NOTICED_BY = {
     "duplicates_are_not_recognised": 4,
     "a_follower_learns_nothing_of_producers": 12,
     "producers_are_forgotten_at_a_restart": 15,
-    "a_log_is_trusted_after_a_crash": 58,
+    "a_log_is_trusted_after_a_crash": 20,
     "the_disk_lies_about_syncs_of_partitions": 2,
     "a_group_is_told_before_it_is_kept": 7,
     "a_new_coordinator_begins_without_groups": 3,
