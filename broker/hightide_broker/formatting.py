@@ -10,8 +10,8 @@ from hightide.net.ports import Random
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.cluster.controller import random_id
-from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY
 from hightide_broker.storage.directory import (
+    METADATA_DIRECTORY,
     Meta,
     WrongDirectory,
     check_owner,

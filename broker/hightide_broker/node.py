@@ -44,7 +44,12 @@ from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.runtime.replication.isr import IsrChanges
-from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY, Replicas
+from hightide_broker.runtime.replication.known_brokers import KnownBrokers
+from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
+from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
+from hightide_broker.runtime.replication.repair import Repair
+from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
+from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
@@ -53,6 +58,7 @@ from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.runtime.server.routes import Routes
 from hightide_broker.storage.directory import (
+    METADATA_DIRECTORY,
     RESERVE,
     Meta,
     lock_directory,
@@ -200,21 +206,44 @@ class Node:
 
     def _build_broker(self, clock: WallClock, instrument: Instrument | None, clean: bool) -> None:
         config, disk = self.config, self._disk
-        self._fetchers = Fetchers(self._network, self._syncer, broker=self.id, config=config)
+        self._brokers = KnownBrokers()
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
         self.replicas = Replicas(
+            disk, self._directory, syncer=self._syncer, isr_changes=self._isr_changes
+        )
+        lower_offsets = self.replicas.checkpoints.lower_offsets
+        self._fetchers = Fetchers(
+            self._network,
+            self._brokers,
+            Following(now_ms=clock.now_ms, lower_offsets=lower_offsets),
+            self._syncer,
             broker=self.id,
             config=config,
-            directory=self._directory,
+        )
+        loader = ReplicaLoader(
+            self.replicas,
+            broker=self.id,
+            config=config,
             disk=disk,
             clock=clock,
-            syncer=self._syncer,
-            fetchers=self._fetchers,
-            isr_changes=self._isr_changes,
             clean=clean,
             instrument=instrument,
         )
-        self._following = Following(now_ms=clock.now_ms, lower_offsets=self.replicas.lower_offsets)
+        pending_deletes = PendingDeletes(disk, self._directory)
+        self._applier = MetadataApplier(
+            self.replicas,
+            loader,
+            brokers=self._brokers,
+            fetchers=self._fetchers,
+            pending_deletes=pending_deletes,
+            broker=self.id,
+            config=config,
+            disk=disk,
+        )
+        self._repair = Repair(self.replicas, loader, self._applier, disk=disk)
+        self._housekeeping = Housekeeping(
+            self.replicas, pending_deletes, config=config, disk=disk, clock=clock
+        )
         self.lifecycle: BrokerLifecycle | None = None
         if "broker" in config.roles:
             self.lifecycle = BrokerLifecycle(
@@ -224,13 +253,12 @@ class Node:
                 config=config,
                 replicas=self.replicas,
             )
-        self._housekeeping = Housekeeping(self.replicas, config=config, disk=disk, clock=clock)
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
         self.server = Server(self._routes(clock), config)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
-        records = RecordHandlers(self, self.replicas, config=config, clock=clock)
+        records = RecordHandlers(self, self.replicas, self._brokers, config=config, clock=clock)
         groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
         offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)
         admin = AdminHandlers(self, self.replicas, broker=self.id, config=config, disk=self._disk)
@@ -304,7 +332,7 @@ class Node:
                 nursery.start_soon(self.controller.run)
                 if self.config.text("controller.quorum.auto.join.enable") == "true":
                     nursery.start_soon(self._join_quorum)
-                nursery.start_soon(self._liveness.run, loader.applied, lambda: loader.image)
+                nursery.start_soon(self._liveness.run, loader)
             nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
             clean = await self._leave(listener, accepting)
@@ -336,14 +364,15 @@ class Node:
             )
             confirm_run(self._disk, self._directory, incarnation)
             self._attached = True
-            self.replicas.registered(self.broker_epoch)
-            nursery.start_soon(self._fetchers.run, self._following, self.broker_epoch)
-            nursery.start_soon(self._isr_changes.run, self.replicas.__iter__)
+            self._applier.registered(self.broker_epoch)
+            nursery.start_soon(self._fetchers.run, self.broker_epoch)
+            nursery.start_soon(self._isr_changes.run, self.replicas)
             nursery.start_soon(self._coordinators.run)
-            await self.metadata_loader.attach(self.replicas)
+            await self.metadata_loader.attach(self._applier)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()
             nursery.start_soon(self._housekeeping.run)
+            nursery.start_soon(self._repair.run)
         self.serving.set()
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
 

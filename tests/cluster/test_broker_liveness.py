@@ -80,7 +80,7 @@ class Told:
         self.applied = Watermark()
         self.lines = BrokerLiveness(self.network.host(CONTROLLER), node=CONTROLLER_NODE)
         self.nursery = nursery
-        nursery.start_soon(self.lines.run, self.applied, lambda: self.image)
+        nursery.start_soon(self.lines.run, self)
 
     def listen(self, broker):
         """Start a broker's process."""
@@ -285,7 +285,7 @@ def test_a_connection_that_never_comes_about_is_tried_again():
 
     async def body(told):
         lines = BrokerLiveness(Hangs(told.network.host("other")), node=CONTROLLER_NODE)
-        told.nursery.start_soon(lines.run, told.applied, lambda: told.image)
+        told.nursery.start_soon(lines.run, told)
         process = await told.serving(1, 11)
         await trio.sleep(CONNECT_TIMEOUT_S + RETRY_S)
         assert process.open == 2

@@ -63,7 +63,7 @@ async def nameless(**facts):
     before.disk.remove(f"{DIRECTORY}/{PARTITION_METADATA}")
     here = before.again(clean=True)
     stored = here.stored
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     return here, stored
 
 
@@ -78,7 +78,7 @@ async def test_records_of_nobody_knows_what_are_not_written_over(isr):
 
 async def test_records_of_nobody_knows_what_are_set_aside_where_nobody_relies_on_them():
     here, stored = await nameless(leader=TWO, isr=(TWO, THREE))
-    await here.replicas.repair()
+    await here.repair.look_once()
     here.catch_up()
     assert here.is_whole
     (aside,) = (name for name in here.disk.list(DATA) if name.endswith("-stray"))
@@ -111,7 +111,7 @@ async def test_the_only_replica_that_is_gone_is_not_made_again():
     before = await alone()
     before.disk.remove_tree(DIRECTORY)
     here = before.again(clean=True)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == [OURS]
     assert "is gone" in here.replica.offline
 
@@ -125,7 +125,7 @@ async def test_the_only_replica_of_a_topic_that_was_made_again_meanwhile_begins_
         CreateTopic(topic="jade", topic_id="another"),
         CreatePartition(topic_id="another", partition=0, **facts),
     )
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert (here.replica.topic_id, here.replica.log.log_end) == ("another", 0)
     (aside,) = (name for name in here.disk.list(DATA) if name.endswith("-stray"))
@@ -235,14 +235,14 @@ async def test_what_is_mended_is_written_again_whatever_the_system_believes():
         sync(here.disk, replica.log)
     here.damage(4)
     here.meet(4)
-    await here.replicas.repair()
+    await here.repair.look_once()
     repaired = here.replica.log
     assert spans_of(contents(repaired)) == ALL[:4]
     sync(here.disk, repaired)
     assert repaired.synced_end == 4
     here.disk.crash(LoseAll())
     after = here.again(clean=False)
-    await after.replicas.load(after.image)
+    await after.applier.load(after.image)
     assert spans_of(contents(after.replica.log)) == ALL[:4]
 
 

@@ -22,7 +22,8 @@ from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.runtime.groups.coordinator import Coordinator
-from hightide_broker.runtime.replication.replica import Replica, log_config
+from hightide_broker.runtime.replication.log_loader import log_config
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
 
 ME = 1

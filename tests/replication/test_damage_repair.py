@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from brokers import DATA, FakeClock
+from brokers import DATA
 from controller_cluster import NONE
 from faulty_broker import ALL, DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO, settled
@@ -24,7 +24,7 @@ from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.follower import Follower
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
-from hightide_broker.runtime.replication.housekeeping import REPAIR_S, Housekeeping
+from hightide_broker.runtime.replication.repair import EVERY_S
 
 
 async def damaged(record=3, **facts):
@@ -42,7 +42,7 @@ async def damaged(record=3, **facts):
 @pytest.mark.parametrize("record", [0, 3, RECORDS - 1])
 async def test_a_damaged_replica_is_cut_at_the_damage_and_made_whole_by_its_leader(record):
     here = await damaged(record)
-    await here.replicas.repair()
+    await here.repair.look_once()
     replica = here.replica
     assert here.replicas.offline() == []
     assert not replica.is_damaged
@@ -55,12 +55,11 @@ async def test_a_damaged_replica_is_cut_at_the_damage_and_made_whole_by_its_lead
 
 async def test_housekeeping_mends_soon_after_nobody_relies_on_the_replica(nursery, autojump_clock):
     here = await damaged(isr=(ME, TWO, THREE))
-    chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
-    nursery.start_soon(chores.run)
-    await trio.sleep(10 * REPAIR_S)
+    nursery.start_soon(here.repair.run)
+    await trio.sleep(10 * EVERY_S)
     assert here.replicas.offline() == [OURS]
     await here.change(isr=(TWO, THREE))
-    await trio.sleep(1.1 * REPAIR_S)
+    await trio.sleep(1.1 * EVERY_S)
     here.catch_up()
     assert here.is_whole
 
@@ -80,12 +79,12 @@ async def test_a_replica_that_somebody_relies_on_is_not_cut(facts):
     here = await damaged()
     await here.change(**facts)
     stored = here.stored
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.stored == stored
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
     await here.change(isr=(TWO, THREE), elr=(), last_leader=NONE, leader=TWO)
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replica.log.log_end == 3
 
 
@@ -94,10 +93,10 @@ async def test_a_replica_found_damaged_when_it_is_opened_is_mended_like_any_othe
     await before.follow_two()
     before.damage(2)
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replica.log.log_end == 2
     here.catch_up()
     assert here.is_whole
@@ -116,11 +115,11 @@ async def test_a_header_that_rotted_below_the_recovery_point_does_not_end_the_br
     for snapshot in log.snapshots():
         before.disk.remove(f"{DIRECTORY}/{snapshot:020}.snapshot")
     here = before.again(clean=True)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replica.is_damaged
     assert here.replicas.offline() == [OURS]
     assert "offset 0 where 1 or more is expected" in here.replica.offline
-    await here.replicas.repair()
+    await here.repair.look_once()
     here.catch_up()
     assert here.is_whole
 
@@ -131,9 +130,9 @@ async def test_a_directory_that_names_no_topic_is_set_aside_and_all_is_fetched_a
     stored = before.stored
     before.disk.replace(f"{DIRECTORY}/partition.metadata", b"no such thing")
     here = before.again(clean=True)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replica.is_damaged
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replica.log.log_end == 0
     aside = path_of(0, directory=f"{DIRECTORY}.damaged-stray")
     assert here.disk.read_file(aside) == stored
@@ -151,7 +150,7 @@ async def test_a_cut_is_preceded_by_a_lower_offsets():
     await here.replicas.checkpoint_recovery_points()
     points = here.replicas.checkpoints
     assert points.recovery_points == {("jade", 0): RECORDS}, "it is kept while it is offline"
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert points.recovery_points == {("jade", 0): 0}
     assert (here.replica.log.synced_end, here.replica.log.log_end) == (0, 3)
 
@@ -162,7 +161,7 @@ async def test_a_cut_is_preceded_by_a_lower_offsets():
 async def repairing(here, nursery):
     """The replica is about to be repaired; the worker thread waits for the gate."""
     here.disk.gate = trio.Event()
-    nursery.start_soon(here.replicas.repair)
+    nursery.start_soon(here.repair.look_once)
     await settled()
 
 
@@ -179,12 +178,12 @@ async def test_a_topic_deleted_while_its_replica_is_mended_stays_deleted(nursery
     assert here.disk.exists(DIRECTORY), "somebody is at work in it"
     await done(here)
     assert len(here.replicas) == 0
-    await here.replicas.delete_pending()
+    await here.pending_deletes.carry_out()
     assert [name for name in here.disk.list(DATA) if "jade" in name] == []
     assert here.replicas.offline() == []
     with pytest.raises(Refused):
         _ = here.replica
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert len(here.replicas) == 0
 
 
@@ -211,12 +210,12 @@ async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
 async def test_a_mended_replica_may_be_damaged_and_mended_again():
     here = await damaged(4)
     for record in (2, 5):
-        await here.replicas.repair()
+        await here.repair.look_once()
         here.catch_up()
         assert here.is_whole
         here.damage(record)
         here.meet(record)
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replica.log.log_end == 5
 
 
@@ -224,23 +223,23 @@ async def test_a_mended_replica_may_be_damaged_and_mended_again():
 async def test_a_disk_that_fails_while_it_is_mended_leaves_it_offline_with_the_reason(operation):
     here = await damaged()
     here.disk.fail(operation, "jade-0", "the disk is gone")
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert "the disk is gone" in here.replica.offline
     assert here.replicas.offline() == [OURS]
     here.disk.heal()
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replicas.offline() == [OURS], "a disk that failed is not trusted again"
 
 
 async def test_a_full_disk_leaves_it_damaged_until_there_is_room():
     here = await damaged()
     here.disk.capacity = here.disk.used_bytes()
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replicas.offline() == [OURS]
     assert here.replica.is_damaged
     here.disk.capacity = 1 << 40
     assert here.replica.is_damaged, "not opened again as if it were whole"
-    await here.replicas.repair()
+    await here.repair.look_once()
     here.catch_up()
     assert here.is_whole
 
@@ -250,24 +249,23 @@ async def test_a_recovery_point_that_cannot_be_lowered_ends_nothing(nursery, aut
     await here.replicas.checkpoint_recovery_points()
     here.replicas.checkpoints.recovery_points[("jade", 0)] = 3
     here.disk.fail("replace", "recovery-point")
-    chores = Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
-    nursery.start_soon(chores.run)
-    await trio.sleep(2 * REPAIR_S)
+    nursery.start_soon(here.repair.run)
+    await trio.sleep(2 * EVERY_S)
     assert here.replicas.offline() == [OURS]
     here.disk.heal()
-    await trio.sleep(2 * REPAIR_S)
+    await trio.sleep(2 * EVERY_S)
     assert here.replicas.offline() == []
 
 
 async def test_what_a_failing_disk_left_half_mended_is_mended_by_the_next_process():
     before = await damaged()
     before.disk.fail("truncate", "jade-0")
-    await before.replicas.repair()
+    await before.repair.look_once()
     before.disk.heal()
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replica.is_damaged
-    await here.replicas.repair()
+    await here.repair.look_once()
     here.catch_up()
     assert here.is_whole
 
@@ -277,7 +275,7 @@ async def test_one_replica_that_cannot_be_mended_holds_no_other_up():
     other = await here.create("onyx", leader=TWO, isr=(TWO, THREE))
     other.go_offline("for a test", damaged=True)
     here.disk.fail("truncate", "jade-0")
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replicas.offline() == [OURS]
     assert not here.replicas.get("onyx", 0).offline
 
@@ -310,7 +308,7 @@ async def test_every_heartbeat_names_the_replicas_that_are_offline_then(nursery,
     here.damage(3)
     here.meet(3)
     await trio.sleep(1.7)
-    await here.replicas.repair()
+    await here.repair.look_once()
     await trio.sleep(2)
     assert listener.told == [[]] * 3 + [[OURS]] * 2 + [[]] * 2, "it is told at once, too"
 
@@ -321,4 +319,5 @@ async def test_a_replica_that_waits_for_room_is_not_reported():
     await here.create(leader=TWO, isr=(TWO, THREE), partitions=2)
     assert here.replicas.offline() == []
     here.disk.capacity = 1 << 40
+    await here.repair.look_once()
     assert here.replica.follower is not None

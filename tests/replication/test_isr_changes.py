@@ -39,7 +39,7 @@ TOPIC_ID = "id-of-jade"
 def here_with(nursery, *script, **facts):
     """A broker whose proposals are being carried to a controller that answers by this script."""
     here = Here(FakeController(*(script or (granted,)), **facts))
-    nursery.start_soon(here.isr_changes.run, here.replicas.__iter__)
+    nursery.start_soon(here.isr_changes.run, here.replicas)
     return here
 
 
@@ -438,7 +438,7 @@ async def test_a_removal_that_is_refused_is_proposed_by_the_next_look(nursery, a
 
 async def test_the_lag_is_the_configured_one(nursery, autojump_clock):
     here = Here(FakeController(granted), replica_lag_time_max_ms="2s")
-    nursery.start_soon(here.isr_changes.run, here.replicas.__iter__)
+    nursery.start_soon(here.isr_changes.run, here.replicas)
     await settled()
     began = trio.current_time()
     await leading(here, isr=(ME, TWO, THREE))

@@ -36,7 +36,7 @@ async def test_a_setting_that_changes_while_a_replica_is_mended_is_seen():
     here.meet(2)
     here.disk.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(here.replicas.repair)
+        nursery.start_soon(here.repair.look_once)
         await trio.testing.wait_all_tasks_blocked()
         await here.apply(
             SetConfig(kind="topic", name="jade", key="min.insync.replicas", value="2"),
@@ -53,10 +53,10 @@ async def test_a_follower_that_waited_for_room_is_made_when_there_is_some():
     here.disk.capacity = 0
     await here.create(leader=TWO, isr=(TWO,))
     assert here.replica.offline
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replica.offline, "there is no room yet"
     here.disk.capacity = 1 << 40
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert not here.replica.offline
     assert here.replica.follower is not None
 
@@ -71,7 +71,7 @@ async def test_a_log_that_was_cut_below_its_kept_watermark_lost_nothing():
     before.following.carry_out(replica, Truncate(3), b"", 0.0)
     await before.apply(ChangePartition(topic_id=replica.topic_id, partition=0, isr=(TWO, ME)))
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert not here.replica.offline
     assert here.replica.log.log_end == 3
 
@@ -152,8 +152,8 @@ async def test_a_replica_that_waits_for_room_is_left_alone_once_its_topic_is_gon
     here = Frail()
     here.disk.capacity = 0
     await here.create(leader=TWO, isr=(TWO,))
-    here.replicas._image = ClusterImage()  # as `apply` has it, before it removes the replica
-    await here.replicas.repair()
+    here.applier.image = ClusterImage()  # as `apply` has it, before it removes the replica
+    await here.repair.look_once()
     assert here.replica.offline
 
 
@@ -181,8 +181,8 @@ async def test_a_log_that_waited_for_room_must_still_reach_what_was_committed():
     here.disk.open(log, create=True).append(kept)
     here.disk.is_full = True
     here = here.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert "No space left" in here.replica.offline
     here.disk.is_full = False
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert "committed records up to 6" in here.replica.offline

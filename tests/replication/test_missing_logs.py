@@ -45,11 +45,11 @@ async def stopped(*, leader, isr, records=RECORDS, committed=None, kept=True, cl
 async def test_whoever_is_relied_on_does_not_begin_again(harm, leader, isr):
     _, here = await stopped(leader=leader, isr=isr)
     harm(here.disk)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == [OURS]
     assert "held records of jade (id id-of-jade) before" in here.replica.offline
     assert here.replica.is_damaged
-    await here.replicas.repair()
+    await here.repair.look_once()
     assert here.replicas.offline() == [OURS], "somebody may still need it"
 
 
@@ -57,9 +57,9 @@ async def test_whoever_is_relied_on_does_not_begin_again(harm, leader, isr):
 async def test_it_is_fetched_again_once_nobody_relies_on_it(harm):
     _, here = await stopped(leader=TWO, isr=EVERYBODY)
     harm(here.disk)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     await here.change(isr=(TWO, THREE))
-    await here.replicas.repair()
+    await here.repair.look_once()
     here.catch_up()
     assert here.is_whole
 
@@ -68,7 +68,7 @@ async def test_it_is_fetched_again_once_nobody_relies_on_it(harm):
 async def test_a_replica_that_nobody_relies_on_is_made_again_at_once(harm):
     _, here = await stopped(leader=TWO, isr=(TWO, THREE))
     harm(here.disk)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     here.catch_up()
     assert here.is_whole
 
@@ -78,7 +78,7 @@ async def test_a_log_that_nothing_is_known_of_is_made(records, kept):
     """So is the one that a crash kept from being made at all."""
     _, here = await stopped(leader=ME, isr=EVERYBODY, records=records, kept=kept)
     lose(here.disk)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert here.replica.log.log_end == 0
 
@@ -102,7 +102,7 @@ async def test_the_next_topic_of_a_name_is_not_held_to_what_the_deleted_one_had(
     await before.apply(RemoveTopic(topic_id="id-of-jade"))
     here = before.again(clean=False)
     here.replay(*NEXT)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert here.replica.log.log_end == 0
 
@@ -110,10 +110,10 @@ async def test_the_next_topic_of_a_name_is_not_held_to_what_the_deleted_one_had(
 async def test_nor_to_what_one_had_that_was_deleted_while_this_broker_was_away():
     _, here = await stopped(leader=ME, isr=EVERYBODY)
     here.replay(RemoveTopic(topic_id="id-of-jade"))
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     again = here.again(clean=False)
     again.replay(*NEXT)
-    await again.replicas.load(again.image)
+    await again.applier.load(again.image)
     assert again.replicas.offline() == []
     assert again.replica.log.log_end == 0
 
@@ -123,7 +123,7 @@ async def torn(**facts):
     _, here = await stopped(leader=TWO, isr=EVERYBODY, clean=False, **facts)
     path = path_of(0, directory=DIRECTORY)
     here.disk.replace(path, here.disk.read_file(path)[: 4 * SIZE + 7])
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     return here
 
 
@@ -133,10 +133,10 @@ async def test_a_log_that_ends_before_what_was_committed_is_not_relied_on():
     assert f"ends at offset 4, but held committed records up to {RECORDS}" in here.replica.offline
     await here.replicas.checkpoint_high_watermarks()
     again = here.again(clean=False)
-    await again.replicas.load(again.image)
+    await again.applier.load(again.image)
     assert again.replicas.offline() == [OURS], "it is still known what was committed"
     await again.change(isr=(TWO, THREE))
-    await again.replicas.repair()
+    await again.repair.look_once()
     again.catch_up()
     assert again.is_whole
 
@@ -166,9 +166,9 @@ async def test_a_log_is_held_to_what_was_on_disk_if_that_had_not_always_to_be_so
     here.disk.remove(log)
     here.disk.open(log, create=True).append(kept)
     here.image.topics["jade"].synced_since = 50
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == ([OURS] if is_held else [])
     # The next process holds it to no more than it was found with.
     again = here.again(clean=False)
-    await again.replicas.load(again.image)
+    await again.applier.load(again.image)
     assert again.replicas.offline() == ([OURS] if is_held else [])

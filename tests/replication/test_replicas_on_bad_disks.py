@@ -86,7 +86,7 @@ async def test_a_directory_that_nobody_may_look_into_is_left_alone(here):
     after = Frail(here.disk, clean=False)
     after.image = here.image
     here.disk.bad["exists"] = "backup-2024"
-    await after.replicas.load(after.image)
+    await after.applier.load(after.image)
     assert os.listdir(DATA).count("backup-2024") == 1
     assert not after.replica.offline
 

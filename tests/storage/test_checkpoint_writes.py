@@ -247,7 +247,7 @@ async def test_a_log_that_was_cut_opens_after_a_loss_of_power(begin, finishes):
     await cut(before, begin=begin, finishes=finishes)
     before.disk.crash(LoseAll())
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert spans_of(contents(here.replica.log)) == ALL[:CUT]
 
@@ -258,7 +258,7 @@ async def test_what_was_not_synced_after_a_cut_is_not_taken_for_synced_later(beg
     before = Frail(Pausing())
     await cut(before, begin=begin, finishes=finishes)
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert (here.replica.log.synced_end <= CUT, here.replica.log.log_end) == (True, 6)
 
@@ -281,6 +281,6 @@ async def test_a_topic_inherits_nothing_from_a_deleted_one_of_its_name(nursery, 
     await settled()
     before.disk.crash(LoseAll())
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert [replica.offline for replica in here.replicas] == [""]
     assert here.replica.topic_id == "id-of-another"

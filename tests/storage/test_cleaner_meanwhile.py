@@ -145,7 +145,7 @@ async def test_what_comes_where_a_log_was_cut_after_a_pass_does_not_count_as_cle
         replica = node.replicas.get("t", 0)
         assert [header.base_offset for header in replica.log.headers(0)] == [1, 3, 5, 6, 7]
         replica.log.truncate_to(3)
-        node.replicas.lower_offsets(replica, 3)
+        node.replicas.checkpoints.lower_offsets(replica.tp, 3)
         disk.gate.set()
         await quiet()
         assert node.replicas.checkpoints.cleaner_offsets.get(("t", 0), 0) <= 3

@@ -112,7 +112,7 @@ async def test_a_start_leads_a_hundred_partitions_with_a_few_durable_writes():
     before.replay(*to(ME))
     here = before.again(clean=True)
     here.disk.start()
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert all(replica.leader is not None for replica in here.replicas)
     assert len(here.disk.blocked) <= FEW, f"{len(here.disk.blocked)}: {here.disk.blocked[:4]}"
 
@@ -165,7 +165,7 @@ async def test_the_epochs_of_records_that_are_durable_survive_a_loss_of_power(nu
     disk.crash(LoseAll())
     again = here.again(clean=False)
     again.replay(*to(TWO)[:3])
-    await again.replicas.load(again.image)
+    await again.applier.load(again.image)
     assert [replica.log.log_end for replica in again.replicas] == [5, 5, 5]
     assert [replica.log.epochs.entries for replica in again.replicas] == known
 
@@ -186,7 +186,13 @@ async def compacted(disk: CountingDisk) -> int:
         key = b"shared" if number % 8 == 0 else b"own %d" % number
         data = memoryview(batch(b"v" * 100, keys=[key], times=[NOW_MS + number]))
         replica.append(data, acks_all=False, now_ms=NOW_MS + number)
-    chores = Housekeeping(here.replicas, config=here.config, disk=disk, clock=FakeClock(2 * NOW_MS))
+    chores = Housekeeping(
+        here.replicas,
+        here.pending_deletes,
+        config=here.config,
+        disk=disk,
+        clock=FakeClock(2 * NOW_MS),
+    )
     disk.start()
     assert await chores.compact(replica)
     return replica.log.segment_count

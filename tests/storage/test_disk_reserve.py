@@ -9,12 +9,14 @@ import os
 import random
 
 import pytest
+import trio
 from brokers import broker
 from small_worlds import in_world, until, until_led
 
 from hightide_broker.ports import RESERVE_BYTES, DiskError
 from hightide_broker.runtime.base import disk as real
 from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.replication.repair import EVERY_S as REPAIRED_EVERY_S
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -120,6 +122,7 @@ async def test_a_node_on_a_full_disk_stops_starts_and_serves_what_it_has(power):
         if power:
             disk.crash(random.Random(0))
         async with broker(disk) as client:
+            await trio.sleep(1.1 * REPAIRED_EVERY_S)
             assert (await client.produce(b"more" * 100)).error == "KAFKA_STORAGE_ERROR"
             assert await client.values() == [b"before"]
     async with broker(disk) as client:

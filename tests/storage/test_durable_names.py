@@ -15,8 +15,7 @@ from powerkit import Power
 
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
-from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY
-from hightide_broker.storage.directory import META
+from hightide_broker.storage.directory import META, METADATA_DIRECTORY
 from hightide_broker.storage.quorum_state import QUORUM_STATE
 
 

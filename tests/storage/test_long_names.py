@@ -71,7 +71,7 @@ class Life(Frail):
         life = Life()
         life.image = self.image
         life.replay(*changes)
-        await life.replicas.load(life.image)
+        await life.applier.load(life.image)
         return life
 
     def is_well(self, topic):
@@ -98,7 +98,7 @@ async def test_the_directories_of_a_deleted_topic_go(length):
     life = Life()
     await life.add(named(length))
     await life.delete()
-    await life.replicas.delete_pending()
+    await life.pending_deletes.carry_out()
     assert directories() == []
 
 
@@ -108,7 +108,7 @@ async def test_a_process_that_ended_before_they_went_leaves_them_to_the_next_one
     await before.add(named(length))
     await before.delete()
     life = await before.next()
-    await life.replicas.delete_pending()
+    await life.pending_deletes.carry_out()
     assert directories() == []
 
 
@@ -120,7 +120,7 @@ async def test_a_topic_of_a_name_that_was_just_deleted_is_made_again_as_often_as
         await life.delete(f"{OLD_ID[:-1]}{number}")
     await life.add(name, NEW_ID, records=0)
     assert life.is_well(name)
-    await life.replicas.delete_pending()
+    await life.pending_deletes.carry_out()
     assert directories() == [f"{name}-0"]
     assert (await life.next()).is_well(name)
 
@@ -132,7 +132,7 @@ async def test_two_topics_whose_names_differ_only_at_their_end_are_not_taken_for
     await life.add(one)
     await life.add(other, NEW_ID)
     await life.delete(OLD_ID)
-    await life.replicas.delete_pending()
+    await life.pending_deletes.carry_out()
     assert directories() == [f"{other}-0"]
     assert len(records()) == 1
 
@@ -149,8 +149,8 @@ async def test_what_was_deleted_while_a_broker_was_away_is_set_aside_and_the_bro
     assert (len(life.replicas), records()) == (0, held)
     assert f"{named(length)}-0" not in directories()
     set_aside = directories()
-    await life.replicas.delete_pending()
-    await (await life.next()).replicas.delete_pending()
+    await life.pending_deletes.carry_out()
+    await (await life.next()).pending_deletes.carry_out()
     assert (directories(), records()) == (set_aside, held), "it stays as it was set aside"
 
 
@@ -209,7 +209,7 @@ async def test_a_directory_that_names_no_topic_is_set_aside_and_its_replica_repa
     (Path(DATA) / f"{name}-0" / PARTITION_METADATA).write_bytes(b"no such thing")
     life = await before.next()
     assert life.replicas.get(name, 0).is_damaged
-    await life.replicas.repair()
+    await life.repair.look_once()
     assert life.is_well(name)
 
 

@@ -168,7 +168,7 @@ async def test_an_append_too_late_for_the_last_sync_does_not_cost_the_replica(fl
     await before.replicas.close()
     assert (disk.late, replica.log.log_end) == (None, 6)
     here = before.again(clean=True)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert (here.replicas.offline(), here.replica.log.log_end) == ([], 6)
     here.append()
     assert here.replica.log.log_end == 7
@@ -184,5 +184,5 @@ async def test_a_late_append_that_never_reached_the_disk_costs_nothing_else():
     await before.replicas.close()
     disk.crash(LoseAll())
     here = before.again(clean=True)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert (here.replicas.offline(), here.replica.log.log_end) == ([], 5)

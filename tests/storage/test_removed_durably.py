@@ -32,7 +32,9 @@ SMALL = {"segment_bytes": str(2 * len(make_batch()))}
 
 
 def housekeeping(here):
-    return Housekeeping(here.replicas, config=here.config, disk=here.disk, clock=FakeClock())
+    return Housekeeping(
+        here.replicas, here.pending_deletes, config=here.config, disk=here.disk, clock=FakeClock()
+    )
 
 
 # --- the directories of a deleted topic -----------------------------------------------------------
@@ -52,7 +54,7 @@ async def deleted():
 @pytest.mark.parametrize("fate", FATES, ids=range(len(FATES)))
 async def test_what_is_left_of_a_deleted_topic_is_not_found_under_its_old_name(fate):
     here = await deleted()
-    await here.replicas.delete_pending()
+    await here.pending_deletes.carry_out()
     here.disk.crash(fate)
     assert not here.disk.exists(DIRECTORY), here.disk.list(DIRECTORY)
 
@@ -61,9 +63,9 @@ async def test_a_deleted_topic_is_whole_until_its_new_name_is_durable():
     here = await deleted()
     before = sorted(here.disk.files(DATA, "").values())
     here.disk.fail_once("sync", DATA)
-    await here.replicas.delete_pending()
+    await here.pending_deletes.carry_out()
     assert sorted(here.disk.files(DATA, "").values()) == before
-    await here.replicas.delete_pending()
+    await here.pending_deletes.carry_out()
     assert not [name for name in here.disk.list(DATA) if name.startswith("jade")]
 
 
@@ -85,7 +87,7 @@ async def test_records_that_were_deleted_are_not_there_again_after_a_loss_of_pow
     await before.replicas.checkpoint_recovery_points()
     before.disk.crash(fate)
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert (here.replica.log.log_start, here.replica.log.log_end) == (start, 6)
 
@@ -112,7 +114,7 @@ async def test_a_log_that_is_cut_below_its_start_keeps_what_comes_after(start, p
     if power:
         before.disk.crash(LoseAll())
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert (here.replica.log.log_start, here.replica.log.log_end) == (2, 7)
     assert here.replicas.checkpoints.cleaner_offsets[JADE] == 2
@@ -172,7 +174,7 @@ async def test_what_counts_as_compacted_is_so_after_a_loss_of_power(fate):
     assert offsets(replica.log) == [2, 3, 4, 5]
     before.disk.crash(fate)
     here = before.again(clean=False)
-    await here.replicas.load(here.image)
+    await here.applier.load(here.image)
     assert here.replicas.offline() == []
     assert here.replicas.checkpoints.cleaner_offsets == {JADE: 4}
     assert offsets(here.replica.log) == [2, 3, 4, 5]

@@ -23,7 +23,8 @@ from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.runtime.replication import housekeeping
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
-from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
+from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.simulation import world
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage import aside, cleaner, log, recovery
@@ -175,13 +176,13 @@ def the_shortest_log_is_taken_for_the_longest():
 
 @of_replicas
 def a_thawed_process_takes_its_successors_registration_for_its_own():
-    see = Replicas._see_brokers
+    see = MetadataApplier._see_brokers
 
     def seen(self, image):
         self._broker_epoch = self._fetchers.broker_epoch = image.broker_epoch(self._broker)
         see(self, image)
 
-    return planted(Replicas, "_see_brokers", seen)
+    return planted(MetadataApplier, "_see_brokers", seen)
 
 
 @of_replicas
@@ -211,7 +212,7 @@ def every_node_goes_by_its_own_file():
     def own(self, image, topic):
         return TopicConfig.of(image.topic_config(topic), self._defaults)
 
-    return planted(Replicas, "_topic_config", own)
+    return planted(ReplicaLoader, "topic_config", own)
 
 
 @of_replicas
@@ -227,12 +228,12 @@ def what_was_synced_is_judged_by_todays_setting():
 
 @of_replicas
 def a_watermark_that_was_not_on_disk_must_be_reached():
-    create = Replicas._must_reach
+    create = ReplicaLoader.must_reach
 
-    def as_if_always_so(self, topic, number):
-        return create(self, replace(topic, synced_since=-1), number)
+    def as_if_always_so(self, image, topic, number):
+        return create(self, image, replace(topic, synced_since=-1), number)
 
-    return planted(Replicas, "_must_reach", as_if_always_so)
+    return planted(ReplicaLoader, "must_reach", as_if_always_so)
 
 
 # -- what is durable -----------------------------------------------------------------------------

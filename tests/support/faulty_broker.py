@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from brokers import DATA, NOW_MS, FakeClock
-from leaderkit import EPOCH, ME, THREE, TWO, Here, Nowhere, broker_epoch
+from brokers import DATA
+from leaderkit import EPOCH, THREE, TWO, Here
 from logkit import contents, make_batch, path_of
 from replicakit import batch, joined, spans_of, write
 
@@ -16,10 +16,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import Refused
 from hightide_broker.core.replication.follower import Follower, next_fetch
-from hightide_broker.runtime.base.syncer import Syncer
-from hightide_broker.runtime.replication.fetcher import Fetchers
-from hightide_broker.runtime.replication.following import Following, own_log
-from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.simulation.disk import SimDisk
 
 SIZE = len(make_batch())
@@ -46,23 +43,7 @@ class Frail(Here):
     """Broker 1 on a disk that may be slow, was there before, and was left clean or not."""
 
     def __init__(self, disk=None, *, clean=True) -> None:
-        super().__init__()
-        self.disk = disk or SlowDisk()
-        self.disk.make_dirs(DATA)
-        syncer = Syncer(self.disk)
-        self.replicas = Replicas(
-            broker=ME,
-            config=self.config,
-            directory=DATA,
-            disk=self.disk,
-            clock=FakeClock(),
-            syncer=syncer,
-            fetchers=Fetchers(Nowhere(), syncer, broker=ME, config=self.config),
-            isr_changes=self.isr_changes,
-            clean=clean,
-        )
-        self.replicas.registered(broker_epoch(ME))
-        self.following = Following(now_ms=lambda: NOW_MS, lower_offsets=self.replicas.lower_offsets)
+        super().__init__(disk=disk or SlowDisk(), clean=clean)
 
     @property
     def replica(self):

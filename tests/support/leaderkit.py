@@ -31,7 +31,13 @@ from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.replication.fetcher import Fetchers
+from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.isr import IsrChanges
+from hightide_broker.runtime.replication.known_brokers import KnownBrokers
+from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
+from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
+from hightide_broker.runtime.replication.repair import Repair
+from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk import SimDisk
@@ -179,30 +185,54 @@ def question(
 class Here:
     """Broker 1; brokers 1, 2 and 3 are registered and active."""
 
-    def __init__(self, controller: FakeController | None = None, **config: str) -> None:
+    def __init__(
+        self,
+        controller: FakeController | None = None,
+        *,
+        disk: SimDisk | None = None,
+        clean: bool = True,
+        **config: str,
+    ) -> None:
         told = {key.replace("_", "."): value for key, value in config.items()}
         self.config = settings({"node.id": str(ME), **told})
-        self.disk = SimDisk()
+        self.disk = disk or SimDisk()
         self.disk.make_dirs(DATA)
         self.image = ClusterImage()
         self.controller = controller or FakeController(granted)
         self.isr_changes = IsrChanges(self.controller, broker=ME, config=self.config)
-        syncer, clock = Syncer(self.disk), FakeClock()
-        self.replicas = Replicas(
-            broker=ME,
-            config=self.config,
-            directory=DATA,
-            disk=self.disk,
-            clock=clock,
-            syncer=syncer,
-            fetchers=Fetchers(Nowhere(), syncer, broker=ME, config=self.config),
-            isr_changes=self.isr_changes,
-            clean=True,
+        self.syncer, clock = Syncer(self.disk), FakeClock()
+        self.replicas = Replicas(self.disk, DATA, syncer=self.syncer, isr_changes=self.isr_changes)
+        self.following = Following(
+            now_ms=clock.now_ms, lower_offsets=self.replicas.checkpoints.lower_offsets
         )
-        self.records = RecordHandlers(self, self.replicas, config=self.config, clock=clock)
+        self.pending_deletes = PendingDeletes(self.disk, DATA)
+        self._known = KnownBrokers()
+        self._build(clock, clean=clean)
         for broker in (ME, TWO, THREE):
             self.register(broker, broker_epoch(broker))
-        self.replicas.registered(broker_epoch(ME))
+        self.applier.registered(broker_epoch(ME))
+
+    def _build(self, clock: FakeClock, *, clean: bool) -> None:
+        """What carries out the metadata, and what answers."""
+        config, disk, replicas = self.config, self.disk, self.replicas
+        fetchers = Fetchers(
+            Nowhere(), self._known, self.following, self.syncer, broker=ME, config=config
+        )
+        loader = ReplicaLoader(
+            replicas, broker=ME, config=config, disk=disk, clock=clock, clean=clean
+        )
+        self.applier = MetadataApplier(
+            replicas,
+            loader,
+            brokers=self._known,
+            fetchers=fetchers,
+            pending_deletes=self.pending_deletes,
+            broker=ME,
+            config=config,
+            disk=disk,
+        )
+        self.repair = Repair(replicas, loader, self.applier, disk=disk)
+        self.records = RecordHandlers(self, replicas, self._known, config=config, clock=clock)
 
     # -- metadata --------------------------------------------------------------------------------
 
@@ -220,14 +250,12 @@ class Here:
         )
 
     async def fence(self, broker: int) -> None:
-        await self.apply(
-            FenceBroker(broker=broker, broker_epoch=self.replicas.broker_epoch(broker))
-        )
+        await self.apply(FenceBroker(broker=broker, broker_epoch=self.image.broker_epoch(broker)))
 
     async def apply(self, *changes: Any) -> None:
         """The metadata log goes on."""
         self.replay(*changes)
-        await self.replicas.apply(self.image, changes)
+        await self.applier.apply(self.image, changes)
 
     async def create(
         self,

@@ -13,11 +13,13 @@ from logkit import NOW_MS, TOPIC_ID, Stored, contents, create, follow, make_batc
 
 from hightide.protocol import messages as m
 from hightide.protocol.records import encode_batch
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Pause, Step, next_fetch
 from hightide_broker.runtime.replication.following import Following, own_log
-from hightide_broker.runtime.replication.replica import Replica, log_config
+from hightide_broker.runtime.replication.log_loader import log_config
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 
@@ -87,8 +89,8 @@ class Place:
         self.lowered: list[tuple[int, int]] = []
         """What the recovery point was lowered to, and where the log ended at that moment."""
 
-    def lower_offsets(self, replica: Replica, offset: int) -> None:
-        assert replica is self.replica
+    def lower_offsets(self, tp: TopicPartition, offset: int) -> None:
+        assert tp == self.replica.tp
         self.disk.replace(RECOVERY_POINTS, b"%d" % offset)
         self.lowered.append((offset, self.log.log_end))
 

@@ -83,7 +83,7 @@ class _Here:
     def rack_of(self, broker: int) -> str:
         return ""
 
-    def broker_epoch(self, broker: int) -> int:
+    def epoch_of(self, broker: int) -> int:
         return self._heard.registered[broker]
 
     def mark_proposal(self, replica: Replica) -> None:
@@ -97,7 +97,6 @@ class NewsTable(Table):
         self.versions: list[Metadata] = []
         self.heard: dict[int, Metadata] = {}
         self.registered = dict.fromkeys(range(1, len(names) + 1), 0)
-        self._views: dict[int, dict[int, int]] = {}
         super().__init__(names, min_isr=min_isr, flush=flush)
 
     def _learn(self, broker: Broker) -> None:
@@ -111,13 +110,9 @@ class NewsTable(Table):
         self.heard[broker.id] = version
         if broker.replica is None:
             return
-        view = self._views.setdefault(broker.id, {})
-        if view != version.active:
-            view.clear()
-            view.update(version.active)
-            broker.replica.recompute()
+        broker.replica.update_active(version.active)
         now = self.state, self.active
-        self.state, self.active = version.state, view
+        self.state, self.active = version.state, version.active
         try:
             super()._learn(broker)
         finally:
@@ -163,7 +158,7 @@ class NewsTable(Table):
     ) -> Reply | Callable[[], Awaitable[Reply]]:
         """Whom the follower follows hears its question."""
         here = _Here(self.up(question.leader), self.heard[self.broker(question.leader).id])
-        return FetchHandler(here, self._broker_config).fetch(question.request(max_wait_ms))
+        return FetchHandler(here, here, self._broker_config).fetch(question.request(max_wait_ms))
 
     def answered(self, question: Question, reply: Reply) -> None:
         """The answer is on its way; its bytes are those of this moment."""

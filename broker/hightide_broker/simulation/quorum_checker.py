@@ -28,9 +28,9 @@ from hightide_broker.core.quorum.progress import majority_of
 from hightide_broker.core.quorum.ready import NOBODY, Event, Ready, Requested
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.runtime.replication.replicas import METADATA_DIRECTORY
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.replica_checker import Ledger
+from hightide_broker.storage.directory import METADATA_DIRECTORY
 
 EVENTS_MAX = 300_000
 """More than any seed needs: a world that reaches it runs in circles."""

@@ -31,7 +31,8 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import AskOffsets, Step, next_fetch
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, own_log
-from hightide_broker.runtime.replication.replica import Appended, Replica, log_config
+from hightide_broker.runtime.replication.log_loader import log_config
+from hightide_broker.runtime.replication.replica import Appended, Replica
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.runtime.server.record_handlers import require_watermark
 from hightide_broker.simulation.disk import SimDisk
@@ -75,7 +76,7 @@ class _OneReplica:
     def get(self, topic: str, partition: int, *, topic_id: str = "") -> Replica:
         return self._replica
 
-    def broker_epoch(self, broker: int) -> int:
+    def epoch_of(self, broker: int) -> int:
         return self._table.brokers[broker].epoch
 
     def rack_of(self, broker: int) -> str:
@@ -157,6 +158,7 @@ class Table:
             )
             self.sync(broker.name)
         elif state.leader == broker.id:
+            replica.update_active(self.active)
             replica.update_leader(state)
         elif state.leader_epoch > replica.leader_epoch:
             replica.become_follower(state)
@@ -206,14 +208,14 @@ class Table:
     def fence(self, name: str, *, lost_data: bool = False) -> None:
         """The controller takes a broker out of service; `lost_data`: it may have lost records."""
         gone = self.broker(name).id
-        self.active.pop(gone, None)
+        self.active = {b: epoch for b, epoch in self.active.items() if b != gone}
         isr = tuple(b for b in self.state.isr if b != gone)
         self.change(isr, forgot={gone: Forgot.UNSYNCED} if lost_data else NOBODY_FORGOT)
 
     def unfence(self, name: str) -> None:
         """A broker serves again; it may lead what waits for it."""
         broker = self.broker(name)
-        self.active[broker.id] = broker.epoch
+        self.active = {**self.active, broker.id: broker.epoch}
         self.change(self.state.isr)
 
     def change(
@@ -305,7 +307,8 @@ class Table:
     ) -> tuple[m.FetchResult, Buffer]:
         """What the leader answers a follower, without waiting."""
         replica, follower = self.replica(leader), self.broker(name)
-        handler = FetchHandler(_OneReplica(self, replica), self._broker_config)
+        here = _OneReplica(self, replica)
+        handler = FetchHandler(here, here, self._broker_config)
         request = m.FetchRequest(
             replica_id=follower.id, replica_epoch=follower.epoch, max_wait_ms=0, partitions=[part]
         )

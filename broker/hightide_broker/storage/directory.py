@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hightide_broker.ports import Disk, Lock
 
 META = "meta.properties"
+METADATA_DIRECTORY = "__cluster_metadata-0"
+"""Where the metadata log is, in the data directory."""
 LOCK = ".lock"
 RESERVE = ".reserve"
 """Room for what must be written on a full disk; see `ports.Disk.keep_reserve`."""

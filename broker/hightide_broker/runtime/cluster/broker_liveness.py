@@ -12,13 +12,13 @@ fences anybody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import trio
 
 from hightide.net.ports import Network, Stream
-from hightide_broker.core.cluster.image import BrokerState, ClusterImage
+from hightide_broker.core.cluster.image import BrokerState
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 
 log = logging.getLogger("hightide.liveness")
 
@@ -39,13 +39,13 @@ class BrokerLiveness:
         self._node = node
         self._lines: dict[int, tuple[int, trio.CancelScope]] = {}
 
-    async def run(self, applied: Watermark, image: Callable[[], ClusterImage]) -> None:
+    async def run(self, loader: MetadataLoader) -> None:
         """Follow the metadata, and hold a line to each broker in it, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                seen = applied.value
-                self._match(image().brokers, nursery)
-                await applied.wait_for(seen + 1)
+                seen = loader.applied.value
+                self._match(loader.image.brokers, nursery)
+                await loader.applied.wait_for(seen + 1)
 
     def _match(self, brokers: dict[int, BrokerState], nursery: trio.Nursery) -> None:
         """A line for every registration that serves; none for those that do not."""

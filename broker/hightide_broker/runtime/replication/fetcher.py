@@ -29,11 +29,11 @@ from hightide.protocol.errors import (
 )
 from hightide.protocol.records import Buffer
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
+from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 
 log = logging.getLogger("hightide.fetcher")
@@ -51,10 +51,15 @@ class Fetchers:
     """All that this broker follows; usable once `run` has begun."""
 
     def __init__(
-        self, network: Network, syncer: Syncer, *, broker: int, config: BrokerConfig
+        self,
+        network: Network,
+        brokers: KnownBrokers,
+        following: Following,
+        syncer: Syncer,
+        *,
+        broker: int,
+        config: BrokerConfig,
     ) -> None:
-        self.image = ClusterImage()
-        """The newest metadata: where the brokers are."""
         self.broker = broker
         self.broker_epoch = -1
         """The registration of this process, which need not be the newest one of its id."""
@@ -63,16 +68,18 @@ class Fetchers:
         self.partition_bytes = config.number("replica.fetch.max.bytes")
         self.response_bytes = config.number("replica.fetch.response.max.bytes")
         self.syncer = syncer
+        self.following = following
+        """Who carries out what an answer means."""
         self._network = network
+        self._brokers = brokers
         self._nursery: trio.Nursery | None = None
         self._leaders: dict[int, LeaderFetcher] = {}
-        self._following: Following | None = None
         self._ended = trio.Event()
 
-    async def run(self, following: Following, broker_epoch: int) -> None:
+    async def run(self, broker_epoch: int) -> None:
         """Fetch until cancelled, or told to stop, as the process that was registered as
         `broker_epoch`."""
-        self._following, self.broker_epoch = following, broker_epoch
+        self.broker_epoch = broker_epoch
         try:
             async with trio.open_nursery() as nursery:
                 pool = ConnectionPool(self._network, nursery, client_id=f"follower-{self.broker}")
@@ -107,15 +114,9 @@ class Fetchers:
                 self._nursery.start_soon(fetcher.run)
         fetcher.follow(replica)
 
-    @property
-    def following(self) -> Following:
-        """Who carries out what an answer means."""
-        assert self._following is not None, "fetchers run"
-        return self._following
-
     async def connect(self, leader: int) -> Connection:
         """A connection to a leader; raises `BrokerUnreachable`."""
-        state = self.image.brokers.get(leader)
+        state = self._brokers.get(leader)
         if state is None:
             raise BrokerUnreachable(f"broker {leader} is not registered")
         with trio.move_on_after(self.patience_s):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from hightide.protocol import messages as m
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import BatchHeader, Buffer, check_crc, iter_batches
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.replication.follower import (
     Append,
     AskOffsets,
@@ -52,11 +53,11 @@ def owes_sync(replica: Replica) -> bool:
 class Following:
     """Carries out the steps of followers.
 
-    `lower_offsets(replica, offset)` makes it durable that nothing above is.
+    `lower_offsets(partition, offset)` makes it durable that nothing above is.
     """
 
     def __init__(
-        self, *, now_ms: Callable[[], int], lower_offsets: Callable[[Replica, int], None]
+        self, *, now_ms: Callable[[], int], lower_offsets: Callable[[TopicPartition, int], None]
     ) -> None:
         self._now_ms = now_ms
         self._lower_offsets = lower_offsets
@@ -143,7 +144,7 @@ class Following:
         is_whole = isinstance(step, TruncateFully)
         target = step.offset if is_whole else found.end_after_cut(step.offset)
         if is_whole or target < before:
-            self._lower_offsets(replica, target)
+            self._lower_offsets(replica.tp, target)
         try:
             if is_whole:
                 log.warning("%s begins again at %d, as its leader does", replica.name, target)

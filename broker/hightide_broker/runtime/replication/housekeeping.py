@@ -17,6 +17,7 @@ from hightide.protocol.errors import CorruptBatch, Refused
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
 from hightide_broker.runtime.replication.replica import Replica, advice
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.storage.cleaner import (
@@ -33,21 +34,25 @@ from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.housekeeping")
 
-REPAIR_S = 1.0
-"""How often damaged replicas are looked at: may they be repaired by now?"""
-
 
 class Housekeeping:
     """The chores of one broker."""
 
     def __init__(
-        self, replicas: Replicas, *, config: BrokerConfig, disk: Disk, clock: WallClock
+        self,
+        replicas: Replicas,
+        pending_deletes: PendingDeletes,
+        *,
+        config: BrokerConfig,
+        disk: Disk,
+        clock: WallClock,
     ) -> None:
         self._replicas = replicas
+        self._pending_deletes = pending_deletes
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._pending_delete: dict[str, int] = {}
+        self._deleted_segments: dict[str, int] = {}
         """Files of deleted segments → when they may go, ms."""
 
     async def run(self) -> None:
@@ -56,7 +61,6 @@ class Housekeeping:
             nursery.start_soon(self._keep_high_watermarks)
             nursery.start_soon(self._keep_recovery_points)
             nursery.start_soon(self._look_at_logs)
-            nursery.start_soon(self._repair)
 
     async def _keep_high_watermarks(self) -> None:
         every_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
@@ -75,11 +79,6 @@ class Housekeeping:
             await self._replicas.sync_all()
             await self._replicas.checkpoint_recovery_points()
 
-    async def _repair(self) -> None:
-        while True:
-            await trio.sleep(REPAIR_S)
-            await self._replicas.repair()
-
     async def _look_at_logs(self) -> None:
         every_s = self._config.seconds("log.retention.check.interval.ms")
         while True:
@@ -88,7 +87,7 @@ class Housekeeping:
 
     async def look_once(self) -> None:
         """One round over all replicas."""
-        await self._replicas.delete_pending()
+        await self._pending_deletes.carry_out()
         await self._remove_files()
         for replica in self._replicas:
             if replica.offline:
@@ -115,13 +114,13 @@ class Housekeeping:
     async def _remove_files(self) -> None:
         """Remove the files of deleted segments whose time has come."""
         now_ms = self._clock.now_ms()
-        for path in [path for path, due_ms in self._pending_delete.items() if due_ms <= now_ms]:
+        for path in [path for path, due_ms in self._deleted_segments.items() if due_ms <= now_ms]:
             try:
                 await self._disk.in_thread(partial(self._disk.remove, path))
             except DiskError as error:
                 log.warning("%s, trying again later", error)
                 continue
-            del self._pending_delete[path]
+            del self._deleted_segments[path]
 
     def apply_retention(self, replica: Replica) -> int:
         """Delete a replica's old segments; how many went. A follower deletes what its leader has
@@ -145,7 +144,7 @@ class Housekeeping:
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
         )
         due_ms = self._clock.now_ms() + config.number("file.delete.delay.ms")
-        self._pending_delete.update(dict.fromkeys(renamed, due_ms))
+        self._deleted_segments.update(dict.fromkeys(renamed, due_ms))
         return count
 
     async def compact(self, replica: Replica) -> bool:

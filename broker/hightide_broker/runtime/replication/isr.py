@@ -9,7 +9,7 @@ that. Sources: KIP-497, KIP-841.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import trio
 
@@ -47,8 +47,8 @@ class IsrChanges:
             self._marked[replica] = None
             self._wake.set()
 
-    async def run(self, replicas: Callable[[], Iterable[Replica]]) -> None:
-        """Until cancelled; `replicas()` are those of this broker."""
+    async def run(self, replicas: Iterable[Replica]) -> None:
+        """Until cancelled; `replicas` are those of this broker, whenever they are gone through."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_for_laggards, replicas)
             while True:
@@ -58,11 +58,11 @@ class IsrChanges:
                     if not await self._send(proposed):
                         await trio.sleep(RESEND_S)
 
-    async def _look_for_laggards(self, replicas: Callable[[], Iterable[Replica]]) -> None:
+    async def _look_for_laggards(self, replicas: Iterable[Replica]) -> None:
         while True:
             await trio.sleep(self._lag_s / 2)
             now = trio.current_time()
-            for replica in replicas():
+            for replica in replicas:
                 if replica.leader is not None and not replica.offline:
                     if replica.leader.drop_laggards(now):
                         self.mark(replica)

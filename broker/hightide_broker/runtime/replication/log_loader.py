@@ -17,16 +17,26 @@ from hightide_broker.core.cluster.image import TopicState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
-from hightide_broker.runtime.replication.replica import log_config
 from hightide_broker.storage.aside import has_records, set_aside
 from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged
+from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.replicas")
 
 NOWHERE = -1
 """Where a log ends that need not be there."""
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """What the log needs of a topic's configuration."""
+    return LogConfig(
+        segment_bytes=config.number("segment.bytes"),
+        segment_ms=config.number("segment.ms"),
+        segment_index_bytes=config.number("segment.index.bytes"),
+        index_interval_bytes=config.number("index.interval.bytes"),
+    )
 
 
 class LoadOutcome(NamedTuple):

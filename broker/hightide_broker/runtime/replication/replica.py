@@ -27,8 +27,9 @@ from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.leadership import Leadership
+from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.storage.log import Log, OffsetOutOfRange
-from hightide_broker.storage.segment import FileSlice, LogConfig, SegmentDamage, TimestampOffset
+from hightide_broker.storage.segment import FileSlice, SegmentDamage, TimestampOffset
 from hightide_broker.storage.sync_job import SyncJob
 
 
@@ -50,16 +51,6 @@ class Snapshot(NamedTuple):
     log_start: int
     high_watermark: int
     log_end: int
-
-
-def log_config(config: TopicConfig) -> LogConfig:
-    """What the log needs of a topic's configuration."""
-    return LogConfig(
-        segment_bytes=config.number("segment.bytes"),
-        segment_ms=config.number("segment.ms"),
-        segment_index_bytes=config.number("segment.index.bytes"),
-        index_interval_bytes=config.number("index.interval.bytes"),
-    )
 
 
 class ReplicaInstrument(Protocol):
@@ -85,6 +76,8 @@ class Replica:
         inflated_max: int,
         offline: str = "",
         is_damaged: bool = False,
+        lacks_space: bool = False,
+        must_reach: int = -1,
         troubles: Watermark | None = None,
         tell: Callable[[Replica], None] | None = None,
         now: Callable[[], float] = trio.current_time,
@@ -98,6 +91,10 @@ class Replica:
         """Why this replica serves nobody; empty while it is online."""
         self.is_damaged = is_damaged
         """Offline because stored bytes are wrong: its leader's may take their place."""
+        self.lacks_space = lacks_space
+        """The disk was full when its log was to be made, or its role to be taken: tried again."""
+        self.must_reach = must_reach
+        """Where its log ends at least, if it is the one that was here before; -1: anywhere."""
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         """Neither leader nor follower: nobody leads, as far as the metadata is known."""
@@ -207,6 +204,12 @@ class Replica:
             self.committed.advance(leadership.leader.advance(self._now()))
             leadership.advance_deleted(log.log_start)
             self.tell(self)
+
+    def update_active(self, active: Mapping[int, int]) -> None:
+        """Other brokers may join an ISR now, and others are waited for (→ their epochs)."""
+        if self.leader is not None:
+            self.leader.active = active
+            self.recompute()
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
         """Follow whoever leads the new epoch, if anybody does; lead no more."""

@@ -44,16 +44,20 @@ class Source(Protocol):
         """A replica; raises `Refused`."""
         ...
 
-    def broker_epoch(self, broker: int) -> int:
+    def mark_proposal(self, replica: Replica) -> None:
+        """Have a leader's proposal sent to the controller, if there is one."""
+        ...
+
+
+class Registrations(Protocol):
+    """What is known of those who fetch; see `KnownBrokers`."""
+
+    def epoch_of(self, broker: int) -> int:
         """The epoch of a broker's registration, -1 if it has none."""
         ...
 
     def rack_of(self, broker: int) -> str:
         """Where a broker stands, empty if it does not say."""
-        ...
-
-    def mark_proposal(self, replica: Replica) -> None:
-        """Have a leader's proposal sent to the controller, if there is one."""
         ...
 
 
@@ -94,8 +98,15 @@ class _Look:
 class FetchHandler:
     """Answers fetches of records."""
 
-    def __init__(self, replicas: Source, config: BrokerConfig, hint: Hint = no_hint) -> None:
+    def __init__(
+        self,
+        replicas: Source,
+        brokers: Registrations,
+        config: BrokerConfig,
+        hint: Hint = no_hint,
+    ) -> None:
         self._replicas = replicas
+        self._brokers = brokers
         self._hint = hint
         self._bytes_max = config.number("fetch.max.bytes")
 
@@ -206,7 +217,7 @@ class FetchHandler:
             replica.require_leader(part.current_leader_epoch)
 
     def _nearer(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
-        leader, rack_of = replica.leader, self._replicas.rack_of
+        leader, rack_of = replica.leader, self._brokers.rack_of
         if leader is None:
             return -1
         return nearer(request, part, leader, replica.log.log_start, rack_of)
@@ -216,7 +227,7 @@ class FetchHandler:
     ) -> None:
         """Only a replica of this partition, and only its newest process."""
         leader = replica.require_leader(part.current_leader_epoch)
-        registered = self._replicas.broker_epoch(request.replica_id)
+        registered = self._brokers.epoch_of(request.replica_id)
         check_follower(request, part, leader, registered=registered, name=replica.name)
 
     def _acknowledge(

@@ -23,6 +23,7 @@ from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
@@ -50,12 +51,18 @@ class RecordHandlers:
     """produce, fetch, list_offsets, offset_for_leader_epoch, describe_producers, delete_records."""
 
     def __init__(
-        self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock
+        self,
+        metadata: Metadata,
+        replicas: Replicas,
+        brokers: KnownBrokers,
+        *,
+        config: BrokerConfig,
+        clock: WallClock,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._clock = clock
-        self._fetching = FetchHandler(replicas, config, self._hint)
+        self._fetching = FetchHandler(replicas, brokers, config, self._hint)
 
     # -- produce ---------------------------------------------------------------------------------
 
