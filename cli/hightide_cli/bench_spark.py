@@ -212,7 +212,7 @@ def _read_partition(address: str) -> tuple[float | None, float | None]:
     client = client_for(address)
     client.refresh([TOPIC], timeout_s=30)
     end = client.offset(TOPIC, 0, LATEST, timeout_s=30).offset
-    wanted = OffsetRange(TOPIC, client.topics[TOPIC].topic_id, 0, 0, end)
+    wanted = OffsetRange(TOPIC, client.metadata.topics[TOPIC].topic_id, 0, 0, end)
     rows, early = 0, None
     for batch in read_range(
         address, wanted, include_headers=False, fail_on_data_loss=True, timeout_s=60

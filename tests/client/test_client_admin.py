@@ -238,7 +238,7 @@ async def test_the_cluster_is_described(one):
     async with one.admin() as admin:
         found = await admin.describe_cluster()
         await admin.cluster.refresh([])
-        assert found.cluster_id == admin.cluster.cluster_id != ""
+        assert found.cluster_id == admin.cluster.metadata.cluster_id != ""
     (broker,) = found.brokers
     assert (found.controller, broker.id, f"{broker.host}:{broker.port}") == (1, 1, one.address)
     assert (broker.fenced, sorted(broker.roles)) == (False, ["broker", "controller"])

@@ -267,7 +267,7 @@ async def test_brokers_that_have_moved_are_found_by_the_address_that_was_given(a
     first = FakeBroker({"t": 1}, id=1, port=1, others=[info])
     async with in_memory(first, moved) as network, cluster_of(first, network) as cluster:
         await cluster.refresh([])
-        cluster.brokers = {2: info}
+        cluster.metadata.brokers = {2: info}
         moved.is_down = True
         await cluster.call_any_broker(m.InitProducerIdRequest(), timeout_s=5)
     assert first.count(m.InitProducerIdRequest) == 1
@@ -285,7 +285,7 @@ async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clo
         ]:
             broker.will(m.MetadataRequest, Trick(body=metadata("id-1", epoch=epoch, leader=leader)))
             await cluster.refresh(["t"])
-            known = cluster.leader("t", 0)
+            known = cluster.metadata.leader("t", 0)
             assert (known and known.leader_epoch) == believed
 
 
@@ -301,7 +301,7 @@ async def test_nor_is_it_believed_of_a_partition_whose_leader_was_lost(autojump_
         for epoch, believed in [(4, None), (5, None if hint else 5), (6, 6)]:
             broker.will(m.MetadataRequest, Trick(body=metadata("id-1", epoch=epoch)))
             await cluster.refresh(["t"])
-            known = cluster.leader("t", 0)
+            known = cluster.metadata.leader("t", 0)
             assert (known and known.leader_epoch) == believed
 
 
@@ -311,7 +311,7 @@ async def test_a_topic_that_was_made_again_starts_over_with_its_epochs(autojump_
         for topic_id, epoch in [("id-1", 5), ("id-2", 0)]:
             broker.will(m.MetadataRequest, Trick(body=metadata(topic_id, epoch=epoch)))
             await cluster.refresh(["t"])
-            assert cluster.leader("t", 0).leader_epoch == epoch
+            assert cluster.metadata.leader("t", 0).leader_epoch == epoch
 
 
 async def test_the_same_holds_when_it_was_seen_to_be_gone_in_between(autojump_clock):
@@ -326,7 +326,7 @@ async def test_the_same_holds_when_it_was_seen_to_be_gone_in_between(autojump_cl
         )
         for _ in range(3):
             await cluster.refresh(["t"])
-        assert cluster.leader("t", 0).leader_epoch == 0
+        assert cluster.metadata.leader("t", 0).leader_epoch == 0
 
 
 def metadata(topic_id, *, epoch, leader=1):

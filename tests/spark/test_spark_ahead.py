@@ -165,11 +165,17 @@ def led_by(leader, isr):
     return m.TopicMetadata(topic="t", partitions=[part])
 
 
+def knows(client, brokers, topic):
+    """A client was told so."""
+    answer = msgspec.structs.replace(NO_TOPICS, brokers=brokers, topics=[topic])
+    client.metadata.learn(answer, is_complete=True, now=0.0)
+
+
 def test_a_leader_that_refuses_is_asked_for_the_next_one(played, monkeypatch):
-    monkeypatch.setattr("hightide.spark.client.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("hightide.net.retries.BACKOFF_S", 0)
     client, *peers = played
     brokers = [broker_at(number, *peer.address) for number, peer in enumerate(peers)]
-    client.brokers, client.topics = {0: brokers[0]}, {"t": led_by(0, [0])}
+    knows(client, brokers[:1], led_by(0, [0]))
     for peer in peers:
         client.ask(peer.address, ASK)
         peer.accept()
@@ -185,8 +191,7 @@ def test_a_leader_that_refuses_is_asked_for_the_next_one(played, monkeypatch):
 def test_who_waits_for_more_does_so_also_while_nobody_leads(played):
     """A leader may have died since the ends were found; whoever waits looks for them again."""
     client, peer, _ = played
-    client.brokers = {1: broker_at(1, *peer.address)}
-    client.topics = {"t": led_by(-1, [1])}
+    knows(client, [broker_at(1, *peer.address)], led_by(-1, [1]))
     client.wait_for_more({("t", 0): 5, ("gone", 0): 5}, 0.0)
     assert client.ask(peer.address, ASK).id == 1  # the first request of all
 
@@ -203,9 +208,8 @@ def test_who_waits_for_more_does_so_also_while_nobody_leads(played):
 )
 def test_nearby_is_a_replica_in_sync_on_this_host_if_its_leader_is_not(hosts, isr, near):
     client = BlockingClient("nobody:1")
-    client.brokers = {number: broker_at(number, host) for number, host in enumerate(hosts, 1)}
-    client.topics = {"t": led_by(1, isr)}
-    assert client.nearby("t", 0) == client.brokers.get(near)
+    knows(client, [broker_at(n, host) for n, host in enumerate(hosts, 1)], led_by(1, isr))
+    assert client.nearby("t", 0) == client.metadata.brokers.get(near)
 
 
 def test_only_an_address_of_this_machine_is_here():
@@ -304,7 +308,7 @@ def replicated(cluster, client):
     client.refresh(["t"], timeout_s=PATIENCE_S)
     last = m.FetchPartition(topic="t", partition=0, fetch_offset=COUNT - 1)
     request = m.FetchRequest(max_wait_ms=0, partitions=[last], rack="here")
-    where = HERE, client.brokers[FOLLOWER].port
+    where = HERE, client.metadata.brokers[FOLLOWER].port
     until(lambda: client.call(where, request)[1], "the follower gives the last record")
     return wanted
 
@@ -313,12 +317,13 @@ def replicated(cluster, client):
 @pytest.mark.slow
 def test_a_replica_nearby_is_read_and_once_it_is_dead_its_leader(fetched, monkeypatch):
     limit(monkeypatch, 999, 1)
-    monkeypatch.setattr(BlockingClient, "nearby", lambda self, *_: self.brokers[FOLLOWER])
+    monkeypatch.setattr(BlockingClient, "nearby", lambda self, *_: self.metadata.brokers[FOLLOWER])
     with OwnCluster(brokers=3) as cluster, closing(client_for(cluster.address)) as client:
         wanted = replicated(cluster, client)
         # On a busy machine another one may lead by now; who answers for the dead one does lead.
-        others = {node.port for number, node in client.brokers.items() if number != FOLLOWER}
-        follower = client.brokers[FOLLOWER].port
+        known = client.metadata.brokers
+        others = {node.port for number, node in known.items() if number != FOLLOWER}
+        follower = known[FOLLOWER].port
         fetched.clear()
         assert values_of(read(cluster.address, wanted)) == numbered(0, COUNT)
         assert {port for port, _ in fetched} == {follower}, "the leader is left alone"

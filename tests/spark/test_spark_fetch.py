@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def reading(own_broker, monkeypatch):
     """A broker that this process reads from; its connections are closed at the end. What is gone is
     soon believed to stay so."""
-    monkeypatch.setattr("hightide.spark.client.TOPIC_GONE_S", 0.5)
+    monkeypatch.setattr("hightide.spark.client.GONE_TOPIC_GRACE_S", 0.5)
     yield own_broker
     client_for(own_broker.address).close()
 

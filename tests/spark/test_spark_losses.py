@@ -29,7 +29,7 @@ from spark_support import (  # noqa: F401
     until,
     warnings_in,
 )
-from test_spark_ahead import ASK, NO_TOPICS, Peer, broker_at, led_by
+from test_spark_ahead import ASK, NO_TOPICS, Peer, broker_at, knows, led_by
 
 from hightide import ErrorCode
 from hightide.blocking import Admin
@@ -243,8 +243,7 @@ class Leader(Peer):
     def __init__(self):
         super().__init__()
         self.client = BlockingClient("b:1")
-        self.client.brokers = {1: broker_at(1, *self.address)}
-        self.client.topics = {"t": led_by(1, [1])}
+        knows(self.client, [broker_at(1, *self.address)], led_by(1, [1]))
         self._number = self.client.ask(self.address, ASK).id
         self.accept()
         self.take()
@@ -265,7 +264,7 @@ class Leader(Peer):
         self.answer(m.ListOffsetsResponse(partitions=[result]))
 
     def looked_up(self):
-        brokers, topics = [*self.client.brokers.values()], [led_by(1, [1])]
+        brokers, topics = [*self.client.metadata.brokers.values()], [led_by(1, [1])]
         self.answer(msgspec.structs.replace(NO_TOPICS, brokers=brokers, topics=topics))
 
     def read(self, wanted=RANGE, *, fail_on_data_loss=True):
@@ -280,7 +279,7 @@ class Leader(Peer):
 
 @pytest.fixture
 def leader(monkeypatch):
-    monkeypatch.setattr("hightide.spark.client.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("hightide.net.retries.BACKOFF_S", 0)
     with closing(Leader()) as made:
         yield made
 

@@ -176,10 +176,10 @@ class Admin(GroupAdmin):
         reply: m.DescribeConfigsResponse
         if kind == "broker" and name.isdigit():
             await self._look_for_brokers()
-            if int(name) not in self.cluster.brokers:
+            if int(name) not in self.cluster.metadata.brokers:
                 raise ApiError(
                     ErrorCode.BROKER_ID_NOT_REGISTERED,
-                    f"broker {name} is not among {sorted(self.cluster.brokers)}",
+                    f"broker {name} is not among {sorted(self.cluster.metadata.brokers)}",
                 )
             reply = await self.cluster.call_broker(int(name), request, timeout_s=self._timeout_s)
         else:
@@ -265,7 +265,7 @@ class Admin(GroupAdmin):
                 )
 
         async with trio.open_nursery() as nursery:
-            for broker in self.cluster.brokers:
+            for broker in self.cluster.metadata.brokers:
                 start(nursery, ask, broker)
         return [described(LogDirDescription, found[broker]) for broker in sorted(found)]
 

@@ -47,7 +47,7 @@ class GroupAdmin(ABC):
         """All groups, by name."""
         await self.cluster.retrying(partial(self.cluster.refresh, []), timeout_s=self._timeout_s)
         found: dict[str, g.ListedGroup] = {}
-        for broker in sorted(self.cluster.brokers):
+        for broker in sorted(self.cluster.metadata.brokers):
             request = g.ListGroupsRequest()
             reply: g.ListGroupsResponse = await self.cluster.call_broker(
                 broker, request, timeout_s=self._timeout_s

@@ -180,7 +180,7 @@ class Consumer:
         if wanted.pattern is not None:
             every = partial(cluster.refresh, None)
             await cluster.retrying(every, timeout_s=self._api_timeout_s)
-        names = wanted.matching(cluster.topics)
+        names = wanted.matching(cluster.metadata.topics)
         partitions = await self._partitions_of(names) if rebalancer is None else []
         # From here on in one stretch: who is cancelled before has changed nothing.
         self._choose(wanted, names, partitions)
@@ -227,7 +227,7 @@ class Consumer:
                 await trio.sleep(self._options.metadata_max_age_ms / 1000)
                 try:
                     await cluster.refresh(None)
-                    names = wanted.matching(cluster.topics)
+                    names = wanted.matching(cluster.metadata.topics)
                     is_alone = self._rebalancer is None
                     partitions = await self._partitions_of(names) if is_alone else []
                     if names != self._topics and not scope.cancel_called:

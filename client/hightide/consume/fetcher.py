@@ -156,7 +156,7 @@ class Fetcher:
                 await trio.sleep(self._cluster.backoff_s(failures))
                 continue
             failures = 0
-            stale_at = self._cluster.next_refresh_at if len(self._subscription) else _NEVER
+            stale_at = self._cluster.metadata.stale_at if len(self._subscription) else _NEVER
             await self._wake.sleep_until(stale_at)
 
     async def _look_after(self) -> bool:
@@ -182,7 +182,7 @@ class Fetcher:
 
     def _add_partitions(self) -> None:
         for topic in self.whole:
-            for number in range(self._cluster.partition_count(topic)):
+            for number in range(self._cluster.metadata.partition_count(topic)):
                 tp = TopicPartition(topic, number)
                 if self._subscription.find(tp) is None:
                     self._subscription.add(tp)
@@ -221,13 +221,13 @@ class Fetcher:
 
     def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:
         """The leader, but not one from before what was read (KIP-320)."""
-        leader = self._cluster.leader(*assignment.tp)
+        leader = self._cluster.metadata.leader(*assignment.tp)
         is_older = leader is not None and leader.leader_epoch < assignment.fetch_epoch
         return None if is_older and not self._is_again(assignment) else leader
 
     def _is_again(self, assignment: Assignment) -> bool:
         """Whether the topic is not the one that was read so far."""
-        known = self._cluster.topics.get(assignment.tp.topic)
+        known = self._cluster.metadata.topics.get(assignment.tp.topic)
         return known is not None and assignment.topic_id not in ("", known.topic_id)
 
     def _check_topic(self, assignment: Assignment) -> None:
@@ -345,7 +345,7 @@ class Fetcher:
 
     def _partition_request(self, assignment: Assignment) -> m.FetchPartition:
         tp, leader = assignment.tp, self._leader_of(assignment)
-        known = self._cluster.topics.get(tp.topic)
+        known = self._cluster.metadata.topics.get(tp.topic)
         return m.FetchPartition(
             topic=tp.topic,
             partition=tp.partition,
@@ -374,7 +374,7 @@ class Fetcher:
         assignment.log_start = result.log_start_offset
         if result.preferred_read_replica >= 0:
             assignment.nearby = result.preferred_read_replica
-            if assignment.nearby not in self._cluster.brokers:
+            if assignment.nearby not in self._cluster.metadata.brokers:
                 assignment.leave_nearby()
             self._wake.set()
             return

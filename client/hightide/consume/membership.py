@@ -174,7 +174,7 @@ class Membership:
         members = [_member(each) for each in joined.members]
         topics = sorted({topic for member in members for topic in member.topics})
         await self._cluster.refresh(topics)
-        counts = {topic: self._cluster.partition_count(topic) for topic in topics}
+        counts = {topic: self._cluster.metadata.partition_count(topic) for topic in topics}
         # It may have subscribed to others since it joined, which are not shared out yet.
         self._counts = {topic: counts.get(topic, 0) for topic in self.topics}
         given = self._assignors[joined.protocol](members, counts)
@@ -209,7 +209,7 @@ class Membership:
 
     def _look_at_topics(self) -> None:
         """The leader of a group has to share out what came since."""
-        known = {topic: self._cluster.partition_count(topic) for topic in self._counts}
+        known = {topic: self._cluster.metadata.partition_count(topic) for topic in self._counts}
         if known != self._counts and not self.must_join:
             self.must_join, self._counts = True, {}
             self.reason = "the topics have other partitions now"

@@ -1,8 +1,7 @@
-"""What a client knows of the cluster: brokers, topics, who leads; and the way to each of them.
+"""The way to each broker of a cluster, and to those who lead.
 
-Holds the connections of one client, refreshes metadata when it is old or was proven wrong, and
-retries what may succeed later, under one deadline. An answer about a partition with an older leader
-epoch than known is ignored; a topic that was made again starts over.
+Holds the connections of one client, refreshes its metadata when that is old or was proven wrong,
+and retries what may succeed later, under one deadline.
 """
 
 from __future__ import annotations
@@ -15,9 +14,18 @@ import trio
 
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
+from hightide.net.metadata import Metadata
 from hightide.net.options import ClientOptions
 from hightide.net.pool import ConnectionPool
 from hightide.net.ports import system_random
+from hightide.net.retries import (
+    NEW_TOPIC_GRACE_S,
+    IsFinal,
+    Retries,
+    backoff_s,
+    is_final,
+    or_unknown_topic,
+)
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -37,12 +45,8 @@ from hightide.protocol.errors import (
 T = TypeVar("T")
 
 DEFAULT_PORT = 19092
-RETRY_BACKOFF_S = 0.1
 _ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 """It is starting or stopping; or it is a controller, and a broker is wanted."""
-RETRY_BACKOFF_MAX_S = 1.0
-UNKNOWN_TOPIC_GRACE_S = 1.0
-"""How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -68,13 +72,9 @@ class Cluster:
     def __init__(self, options: ClientOptions, nursery: trio.Nursery) -> None:
         self.random = options.random or system_random()
         self.request_timeout_s = options.request_timeout_ms / 1000
-        self.cluster_id = ""
-        self.controller = -1
-        self.brokers: dict[int, m.BrokerInfo] = {}
-        self.topics: dict[str, m.TopicMetadata] = {}
-        self.refreshed_at = float("-inf")
+        self.metadata = Metadata(max_age_s=options.metadata_max_age_ms / 1000)
+        """What is known of brokers, topics and leaders."""
         self._bootstrap = parse_bootstrap(options.bootstrap_servers)
-        self._max_age_s = options.metadata_max_age_ms / 1000
         network = options.network or TcpNetwork()
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
@@ -82,12 +82,8 @@ class Cluster:
         """The broker that was asked last."""
         self._unhelpful: tuple[str, int] | None = None
         """The last one that could not do what it was asked for."""
-        self._leaders: dict[tuple[str, int], m.PartitionMetadata] = {}
         self.on_lost_leader: Callable[[], None] = lambda: None
         """Called when one was lost: whoever sleeps because it was there looks for the next."""
-        self._newest: dict[tuple[str, int], tuple[str, int]] = {}
-        """The id of the topic, and the newest epoch of its leaders that anybody has told: a broker
-        that is cut off tells of older ones, and takes itself for a leader (KIP-320)."""
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -96,55 +92,15 @@ class Cluster:
         """The broker that was asked last, for messages; empty if none was."""
         return "{}:{}".format(*self._asking) if self._asking else ""
 
-    def leader(self, topic: str, partition: int) -> m.PartitionMetadata | None:
-        """Who leads a partition as far as is known; None if nobody or not known."""
-        known = self._leaders.get((topic, partition))
-        return known if known is not None and known.leader in self.brokers else None
-
-    def why_leaderless(self, topic: str, partition: int) -> str:
-        """Why nobody leads a partition, as far as a broker said."""
-        known = self._leaders.get((topic, partition))
-        return (known.message if known else "") or f"{topic}-{partition} has no leader"
-
-    def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it is not known."""
-        known = self.topics.get(topic)
-        return len(known.partitions) if known else 0
-
-    def available(self, topic: str) -> Sequence[int]:
-        """Partitions that have a leader, or all if none has."""
-        count = self.partition_count(topic)
-        led = [number for number in range(count) if self.leader(topic, number) is not None]
-        return led or range(count)
-
-    @property
-    def next_refresh_at(self) -> float:
-        """When metadata gets too old, on trio's clock."""
-        return self.refreshed_at + self._max_age_s
-
     @property
     def is_stale(self) -> bool:
         """Whether metadata is older than metadata_max_age_ms."""
-        return trio.current_time() >= self.next_refresh_at
+        return trio.current_time() >= self.metadata.stale_at
 
     def lost_leader(self, topic: str, partition: int, hint: m.LeaderHint | None = None) -> None:
-        """A broker said that it does not lead: forget, or believe its hint (KIP-951)."""
-        known = self._leaders.get((topic, partition))
-        if known is None:
-            return
-        if hint is not None and hint.leader_epoch > known.leader_epoch:
-            topic_id, _ = self._newest[(topic, partition)]
-            self._newest[(topic, partition)] = (topic_id, hint.leader_epoch)
-            self._leaders[(topic, partition)] = m.PartitionMetadata(
-                partition=partition,
-                leader=hint.leader,
-                leader_epoch=hint.leader_epoch,
-                replicas=known.replicas,
-                isr=known.isr,
-            )
-        else:
-            del self._leaders[(topic, partition)]
-        self.on_lost_leader()
+        """A broker said that it does not lead; see `Metadata`."""
+        if self.metadata.lost_leader(topic, partition, hint):
+            self.on_lost_leader()
 
     async def refresh(
         self, topics: Iterable[str] | None = None, *, auto_create: bool = False
@@ -155,39 +111,14 @@ class Cluster:
             request = m.MetadataRequest(topics=names, auto_create=auto_create)
             answer, _ = await self.call_any_once(request)
             assert isinstance(answer, m.MetadataResponse)
-            self._learn(answer, complete=names is None)
+            self.metadata.learn(answer, is_complete=names is None, now=trio.current_time())
             return answer
-
-    def _learn(self, answer: m.MetadataResponse, *, complete: bool) -> None:
-        self.cluster_id = answer.cluster_id
-        self.controller = answer.controller
-        self.brokers = {broker.id: broker for broker in answer.brokers}
-        self.refreshed_at = trio.current_time()
-        if complete:
-            self.topics = {}
-        for topic in answer.topics:
-            if topic.error is not None:
-                self._forget_topic(topic.topic)
-                continue
-            self.topics[topic.topic] = topic
-            for partition in topic.partitions:
-                key = (topic.topic, partition.partition)
-                topic_id, epoch = self._newest.get(key, ("", -1))
-                if topic_id != topic.topic_id or partition.leader_epoch >= epoch:
-                    self._newest[key] = (topic.topic_id, partition.leader_epoch)
-                    self._leaders[key] = partition
-
-    def _forget_topic(self, name: str) -> None:
-        """The topic is gone: one of the same name is another one, with epochs of its own."""
-        self.topics.pop(name, None)
-        for key in [key for key in self._leaders if key[0] == name]:
-            del self._leaders[key]
 
     async def topic(
         self, name: str, *, timeout_s: float, auto_create: bool = False
     ) -> m.TopicMetadata:
         """A topic's metadata, waited for; raises `ApiError` if it does not exist."""
-        known = self.topics.get(name)
+        known = self.metadata.topics.get(name)
         if known is not None:
             return known
 
@@ -202,20 +133,21 @@ class Cluster:
                 raise ApiError(code, found.message, broker=self.last_asked, knob=knob)
             return found
 
-        return await self.retrying(look, timeout_s=timeout_s, give_up_on_unknown_topic=True)
+        new = or_unknown_topic(NEW_TOPIC_GRACE_S)
+        return await self.retrying(look, timeout_s=timeout_s, is_final=new)
 
     # -- ways to brokers -------------------------------------------------------------------------
 
     async def connection_to(self, broker: int) -> Connection:
         """An open connection to a broker; raises `BrokerUnreachable`."""
-        info = self.brokers.get(broker)
+        info = self.metadata.brokers.get(broker)
         if info is None:
             raise BrokerUnreachable(f"broker {broker} is not in the cluster's metadata")
         return await self._pool.connection(info.host, info.port)
 
     async def call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """Try known brokers, then the bootstrap addresses, until one answers."""
-        addresses = [(broker.host, broker.port) for broker in self.brokers.values()]
+        addresses = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         addresses += [address for address in self._bootstrap if address not in addresses]
         # Open connections first: a dead broker costs a connect timeout. But one that answers and
         # cannot help, because it is cut off from the controller, comes last.
@@ -241,7 +173,7 @@ class Cluster:
 
     async def call_any_broker_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """The same for what only brokers answer; the bootstrap address may be a controller's."""
-        if not self.brokers:
+        if not self.metadata.brokers:
             await self.refresh([])
         return await self.call_any_once(request)
 
@@ -265,7 +197,7 @@ class Cluster:
         """A response from one broker, with retries."""
 
         async def attempt() -> Any:
-            if broker not in self.brokers:
+            if broker not in self.metadata.brokers:
                 await self.refresh([])
             connection = await self.connection_to(broker)
             return (await connection.call(request, timeout_s=self.request_timeout_s))[0]
@@ -283,8 +215,8 @@ class Cluster:
         """What a partition's leader says of it; the request is about this partition alone."""
 
         async def attempt() -> Any:
-            if self.leader(topic, partition) is None:
-                self.topics.pop(topic, None)
+            if self.metadata.leader(topic, partition) is None:
+                self.metadata.topics.pop(topic, None)
                 found = await self.topic(topic, timeout_s=self.request_timeout_s)
                 if partition >= len(found.partitions):
                     raise ApiError(
@@ -292,11 +224,10 @@ class Cluster:
                         f"topic {topic!r} has {len(found.partitions)} partitions, "
                         f"{partition} is none of them",
                     )
-            state = self.leader(topic, partition)
+            state = self.metadata.leader(topic, partition)
             if state is None:
-                raise ApiError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, self.why_leaderless(topic, partition)
-                )
+                why = self.metadata.why_leaderless(topic, partition)
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, why)
             try:
                 connection = await self.connection_to(state.leader)
                 response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
@@ -330,48 +261,25 @@ class Cluster:
         attempt: Callable[[], Awaitable[T]],
         *,
         timeout_s: float,
-        give_up_on_unknown_topic: bool = False,
+        is_final: IsFinal = is_final,
     ) -> T:
-        """Run `attempt` until it succeeds, fails for good, or `timeout_s` is over.
-
-        The error that ends it knows how often and how long it was tried.
-        """
-        started = trio.current_time()
-        attempts = 0
-        refusal: ApiError | None = None
+        """Run `attempt` until it succeeds, fails for good, or `timeout_s` is over; raises as
+        `Retries.pause_s`."""
+        now = trio.current_time()
+        tries = Retries(timeout_s=timeout_s, now=now, random=self.random, is_final=is_final)
         while True:
-            attempts += 1
             try:
-                with trio.move_on_after(max(timeout_s - (trio.current_time() - started), 0)):
+                with trio.move_on_after(tries.left_s(trio.current_time())):
                     return await attempt()
                 self._unhelpful = self._asking
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
             except (ApiError, *SILENT) as error:
-                elapsed = trio.current_time() - started
-                delay = self.backoff_s(attempts)
-                hopeless = isinstance(error, ApiError) and (
-                    not error.retriable
-                    or (
-                        give_up_on_unknown_topic
-                        and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        and elapsed + delay >= UNKNOWN_TOPIC_GRACE_S
-                    )
-                )
-                if hopeless or elapsed + delay >= timeout_s:
-                    # Silence at the end says less than what was refused before.
-                    last = refusal if refusal and isinstance(error, RequestTimedOut) else error
-                    last.attempts, last.elapsed_s = attempts, elapsed
-                    if not hopeless and not last.knob:
-                        last.knob = f"timeout {timeout_s:g} s"
-                    raise last from None
-                if isinstance(error, ApiError):
-                    refusal = error
-            await trio.sleep(delay)
+                pause_s = tries.pause_s(error, trio.current_time())
+            await trio.sleep(pause_s)
 
     def backoff_s(self, attempts: int) -> float:
-        """How long to wait before the next attempt: exponential with jitter."""
-        delay: float = min(RETRY_BACKOFF_S * 2 ** min(attempts - 1, 10), RETRY_BACKOFF_MAX_S)
-        return delay * (0.8 + 0.4 * self.random.random())
+        """How long to wait after so many attempts."""
+        return backoff_s(attempts, self.random)
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -77,7 +77,7 @@ class GroupChannel:
             request = g.FindCoordinatorRequest(group=self.group)
             found, _ = await self._cluster.call_any_broker_once(request)
             assert isinstance(found, g.FindCoordinatorResponse)
-            if found.broker not in self._cluster.brokers:
+            if found.broker not in self._cluster.metadata.brokers:
                 await self._cluster.refresh([])
             self._coordinator = found.broker
         return self._coordinator

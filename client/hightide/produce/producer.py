@@ -360,7 +360,7 @@ class Producer:
         if self._accumulator.has_room_in_batch(topic, sticky.partition, size):
             return sticky.partition
         assert self._cluster is not None
-        return sticky.switch(self._cluster.available(topic) or range(count))
+        return sticky.switch(self._cluster.metadata.available(topic) or range(count))
 
     async def _learn_topic(self, sender: Sender, topic: str) -> int:
         """How many partitions a topic has."""

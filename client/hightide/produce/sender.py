@@ -90,7 +90,7 @@ class Sender:
             self._expire(now)
             leaderless: dict[str, None] = {}
             for queue in self.accumulator.active():
-                leader = self._cluster.leader(queue.topic, queue.partition)
+                leader = self._cluster.metadata.leader(queue.topic, queue.partition)
                 if leader is None:
                     leaderless[queue.topic] = None
                 elif leader.leader not in self._senders:
@@ -101,7 +101,7 @@ class Sender:
                 continue
             deadline = self.accumulator.next_expiry()
             if self.partition_counts:
-                deadline = min(deadline, self._cluster.next_refresh_at)
+                deadline = min(deadline, self._cluster.metadata.stale_at)
             await self._wake.sleep_until(deadline)
 
     async def _refresh(self, failures: int) -> int:
@@ -112,10 +112,10 @@ class Sender:
             self._tell_retry(error)
         for topic in self.partition_counts:
             self.partition_counts[topic] = (
-                self._cluster.partition_count(topic) or self.partition_counts[topic]
+                self._cluster.metadata.partition_count(topic) or self.partition_counts[topic]
             )
         leaderless = any(
-            self._cluster.leader(queue.topic, queue.partition) is None
+            self._cluster.metadata.leader(queue.topic, queue.partition) is None
             for queue in self.accumulator.active()
         )
         if not leaderless and not self._cluster.is_stale:
@@ -151,8 +151,8 @@ class Sender:
         for batch in self.accumulator.expire(now):
             last = batch.retry_error
             why = f"; the last attempt: {last}" if last else ""
-            if self._cluster.leader(batch.topic, batch.partition) is None:
-                why += f"; {self._cluster.why_leaderless(batch.topic, batch.partition)}"
+            if self._cluster.metadata.leader(batch.topic, batch.partition) is None:
+                why += f"; {self._cluster.metadata.why_leaderless(batch.topic, batch.partition)}"
             error = DeliveryTimeout(
                 f"{len(batch)} records for {batch.topic}-{batch.partition} were not acknowledged "
                 f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:.0f}{why}",
@@ -170,7 +170,7 @@ class Sender:
             due: list[PartitionQueue] = []
             next_at = _NEVER
             for queue in self.accumulator.active():
-                leader = self._cluster.leader(queue.topic, queue.partition)
+                leader = self._cluster.metadata.leader(queue.topic, queue.partition)
                 if leader is None or leader.leader != broker:
                     continue
                 ready_at = self.accumulator.ready_at(queue, now)

@@ -15,7 +15,17 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from hightide.net.cluster import RETRY_BACKOFF_MAX_S, RETRY_BACKOFF_S, parse_bootstrap
+from hightide.net.cluster import parse_bootstrap
+from hightide.net.metadata import Metadata
+from hightide.net.ports import system_random
+from hightide.net.retries import (
+    GONE_TOPIC_GRACE_S,
+    NEW_TOPIC_GRACE_S,
+    IsFinal,
+    Retries,
+    is_final,
+    or_unknown_topic,
+)
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -34,8 +44,6 @@ TRIED_AGAIN = (ApiError, *SILENT)
 """What may go well later, except for some refusals."""
 LEAST_S = 0.1
 """What a request is given when the time is nearly over."""
-TOPIC_GONE_S = 5.0
-"""How long a topic or partition that a broker does not know may still be on its way there."""
 
 
 class BlockingClient:
@@ -44,8 +52,9 @@ class BlockingClient:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
-        self.brokers: dict[int, m.BrokerInfo] = {}
-        self.topics: dict[str, m.TopicMetadata] = {}
+        self.metadata = Metadata()
+        """What is known of brokers, topics and leaders."""
+        self._random = system_random()
 
     def close(self) -> None:
         """Close every connection."""
@@ -66,18 +75,14 @@ class BlockingClient:
         Unless topics may be gone: `gone` are those that were last time. It returns which are now,
         and has asked for a while whether they are.
         """
-        starts = ErrorCode.BROKER_NOT_AVAILABLE  # or stops: it may be back soon
         started = time.monotonic()
 
         def attempt(left_s: float) -> frozenset[str]:
-            is_over = time.monotonic() - started > TOPIC_GONE_S
+            is_over = time.monotonic() - started > GONE_TOPIC_GRACE_S
             return self._refresh_once(topics, left_s, gone, is_over=is_over)
 
-        def is_final(error: ApiError) -> bool:
-            is_gone = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return error.code is not starts and not (is_gone and gone is not None)
-
-        return self.retrying(attempt, timeout_s=timeout_s, is_final=is_final)
+        ends = is_final if gone is not None else or_unknown_topic(NEW_TOPIC_GRACE_S)
+        return self.retrying(attempt, timeout_s=timeout_s, is_final=ends)
 
     def _refresh_once(
         self,
@@ -91,24 +96,20 @@ class BlockingClient:
         that is said now. None: there are none."""
         names = None if topics is None else list(topics)
         answer = self._any(m.MetadataRequest(topics=names), timeout_s)
-        self.brokers = {broker.id: broker for broker in answer.brokers}
-        if names is None:
-            self.topics = {}
+        self.metadata.learn(answer, is_complete=names is None, now=time.monotonic())
         missing = set()
         for topic in answer.topics:
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if is_missing and gone is not None and (is_over or topic.topic in gone):
                 missing.add(topic.topic)
-                self.topics.pop(topic.topic, None)
-                continue
-            _raise(topic)
-            self.topics[topic.topic] = topic
+            else:
+                _raise(topic)
         return frozenset(missing)
 
     def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """An answer of whichever broker gives one, in `timeout_s` for all of them."""
         deadline = time.monotonic() + timeout_s
-        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         failure: HightideError | None = None
         for address in dict.fromkeys(known + self._bootstrap):
             try:
@@ -128,25 +129,20 @@ class BlockingClient:
         attempt: Callable[[float], T],
         *,
         timeout_s: float,
-        is_final: Callable[[ApiError], bool] = lambda error: not error.retriable,
+        is_final: IsFinal = is_final,
     ) -> T:
         """What `attempt` returns, given the seconds that are left; tried again while that may help.
 
-        Raises what the last attempt did: `ApiError`, `BrokerUnreachable` or `RequestTimedOut`.
+        Raises `ApiError`, `BrokerUnreachable` or `RequestTimedOut`; see `Retries.pause_s`.
         """
-        started = time.monotonic()
-        attempts = 0
+        now = time.monotonic()
+        tries = Retries(timeout_s=timeout_s, now=now, random=self._random, is_final=is_final)
         while True:
-            attempts += 1
             try:
-                return attempt(max(timeout_s - (time.monotonic() - started), LEAST_S))
+                return attempt(max(tries.left_s(time.monotonic()), LEAST_S))
             except TRIED_AGAIN as error:
-                error.attempts, error.elapsed_s = attempts, time.monotonic() - started
-                delay = min(RETRY_BACKOFF_S * 2**attempts, RETRY_BACKOFF_MAX_S)
-                final = isinstance(error, ApiError) and is_final(error)
-                if final or error.elapsed_s + delay > timeout_s:
-                    raise
-            time.sleep(delay)
+                pause_s = tries.pause_s(error, time.monotonic())
+            time.sleep(pause_s)
 
     def call(
         self,
@@ -199,22 +195,23 @@ class BlockingClient:
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata:
         """Who leads; raises `ApiError` while nobody does."""
-        known = self.topics[topic].partitions
-        if partition >= len(known):
+        known = self.metadata
+        if partition >= (count := known.partition_count(topic)):
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic!r} has {len(known)} partitions, {partition} is none of them",
+                f"topic {topic!r} has {count} partitions, {partition} is none of them",
             )
-        if known[partition].leader not in self.brokers:
-            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
-        return known[partition]
+        if (leader := known.leader(topic, partition)) is None:
+            why = known.why_leaderless(topic, partition)
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, why)
+        return leader
 
     def nearby(self, topic: str, partition: int) -> m.BrokerInfo | None:
         """The in-sync replica on this host; None if there is none, or if it is the leader."""
-        place = self.leader(topic, partition)
-        if is_here(self.brokers[place.leader].host):
+        place, brokers = self.leader(topic, partition), self.metadata.brokers
+        if is_here(brokers[place.leader].host):
             return None
-        replicas = [self.brokers[broker] for broker in place.isr if broker in self.brokers]
+        replicas = [brokers[broker] for broker in place.isr if broker in brokers]
         return next((broker for broker in replicas if is_here(broker.host)), None)
 
     def call_leader(
@@ -242,7 +239,7 @@ class BlockingClient:
                 )
                 _raise(response.partitions[0], broker=f"{broker.host}:{broker.port}")
             except TRIED_AGAIN:
-                self.topics.pop(topic, None)
+                self.metadata.lost_leader(topic, partition)
                 raise
             return response, received
 
@@ -250,9 +247,9 @@ class BlockingClient:
 
     def leader_of(self, topic: str, partition: int, *, timeout_s: float) -> m.BrokerInfo:
         """The broker that leads, looked up if that is not known yet; once, no retry."""
-        if topic not in self.topics:
+        if self.metadata.leader(topic, partition) is None:
             self._refresh_once([topic], timeout_s)
-        return self.brokers[self.leader(topic, partition).leader]
+        return self.metadata.brokers[self.leader(topic, partition).leader]
 
     def offset(
         self, topic: str, partition: int, timestamp: int, *, timeout_s: float
@@ -301,9 +298,9 @@ class BlockingClient:
         """Brokers with the partitions they lead, as far as is known now."""
         found: dict[int, list[tuple[str, int]]] = {}
         for tp in tps:
-            with suppress(ApiError, KeyError):
+            with suppress(ApiError):
                 found.setdefault(self.leader(*tp).leader, []).append(tp)
-        return [(self.brokers[leader], led) for leader, led in found.items()]
+        return [(self.metadata.brokers[leader], led) for leader, led in found.items()]
 
     def epoch_end(
         self, topic: str, partition: int, leader_epoch: int, *, timeout_s: float
@@ -363,11 +360,11 @@ def _raise(answer: Any, broker: str = "") -> None:
         raise ApiError(error_code(answer.error), answer.message, broker=broker)
 
 
-def _is_final(error: ApiError) -> bool:
+def _is_final(error: ApiError, elapsed_s: float) -> bool:
     """Whether trying again is in vain: a topic that is gone stays gone after a little while."""
-    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return error.elapsed_s > TOPIC_GONE_S
-    return not error.retriable or error.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
+        return True
+    return or_unknown_topic(GONE_TOPIC_GRACE_S)(error, elapsed_s)
 
 
 @lru_cache

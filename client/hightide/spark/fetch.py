@@ -140,7 +140,7 @@ class _Fetches:
         self._near: m.BrokerInfo | None = None
         self._ahead: tuple[int, Asked] | None = None
         with suppress(*TRIED_AGAIN):
-            if wanted.topic not in client.topics:
+            if wanted.topic not in client.metadata.topics:
                 client.refresh([wanted.topic], timeout_s=timeout_s)
             self._near = client.nearby(wanted.topic, wanted.partition)
         self.ask(wanted.start, -1)
@@ -149,7 +149,7 @@ class _Fetches:
         """Ask for what comes at `position`, behind a record of that leader epoch, without waiting
         for it."""
         client, topic = self._client, self.wanted.topic
-        if topic not in client.topics:
+        if topic not in client.metadata.topics:
             return  # whoever waits for it looks first, as often as it takes
         near, self._near = self._near, None
         with suppress(*TRIED_AGAIN):
@@ -210,10 +210,10 @@ class _Fetches:
         tp, nothing = (wanted.topic, wanted.partition), (wanted.end, wanted.end)
         try:
             head = client.offset(*tp, m.LATEST, timeout_s=left_s)
-            if client.topics[wanted.topic].topic_id != wanted.topic_id:
+            if client.metadata.topics[wanted.topic].topic_id != wanted.topic_id:
                 return nothing
             if head.leader_epoch < wanted.leader_epoch:
-                client.topics.pop(wanted.topic)
+                client.metadata.lost_leader(wanted.topic, wanted.partition)
                 why = f"{wanted} was planned in {wanted.leader_epoch}, who leads is still in "
                 raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{why}{head.leader_epoch}")
             return client.offset(*tp, m.EARLIEST, timeout_s=left_s).offset, head.offset

@@ -259,7 +259,7 @@ def ends_of(
     gone = client.refresh(
         [*topics], timeout_s=timeout_s, gone=frozenset(topics) if gone_ok else None
     )
-    known = {topic: client.topics[topic] for topic in topics if topic not in gone}
+    known = {topic: client.metadata.topics[topic] for topic in topics if topic not in gone}
     tps = [(topic, each.partition) for topic in known for each in known[topic].partitions]
     found = client.offsets(dict.fromkeys(tps, m.LATEST), timeout_s=timeout_s)
     return {

@@ -57,7 +57,7 @@ def _of_query(
     group = config.query_name(query)
     kept = client.retrying(lambda _: client.committed(group), timeout_s=timeout_s)
     told = {(each.topic, each.partition): each.offset for each in kept}
-    ids = {topic: known.topic_id for topic, known in client.topics.items()}
+    ids = {topic: known.topic_id for topic, known in client.metadata.topics.items()}
     there = [tp for tp in position.places if ids.get(tp[0]) == position.topic_ids[tp[0]]]
     ends = client.offsets(dict.fromkeys(there, LATEST), timeout_s=timeout_s)
     heads = {tp: end.offset for tp, end in ends.items()}

@@ -42,7 +42,7 @@ class Planner:
 
     def topic_ids(self) -> dict[str, str]:
         """The ids of the topics, as of the last refresh."""
-        return {topic: self.client.topics[topic].topic_id for topic in self.topics()}
+        return {topic: self.client.metadata.topics[topic].topic_id for topic in self.topics()}
 
     def topics(self) -> list[str]:
         """What is subscribed to, as of the last refresh; a pattern matches no internal topic."""
@@ -50,7 +50,7 @@ class Planner:
         if not options.pattern:
             return sorted({*options.topics} - self._gone)
         pattern = re.compile(options.pattern)
-        names = sorted(self.client.topics)
+        names = sorted(self.client.metadata.topics)
         return [name for name in names if pattern.fullmatch(name) and not name.startswith("__")]
 
     def partitions(self) -> list[tuple[str, int]]:
@@ -58,7 +58,7 @@ class Planner:
         found = [
             (topic, p.partition)
             for topic in self.topics()
-            for p in self.client.topics[topic].partitions
+            for p in self.client.metadata.topics[topic].partitions
             if self.options.reads(topic, p.partition)
         ]
         for topic, numbers in (self.options.assigned or {}).items():

@@ -255,7 +255,7 @@ class TaskWriter:
         if largest is None or largest < count:
             return count
         self._client.refresh([topic], timeout_s=self._timeout_s)
-        return max(count, len(self._client.topics[topic].partitions))
+        return max(count, self._client.metadata.partition_count(topic))
 
     def _learn(self, topics: Sequence[str]) -> None:
         """How many partitions these have, for this batch, from its first attempt on."""
@@ -283,9 +283,10 @@ class TaskWriter:
         """What there is of this task in topics."""
         client, timeout_s = self._client, self._timeout_s
         gone = client.refresh(topics, timeout_s=timeout_s, gone=frozenset(topics))
+        known = client.metadata.topics
         for topic in topics:
             # Gone, or made again, with all that was in it; a row that names it finds out more.
-            if topic in gone or not self._topics[topic].is_of(client.topics[topic].topic_id):
+            if topic in gone or not self._topics[topic].is_of(known[topic].topic_id):
                 del self._topics[topic]
         producer_id, _ = self._attempt.producer
         questions = {
@@ -294,7 +295,7 @@ class TaskWriter:
             )
             for topic in topics
             if topic in self._topics
-            for each in client.topics[topic].partitions
+            for each in known[topic].partitions
         }
         states = client.ask_leaders(m.DescribeProducersRequest, questions, timeout_s=timeout_s)
         for tp, state in states.items():

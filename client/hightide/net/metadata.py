@@ -1,0 +1,99 @@
+"""What a client knows of the cluster: brokers, topics, who leads. Pure.
+
+An answer about a partition with an older leader epoch than known is not believed: a broker that is
+cut off tells of older ones, and takes itself for a leader (KIP-320). A topic that was made again
+starts over. Times are monotonic, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hightide.protocol import messages as m
+from hightide.protocol.topic_partition import TopicPartition
+
+
+class Metadata:
+    """As of the last answers; `max_age_s` after which it counts as stale."""
+
+    def __init__(self, *, max_age_s: float = float("inf")) -> None:
+        self.cluster_id = ""
+        self.controller = -1
+        self.brokers: dict[int, m.BrokerInfo] = {}
+        self.topics: dict[str, m.TopicMetadata] = {}
+        self.stale_at = float("-inf")
+        """When it gets too old; before anything was learned it is."""
+        self._max_age_s = max_age_s
+        self._leaders: dict[TopicPartition, m.PartitionMetadata] = {}
+        self._newest: dict[TopicPartition, tuple[str, int]] = {}
+        """The id of the topic, and the newest epoch of its leaders that anybody has told."""
+
+    def leader(self, topic: str, partition: int) -> m.PartitionMetadata | None:
+        """Who leads a partition as far as is known; None if nobody or not known."""
+        known = self._leaders.get(TopicPartition(topic, partition))
+        return known if known is not None and known.leader in self.brokers else None
+
+    def why_leaderless(self, topic: str, partition: int) -> str:
+        """Why nobody leads a partition, as far as a broker said."""
+        known = self._leaders.get(TopicPartition(topic, partition))
+        return (known.message if known else "") or f"{topic}-{partition} has no leader"
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; 0 if it is not known."""
+        known = self.topics.get(topic)
+        return len(known.partitions) if known else 0
+
+    def available(self, topic: str) -> Sequence[int]:
+        """Partitions that have a leader, or all if none has."""
+        count = self.partition_count(topic)
+        led = [number for number in range(count) if self.leader(topic, number) is not None]
+        return led or range(count)
+
+    def learn(self, answer: m.MetadataResponse, *, is_complete: bool, now: float) -> None:
+        """Take in an answer about some topics, or, if it `is_complete`, about all there are."""
+        self.cluster_id = answer.cluster_id
+        self.controller = answer.controller
+        self.brokers = {broker.id: broker for broker in answer.brokers}
+        self.stale_at = now + self._max_age_s
+        if is_complete:
+            self.topics = {}
+        for topic in answer.topics:
+            if topic.error is None:
+                self._learn_topic(topic)
+            else:
+                self.forget(topic.topic)
+
+    def _learn_topic(self, topic: m.TopicMetadata) -> None:
+        self.topics[topic.topic] = topic
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.topic, partition.partition)
+            topic_id, epoch = self._newest.get(tp, ("", -1))
+            if topic_id != topic.topic_id or partition.leader_epoch >= epoch:
+                self._newest[tp] = (topic.topic_id, partition.leader_epoch)
+                self._leaders[tp] = partition
+
+    def forget(self, topic: str) -> None:
+        """A topic is gone: one of the same name is another one, with epochs of its own."""
+        self.topics.pop(topic, None)
+        for tp in [tp for tp in self._leaders if tp.topic == topic]:
+            del self._leaders[tp]
+
+    def lost_leader(self, topic: str, partition: int, hint: m.LeaderHint | None = None) -> bool:
+        """A broker said that it does not lead: forget, or believe its hint (KIP-951); whether
+        anybody was thought to."""
+        tp = TopicPartition(topic, partition)
+        known = self._leaders.get(tp)
+        if known is None:
+            return False
+        if hint is not None and hint.leader_epoch > known.leader_epoch:
+            self._newest[tp] = (self._newest[tp][0], hint.leader_epoch)
+            self._leaders[tp] = m.PartitionMetadata(
+                partition=partition,
+                leader=hint.leader,
+                leader_epoch=hint.leader_epoch,
+                replicas=known.replicas,
+                isr=known.isr,
+            )
+        else:
+            del self._leaders[tp]
+        return True

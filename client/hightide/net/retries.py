@@ -1,0 +1,78 @@
+"""When a call is tried again, and what ends it. Pure; times are monotonic, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide.net.ports import Random
+from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
+
+BACKOFF_S = 0.1
+BACKOFF_MAX_S = 1.0
+NEW_TOPIC_GRACE_S = 1.0
+"""How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
+GONE_TOPIC_GRACE_S = 5.0
+"""How long one that was there may be unknown before it counts as deleted: a wrong verdict would be
+told as a loss of data."""
+
+IsFinal = Callable[[ApiError, float], bool]
+"""Whether a refusal, so many seconds after the first attempt, is the last."""
+
+
+def backoff_s(attempts: int, random: Random) -> float:
+    """How long to wait after so many attempts: exponential, with jitter."""
+    delay: float = min(BACKOFF_S * 2 ** min(attempts - 1, 10), BACKOFF_MAX_S)
+    return delay * (0.8 + 0.4 * random.random())
+
+
+def is_final(error: ApiError, _elapsed_s: float) -> bool:
+    """Whatever the protocol does not call retriable."""
+    return not error.retriable
+
+
+def or_unknown_topic(grace_s: float) -> IsFinal:
+    """The same, and a topic that is still unknown after a while."""
+
+    def is_final_or_unknown(error: ApiError, elapsed_s: float) -> bool:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return elapsed_s >= grace_s
+        return is_final(error, elapsed_s)
+
+    return is_final_or_unknown
+
+
+class Retries:
+    """The attempts of one call that may take `timeout_s`; it begins at `now`."""
+
+    def __init__(
+        self, *, timeout_s: float, now: float, random: Random, is_final: IsFinal = is_final
+    ) -> None:
+        self.attempts = 0
+        self._timeout_s = timeout_s
+        self._began = now
+        self._random = random
+        self._is_final = is_final
+        self._refusal: ApiError | None = None
+
+    def left_s(self, now: float) -> float:
+        """How much of the time is left; the next attempt begins."""
+        self.attempts += 1
+        return max(self._timeout_s - (now - self._began), 0.0)
+
+    def pause_s(self, error: ApiError | BrokerUnreachable | RequestTimedOut, now: float) -> float:
+        """An attempt failed: how long to wait before the next.
+
+        Raises what ends the call, which knows how often and how long it was tried: `error`, or what
+        was refused before if there is only silence now.
+        """
+        elapsed_s, pause_s = now - self._began, backoff_s(self.attempts, self._random)
+        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s + pause_s)
+        if hopeless or elapsed_s + pause_s >= self._timeout_s:
+            last = self._refusal if self._refusal and isinstance(error, RequestTimedOut) else error
+            last.attempts, last.elapsed_s = self.attempts, elapsed_s
+            if not hopeless and not last.knob:
+                last.knob = f"timeout {self._timeout_s:g} s"
+            raise last from None
+        if isinstance(error, ApiError):
+            self._refusal = error
+        return pause_s
