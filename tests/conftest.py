@@ -1,6 +1,7 @@
 """Options and fixtures of every floor."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,6 +9,9 @@ from hypothesis import HealthCheck, settings
 # No test judges by time: a busy machine is no fault.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+# A script that starts the tests in the background has them ignore Ctrl-C, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The JVMs of the Spark tests live for a minute: what they would compile well never pays.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

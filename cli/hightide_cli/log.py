@@ -242,7 +242,8 @@ def _dump_index(file: Path, json_lines: bool) -> None:
 
 def _index_damage(segment: Segment) -> Iterator[tuple[str, str]]:
     """Indexes whose entries do not rise, or do not fit the segment."""
-    for index, limit in ((segment.offsets, segment.size), (segment.times, None)):
+    indexes = segment.indexes
+    for index, limit in ((indexes.offsets, segment.size), (indexes.times, None)):
         if not index.exists:
             continue
         if not index.has_whole_entries():

@@ -48,7 +48,7 @@ def _position_before(segment: Segment, offset: int) -> int:
     """The position of some batch that begins below an offset, not far before it; 0 if there is
     none."""
     relative = min(offset - 1 - segment.base_offset, RELATIVE_OFFSET_MAX)
-    return segment._indexed_position(segment.base_offset + relative) if relative >= 0 else 0
+    return segment.indexed_position(segment.base_offset + relative) if relative >= 0 else 0
 
 
 def _headers_below(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:

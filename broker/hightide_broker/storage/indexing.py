@@ -17,9 +17,8 @@ def load_trusted(segment: Segment) -> bool:
         rebuild_indexes(segment)
         return True
     note_first_timestamp(segment)
-    last = segment.offsets.last
-    segment._unindexed_bytes = segment.size - (last[1] if last else 0)
-    learn(segment, until=segment.size)
+    segment.indexes.go_on_at(segment.size)
+    segment.learn(until=segment.size)
     return False
 
 
@@ -28,33 +27,7 @@ def note_first_timestamp(segment: Segment) -> None:
     if not segment.size:
         return
     first = segment.header_at(0).max_timestamp
-    segment.first_timestamp = first if first >= 0 else None
-
-
-def learn(segment: Segment, *, until: int) -> None:
-    """Find the largest timestamp and the end offset of a segment's first `until` bytes.
-
-    Only what lies behind the last entry of either index is looked at; `_indexes_are_sound` has
-    checked those entries against their batches.
-    """
-    last_time, last = segment.times.last, segment.offsets.last
-    start = 0
-    if last_time is not None:
-        segment.max_timestamp = last_time[0]
-        segment.max_timestamp_offset = segment.base_offset + last_time[1]
-        found = segment.locate(segment.max_timestamp_offset)
-        start = found[1] if found else 0
-    if last is not None and last_time is not None:
-        start = min(start, last[1])
-    elif last_time is None:
-        start = 0
-    for header, at in segment.headers(start):
-        if at >= until:
-            break
-        segment.end_offset = header.next_offset
-        if header.max_timestamp > segment.max_timestamp:
-            segment.max_timestamp = header.max_timestamp
-            segment.max_timestamp_offset = header.last_offset
+    segment.indexes.first_timestamp = first if first >= 0 else None
 
 
 def has_sound_indexes(segment: Segment) -> bool:
@@ -67,19 +40,20 @@ def has_sound_indexes(segment: Segment) -> bool:
 
 def _indexes_are_sound(segment: Segment) -> bool:
     """Whole entries, both columns rising, inside the file, and the last one names a batch."""
-    for index in (segment.offsets, segment.times):
+    offsets, times = segment.indexes.offsets, segment.indexes.times
+    for index in (offsets, times):
         if not index.exists or not index.has_whole_entries():
             return False
         for before, after in pairwise(index.entries()):
             if before[0] >= after[0] or before[1] > after[1]:
                 return False
-    last = segment.offsets.last
+    last = offsets.last
     if last is not None:
         if last[1] >= segment.size:
             return False
         if segment.header_at(last[1]).last_offset != segment.base_offset + last[0]:
             return False
-    last_time = segment.times.last
+    last_time = times.last
     if last_time is None:
         return True
     found = segment.locate(segment.base_offset + last_time[1])
@@ -92,10 +66,10 @@ def _indexes_are_sound(segment: Segment) -> bool:
 
 def rebuild_indexes(segment: Segment) -> None:
     """Index a segment again from its batches' headers; raises `SegmentDamage`."""
-    segment.reset_indexes()
+    segment.forget_indexes()
     end_offset = segment.base_offset
     for header, position in segment.headers():
         segment.note(header, position)
         end_offset = header.next_offset
     segment.end_offset = end_offset
-    segment.flush_indexes(final=True)
+    segment.indexes.flush(final=True)

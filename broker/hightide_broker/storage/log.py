@@ -152,7 +152,7 @@ class Log:
         """The segments, oldest first; the last one is active."""
         following = [segment.base_offset for segment in self._segments[1:]] + [self.log_end]
         return [
-            SegmentInfo(segment.base_offset, end, segment.size, segment.max_timestamp)
+            SegmentInfo(segment.base_offset, end, segment.size, segment.indexes.max_timestamp)
             for segment, end in zip(self._segments, following, strict=True)
         ]
 
@@ -178,7 +178,7 @@ class Log:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any record, -1 if there is none."""
-        return max(segment.max_timestamp for segment in self._segments)
+        return max(segment.indexes.max_timestamp for segment in self._segments)
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Log:
             assert active.size == 0, f"{self!r}: roll at {base}, where a segment with data begins"
             return base
         assert base > active.base_offset, f"{self!r}: roll at {base} below {active.base_offset}"
-        active.flush_indexes(final=True)
+        active.indexes.flush(final=True)
         self._segments.append(Segment(self._disk, self.directory, base, config=self.config))
         self._directory_dirty = True
         return base
@@ -263,7 +263,7 @@ class Log:
 
     def flush_indexes(self) -> None:
         """Write gathered index entries, so that a recovery need not build them again."""
-        self._segments[-1].flush_indexes()
+        self._segments[-1].indexes.flush()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at or above the log start with a timestamp ≥ `timestamp`."""
         for segment in self._segments:
-            if segment.max_timestamp >= timestamp:
+            if segment.indexes.max_timestamp >= timestamp:
                 found = segment.find_timestamp(timestamp, start_offset=self.log_start)
                 if found is not None:
                     return found
@@ -435,7 +435,7 @@ class Log:
         assert number < len(self._segments) - 1, f"{self!r}: the active segment is not cleaned"
         self._forget_indexes(old)
         self._disk.rename(cleaned, old.path)
-        for index in (old.offsets, old.times):
+        for index in (old.indexes.offsets, old.indexes.times):
             if self._disk.exists(f"{index.path}{CLEANED}"):
                 self._disk.rename(f"{index.path}{CLEANED}", index.path)
         self._directory_dirty = True
@@ -446,8 +446,7 @@ class Log:
     def _forget_indexes(self, segment: Segment) -> None:
         """Drop a segment's indexes; whoever reads it still, reads what was in it."""
         segment.file.detach()
-        segment.offsets.clear()
-        segment.times.clear()
+        segment.indexes.clear()
 
     def _drop(self, segment: Segment) -> None:
         self._forget_indexes(segment)
@@ -488,7 +487,7 @@ class Log:
     def finish(self) -> SyncJob | None:
         """Write the indexes whole, before an orderly stop; what is left to sync."""
         with self._disk.reserve():
-            self._segments[-1].flush_indexes(final=True)
+            self._segments[-1].indexes.flush(final=True)
         return self.begin_sync()
 
     def close(self) -> None:

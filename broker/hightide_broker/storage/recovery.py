@@ -40,7 +40,6 @@ from hightide_broker.storage.epoch_lag import catch_up
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.indexing import (
     has_sound_indexes,
-    learn,
     load_trusted,
     note_first_timestamp,
 )
@@ -317,7 +316,7 @@ def _scan_segment(
             # Where compaction left a gap, at its start; see `Log`.
             epochs.assign(header.leader_epoch, min(end, header.base_offset))
         end = segment.end_offset = header.next_offset
-    segment.flush_indexes(final=True)
+    segment.indexes.flush(final=True)
 
 
 def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) -> int:
@@ -330,21 +329,17 @@ def _trusted_until(segment: Segment, recovery_point: int, recovery: Recovery) ->
     if not sound:
         if segment.size:
             recovery.rebuilt.append(file_name(segment.base_offset, "log"))
-        segment.reset_indexes()
+        segment.forget_indexes()
         return 0
     position = found[1] if found else segment.size
-    segment.offsets.truncate_below(max(recovery_point - segment.base_offset, 0))
-    kept = [e for e in segment.times.entries() if segment.base_offset + e[1] < recovery_point]
-    segment.times.truncate(len(kept))
+    segment.indexes.cut(recovery_point, position=position)
     if not has_sound_indexes(segment):
-        segment.reset_indexes()
+        segment.forget_indexes()
         return 0
-    learn(segment, until=position)
+    segment.learn(until=position)
     with suppress(SegmentDamage):
         # What is trusted is not scanned: a read will meet the damage.
         note_first_timestamp(segment)
-    last = segment.offsets.last
-    segment._unindexed_bytes = position - (last[1] if last else 0)
     return position
 
 
@@ -387,7 +382,7 @@ def _cut_or_refuse(
         note += f", kept in {aside} because whole batches lie behind"
     segment.file.truncate(damage.position)
     segment.size = damage.position
-    segment.flush_indexes(final=True)
+    segment.indexes.flush(final=True)
     disk.sync_now([segment.file])
     recovery.cut.append(note)
 
@@ -452,8 +447,7 @@ def _set_aside(disk: Disk, directory: str, segments: list[Segment], recovery: Re
     """Take segments behind a cut out of the log, the last one first, keeping their bytes."""
     for segment in reversed(segments):
         segment.close()
-        segment.offsets.clear()
-        segment.times.clear()
+        segment.indexes.clear()
         if segment.size:
             disk.rename(segment.path, f"{segment.path}.cut")
             recovery.cut.append(
@@ -466,8 +460,7 @@ def _set_aside(disk: Disk, directory: str, segments: list[Segment], recovery: Re
 
 def _remove(disk: Disk, segment: Segment, recovery: Recovery) -> None:
     segment.close()
-    segment.offsets.clear()
-    segment.times.clear()
+    segment.indexes.clear()
     disk.remove(segment.path)
     recovery.removed.append(file_name(segment.base_offset, "log"))
 

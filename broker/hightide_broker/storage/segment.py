@@ -30,14 +30,13 @@ from hightide.protocol.records import (
     parse_header,
 )
 from hightide_broker.ports import Disk, DiskFile
-from hightide_broker.storage.index import SparseIndex, offset_index, time_index
+from hightide_broker.storage.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 
 CLEANED = ".cleaned"
 """Behind the names of a segment that is being rewritten."""
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SCAN_BYTES = 1 << 20
 _HINTS_MAX = 32
-_NO_TIMESTAMP = -1
 _scratch = bytearray(SCAN_BYTES)
 """Where `read` checks bytes; it never awaits, and worker threads do not use it."""
 
@@ -113,19 +112,11 @@ class Segment:
         self.path = f"{directory}/{file_name(base_offset, 'log')}{suffix}"
         self.file = disk.open(self.path, create=create)
         self.size = self.file.size()
-        self.offsets: SparseIndex = offset_index(
-            disk, f"{directory}/{file_name(base_offset, 'index')}{suffix}"
-        )
-        self.times: SparseIndex = time_index(
-            disk, f"{directory}/{file_name(base_offset, 'timeindex')}{suffix}"
-        )
-        self.max_timestamp = _NO_TIMESTAMP
-        self.max_timestamp_offset = base_offset
-        self.first_timestamp: int | None = None
+        stem = f"{directory}/{base_offset:020d}"
+        self.indexes = SegmentIndexes(disk, stem, base_offset, suffix=suffix)
         self.created_ms: int | None = None
         self.end_offset = base_offset
         """The offset after the last batch; `recovery.py` sets it for files that are there."""
-        self._unindexed_bytes = 0
         self._hints: OrderedDict[int, int] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -141,11 +132,11 @@ class Segment:
             return False
         if self.size + header.size > self.config.segment_bytes:
             return True
-        limit = self.config.segment_index_bytes
-        if (len(self.offsets) + 1) * 8 > limit or (len(self.times) + 2) * 12 > limit:
+        if self.indexes.is_full(self.config.segment_index_bytes):
             return True
-        if self.first_timestamp is not None:
-            return header.max_timestamp - self.first_timestamp > self.config.segment_ms
+        first = self.indexes.first_timestamp
+        if first is not None:
+            return header.max_timestamp - first > self.config.segment_ms
         return self.created_ms is not None and now_ms - self.created_ms > self.config.segment_ms
 
     def append(self, batch: Buffer, header: BatchHeader, *, now_ms: int) -> None:
@@ -159,30 +150,8 @@ class Segment:
         self.end_offset = header.next_offset
 
     def note(self, header: BatchHeader, position: int) -> None:
-        """Take a batch that lies at `position` into account: indexes and largest timestamp."""
-        if self.first_timestamp is None and header.max_timestamp >= 0:
-            self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
-        if self._unindexed_bytes > self.config.index_interval_bytes:
-            self.offsets.add(header.last_offset - self.base_offset, position)
-            self._index_time()
-            self._unindexed_bytes = 0
-        self._unindexed_bytes += header.size
-
-    def _index_time(self) -> None:
-        last = self.times.last
-        if self.max_timestamp > (last[0] if last else _NO_TIMESTAMP):
-            self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-
-    def flush_indexes(self, *, final: bool = False) -> None:
-        """Write gathered index entries; `final` closes the time index with the largest
-        timestamp."""
-        if final:
-            self._index_time()
-        self.offsets.flush()
-        self.times.flush()
+        """Index a batch that lies at `position`, behind all that were noted before."""
+        self.indexes.note(header, position, interval_bytes=self.config.index_interval_bytes)
 
     # -- finding and reading ---------------------------------------------------------------------
 
@@ -195,7 +164,7 @@ class Segment:
         position = self._hints.get(offset, -1)
         expected = offset if position >= 0 else self.base_offset
         if position < 0:
-            position = self._indexed_position(offset)
+            position = self.indexed_position(offset)
         start = position
         for header, at in self.headers(position, expected=expected):
             if header.last_offset >= offset:
@@ -205,9 +174,9 @@ class Segment:
                 return header, at
         return None
 
-    def _indexed_position(self, offset: int) -> int:
-        """Where the index says to begin the search; 0 if its entry is not what it claims to be."""
-        entry = self.offsets.floor(offset - self.base_offset)
+    def indexed_position(self, offset: int) -> int:
+        """Where the search for an offset begins: at a batch that the index names, or at 0."""
+        entry = self.indexes.offsets.floor(offset - self.base_offset)
         if entry is None or entry[1] + HEADER_BYTES > self.size:
             return 0
         try:
@@ -375,7 +344,7 @@ class Segment:
     def find_timestamp(self, timestamp: int, *, start_offset: int) -> TimestampOffset | None:
         """The first record with a timestamp ≥ `timestamp` at or above `start_offset`."""
         # Up to the entry's offset nothing is newer than the entry: look behind older entries only.
-        entry = self.times.floor(timestamp - 1)
+        entry = self.indexes.times.floor(timestamp - 1)
         found = self.locate(self.base_offset + (entry[1] if entry else 0))
         if found is None:
             return None
@@ -393,9 +362,9 @@ class Segment:
     def max_timestamp_from(self, offset: int) -> int:
         """The largest timestamp of a record at or above `offset`; -1 if there is none."""
         if offset <= self.base_offset:
-            return self.max_timestamp
+            return self.indexes.max_timestamp
         found = self.locate(offset)
-        largest = _NO_TIMESTAMP
+        largest = NO_TIMESTAMP
         for header, _, batch in self.batches(found[1]) if found else ():
             if header.base_offset >= offset or header.max_timestamp <= largest:
                 largest = max(largest, header.max_timestamp)
@@ -416,9 +385,10 @@ class Segment:
         self.file.truncate(position)
         self.size = position
         self._hints.clear()
-        self._unindexed_bytes = 0
-        self.offsets.truncate_below(max(found[0].base_offset - self.base_offset, 0))
-        self._rebuild_times(found[0].base_offset)
+        self.indexes.cut(found[0].base_offset, position=position)
+        self.learn(until=position)
+        if position == 0:
+            self.indexes.first_timestamp = None
 
     def end_before_cut(self, offset: int) -> int:
         """Where the log would end after `truncate_to(offset)`; raises `SegmentDamage`."""
@@ -433,39 +403,37 @@ class Segment:
         """
         found = self.locate(offset)
         if found is None:
-            self._check_walk(self._indexed_position(offset), self.size)
+            self._check_walk(self.indexed_position(offset), self.size)
             return None, self.end_offset
         header, position = found
         if not self._is_followed(header, position):
             why = f"offsets {header.base_offset} to {header.last_offset} reach too far"
             raise SegmentDamage(self.path, position, why, is_whole=True)
-        before = self._indexed_position(header.base_offset - 1)
+        before = self.indexed_position(header.base_offset - 1)
         self._check_walk(position, position + header.size)
         return found, self._check_walk(before, position) or self.base_offset
 
-    def _rebuild_times(self, end_offset: int) -> None:
-        """Forget timestamps of records at or above `end_offset`."""
-        kept = [entry for entry in self.times.entries() if self.base_offset + entry[1] < end_offset]
-        self.times.truncate(len(kept))
-        self.max_timestamp, self.max_timestamp_offset = _NO_TIMESTAMP, self.base_offset
-        if kept:
-            self.max_timestamp = kept[-1][0]
-            self.max_timestamp_offset = self.base_offset + kept[-1][1]
-        start = self.locate(self.max_timestamp_offset) if kept else None
-        for header, _ in self.headers(start[1] if start else 0):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = header.max_timestamp
-                self.max_timestamp_offset = header.last_offset
-        if self.size == 0:
-            self.first_timestamp = None
+    def learn(self, *, until: int) -> None:
+        """Find the largest timestamp and the end offset of the first `until` bytes.
 
-    def reset_indexes(self) -> None:
-        """Forget both indexes and what was learned from batches, before a scan notes them again."""
-        self.offsets.clear()
-        self.times.clear()
-        self.max_timestamp, self.max_timestamp_offset = _NO_TIMESTAMP, self.base_offset
-        self.first_timestamp = None
-        self._unindexed_bytes = 0
+        Only what lies behind the last entry of either index is looked at: those are believed.
+        """
+        indexes, start = self.indexes, 0
+        indexes.believe_times()
+        if indexes.times.last is not None:
+            found = self.locate(indexes.max_timestamp_offset)
+            start = found[1] if found else 0
+            if indexes.offsets.last is not None:
+                start = min(start, indexes.offsets.last[1])
+        for header, at in self.headers(start):
+            if at >= until:
+                break
+            self.end_offset = header.next_offset
+            indexes.note_timestamp(header)
+
+    def forget_indexes(self) -> None:
+        """Remove both, and forget what was learned from batches, before a scan notes them again."""
+        self.indexes.clear()
         self._hints.clear()
 
     def close(self) -> None:
