@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hightide.consume.consumer import Consumer
     from hightide.consume.options import ConsumerOptions
     from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp
+    from hightide.net.options import ClientOptions
     from hightide.produce.delivery import Delivery, RecordMetadata
     from hightide.produce.options import ProducerOptions
     from hightide.produce.producer import Producer
@@ -67,6 +68,7 @@ __all__ = [
     "Producer",
     "Consumer",
     "Admin",
+    "ClientOptions",
     "ProducerOptions",
     "ConsumerOptions",
     "AdminOptions",
@@ -113,6 +115,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "net.options": "ClientOptions",
     "produce.producer": "Producer",
     "produce.options": "ProducerOptions",
     "produce.delivery": "Delivery RecordMetadata",

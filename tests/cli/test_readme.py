@@ -1,7 +1,7 @@
-"""Goal: the README's Python examples run as they are written.
+"""Goal: the Python examples of the README and of the guide run as they are written.
 
 Method: each block but those of Spark is a process of its own, a script or a pytest file, against a
-real broker; only the address is another one.
+real broker; only the address is another one. Those of a document come in its order.
 """
 
 import re
@@ -17,13 +17,18 @@ from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:19092"
-BLOCKS = [
-    block
-    for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    if "spark" not in block
-]
+
+
+def blocks_of(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return [block for block in found if "spark" not in block]
+
+
+BLOCKS = blocks_of("README.md")
+GUIDE = blocks_of("deploy/docs/guide/clients.md")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def test_there_is_one_for_trio_for_scripts_for_notebooks_and_for_tests():
         assert sum(sign in block for block in BLOCKS) == 1, sign
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+@pytest.mark.parametrize("block", BLOCKS + GUIDE, ids=range(len(BLOCKS + GUIDE)))
 def test_an_example_runs_as_it_is_written(block, address, tmp_path):
     is_test = "def test_" in block
     path = tmp_path / ("test_example.py" if is_test else "example.py")

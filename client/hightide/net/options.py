@@ -72,7 +72,9 @@ def taking(
         own = signature(options)
         this = Parameter("self", Parameter.POSITIONAL_ONLY)
         shown = own.replace(parameters=[this, *own.parameters.values()], return_annotation=None)
-        __init__.__signature__ = shown  # type: ignore[attr-defined] # what `help` and editors show
+        # What `help`, editors and the reference show; not what is wrapped.
+        __init__.__signature__ = shown  # type: ignore[attr-defined]
+        del __init__.__wrapped__
         return __init__
 
     return decorate

@@ -1,0 +1,3 @@
+"""
+.. include:: first_cluster.md
+"""

@@ -1,0 +1,4 @@
+"""
+.. include:: spark.md
+.. include:: ../../SPARK.md
+"""

@@ -1,0 +1,199 @@
+"""Goal: what the documents show can be done as it is shown, and the reference names all there is.
+
+Method: each command in a document is taken apart as the command line does it; the blocks of those
+that tell one story are pasted into a shell, in order; pages are built, and their links followed.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import click
+import pytest
+from commands import environment
+from commands import hightide as run
+from patience import PATIENCE_S
+
+import hightide
+from hightide_cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "deploy/docs/guide"
+DOCUMENTS = [ROOT / "README.md", ROOT / "deploy/SPARK.md", *sorted(GUIDE.glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def shell_of(document):
+    """Everything a reader would paste into a shell."""
+    blocks = FENCED.findall(document.read_text(encoding="utf-8"))
+    return "".join(block for language, block in blocks if language in ("", "sh"))
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def commands_of(document):
+    """The words of each `hightide …` in blocks and in the text."""
+    text = document.read_text(encoding="utf-8")
+    shell = shell_of(document).replace("\\\n", " ")
+    inline = re.findall(r"`(hightide [^`\n]+)`", text)
+    for line in [*shell.splitlines(), *inline]:
+        for part in re.split(r"&&|\||;", line.partition(" #")[0]):
+            if re.match(r"\s*(\S*/)?hightide ", part):
+                yield shlex.split(part)[1:]
+
+
+def parsed(words):
+    """Go by the words to the command; raises `click.ClickException` for what there is not."""
+    command, context = cli, None
+    while isinstance(command, click.Group):
+        context = click.Context(command, parent=context, info_name="hightide")
+        name, *words = words
+        assert name in command.list_commands(context), f"no command {name!r}"
+        command = command.get_command(context, name)
+    return command.make_context("hightide", list(words), parent=context)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_in_a_document_is_one(document):
+    found = list(commands_of(document))
+    assert found or document.name == "spark.md"
+    for words in found:
+        if words[-1] in ("--help", "…"):
+            words = words[:-1]
+        if not words or any(word.isupper() or "|" in word or "…" in word for word in words):
+            continue  # a form of words, with places to fill in
+        if words in (["lab"], ["groups"]):
+            continue
+        try:
+            parsed(words)
+        except click.MissingParameter:
+            pass  # it is spoken of, not shown
+        except click.UsageError as error:
+            param = getattr(error, "param", None)
+            if param is not None and isinstance(param.type, click.Path):
+                continue  # the file is not here
+            pytest.fail(f"hightide {' '.join(words)}: {error.format_message()}")
+
+
+@pytest.mark.live
+def test_the_configuration_of_three_hosts_is_one(tmp_path):
+    (toml,) = re.findall(r"```toml\n(.*?)```", (GUIDE / "operating.md").read_text(), re.DOTALL)
+    path = tmp_path / "broker.toml"
+    path.write_text(toml)
+    run("server", "start", "-c", path, "--check-config")
+
+
+# -- stories ---------------------------------------------------------------------------------------
+
+PRELUDE = """
+set -euo pipefail
+hightide() {
+    if [ "$1" = up ]; then
+        shift
+        HIGHTIDE_BOOTSTRAP=$("$PYTHON" -m hightide_cli.main up --port 0 "$@") || return
+        export HIGHTIDE_BOOTSTRAP
+    else
+        "$PYTHON" -m hightide_cli.main "$@"
+    fi
+}
+trap 'for data in .hightide three; do [ ! -d $data ] || hightide down --data $data; done' EXIT
+"""
+NOT_HERE = ("deploy/", "python3 -m venv")
+"""Beginnings of lines that would test, or install, what is tested and installed."""
+
+
+def pasted(document):
+    """A document's shell blocks as a script; a line that is to be refused has to be."""
+    lines = []
+    for line in shell_of(document).splitlines():
+        if line.startswith(NOT_HERE):
+            continue
+        code, _, comment = line.partition(" #")
+        lines.append(f"if {code}; then exit 99; fi" if "refuses" in comment else code)
+    return "\n".join(lines)
+
+
+def until(text, end):
+    """What comes before a line of a script."""
+    return text[: text.index(end)]
+
+
+STORIES = {
+    "first_cluster": pasted(GUIDE / "first_cluster.md"),
+    "replication": pasted(GUIDE / "replication.md"),
+    "README": until(pasted(ROOT / "README.md"), "hightide topics create sales"),
+}
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_can_be_pasted(story, tmp_path):
+    told = subprocess.run(
+        ["bash", "-c", PRELUDE + STORIES[story]],
+        cwd=tmp_path,
+        env=environment() | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "Traceback" not in told.stderr
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """The links of a page and what may be linked to."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.hrefs, self.anchors = [], set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        if tag == "a" and known.get("href"):
+            self.hrefs.append(known["href"])
+        if known.get("id"):
+            self.anchors.add(known["id"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    target = tmp_path_factory.mktemp("site")
+    build = [sys.executable, str(ROOT / "deploy/docs/build.py"), str(target)]
+    built = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return target
+
+
+@pytest.mark.slow
+def test_the_reference_names_all_there_is(site):
+    anchors = Links(site / "hightide.html").anchors
+    modules = {"blocking"}
+    assert {*hightide.__all__} - modules <= anchors
+    assert "ProducerOptions.linger_ms" in anchors
+    assert "Producer.send" in Links(site / "hightide/blocking.html").anchors
+
+
+@pytest.mark.slow
+def test_every_link_leads_somewhere(site):
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    assert len(pages) > 8
+    for page, links in pages.items():
+        for href in links.hrefs:
+            if href.startswith("http"):
+                continue
+            path, anchor = urldefrag(unquote(href))
+            target = (page.parent / path).resolve() if path else page
+            assert target in pages, f"{page.name}: {href}"
+            if anchor:
+                assert anchor in pages[target].anchors, f"{page.name}: {href}"
