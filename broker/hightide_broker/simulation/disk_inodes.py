@@ -43,7 +43,7 @@ class Inode:
         self.links = 0
         """Names that lead here."""
         self.holder: object | None = None
-        """Who locked it."""
+        """The process that holds the lock on this file."""
         self._clean: list[Span] = []
         """Spans of `data` that a failed sync called clean; ascending."""
         self._handled = len(data)

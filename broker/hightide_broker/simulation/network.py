@@ -268,7 +268,7 @@ class SimNetwork:
         self._frozen[host] = heals
 
     def thaw(self, host: str) -> None:
-        """It goes on."""
+        """A frozen host goes on, and gets what was sent to it meanwhile."""
         self._frozen.pop(host, None)
         self._release(reset=0.0)
 

@@ -134,7 +134,7 @@ class SnapshotWriter:
         self._file = disk.open(f"{self._path}.part", create=True)
 
     def append(self, data: Buffer) -> None:
-        """The next bytes."""
+        """Write the next piece behind those before."""
         self._file.append(data)
 
     @property

@@ -116,7 +116,7 @@ class _Job:
         self._call = call
 
     def run(self) -> None:
-        """In that thread."""
+        """Make the call; in the thread that was lent for it."""
         self.is_begun = True
         _thread.jobs += 1
         try:

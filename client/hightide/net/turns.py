@@ -70,7 +70,7 @@ class Places:
         self.leave()  # it was given the place meanwhile
 
     def leave(self) -> None:
-        """A place is free."""
+        """Give the place to the next in line, or back."""
         with self._lock:
             if self._line:
                 self._line.popleft().set()

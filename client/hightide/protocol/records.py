@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 from crc32c import crc32c as _crc32c
 
 from hightide.protocol.errors import CorruptBatch
-
-Offset = NewType("Offset", int)
-Epoch = NewType("Epoch", int)
-ProducerId = NewType("ProducerId", int)
 
 MAGIC = 0x48
 HEADER_BYTES = 61

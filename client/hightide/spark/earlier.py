@@ -55,7 +55,7 @@ class Earlier:
         return bool(self._rows)
 
     def add(self, record: Record) -> None:
-        """One of them."""
+        """Take in a record of the batch that an earlier attempt stored."""
         tp = (record.topic, record.partition)
         content = Content(tp, digest(record.key, record.value, record.headers))
         self._rows.setdefault(content, []).append(record)

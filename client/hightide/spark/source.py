@@ -93,7 +93,7 @@ class HightideReader(DataSourceReader):
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """The rows of one range; on an executor."""
         assert isinstance(partition, RangePartition)
         return self._planner.read(partition.wanted)
 
@@ -247,6 +247,6 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- executor --------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """On an executor."""
+        """The rows of one range; on an executor."""
         assert isinstance(partition, RangePartition)
         return self._planner.read(partition.wanted)

@@ -245,7 +245,7 @@ class BlockingCluster(Blocking):
         self._run(self._cluster.kill, broker)
 
     def stop(self, broker: int) -> None:
-        """An orderly stop."""
+        """Stop a broker in order, as SIGTERM does: it hands its leaderships on first."""
         self._run(self._cluster.stop, broker)
 
     def cut(self, one: int, other: int) -> None:

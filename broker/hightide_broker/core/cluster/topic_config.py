@@ -138,7 +138,7 @@ class TopicConfig:
         return cls({**defaults, **own, **in_metadata})
 
     def number(self, name: str) -> int:
-        """A whole number."""
+        """The value of a key whose values are whole numbers."""
         return int(self.values[name])
 
     @property

@@ -105,7 +105,7 @@ class LogSynced(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """A node asks."""
+    """A request of another node, or of this one's clients."""
 
     request: Message
     parked: bool = False

@@ -19,7 +19,7 @@ class Votes:
         self._votes = {candidate: True} if candidate in self._voters else {}
 
     def count(self, voter: int, *, granted: bool) -> None:
-        """Take a vote."""
+        """Count what a voter answered; the last answer of each counts."""
         self._votes[voter] = granted
 
     @property
@@ -51,15 +51,15 @@ class PendingAnnouncements:
         self._owing, self.due_at = {}, _NEVER
 
     def add(self, peer: int) -> None:
-        """Tell this one at the next round, too."""
+        """Announce to one more peer, at the next round."""
         self._owing.setdefault(peer, False)
 
     def answered(self, peer: int) -> None:
-        """This one knows."""
+        """A peer has heard the announcement: it is not sent again."""
         self._owing.pop(peer, None)
 
     def failed(self, peer: int, *, again_at: float) -> None:
-        """It did not arrive, or its answer did not."""
+        """An announcement, or the answer to it, was lost: it is sent again at `again_at`."""
         if peer in self._owing:
             self._owing[peer] = False
             self.due_at = min(self.due_at, again_at)

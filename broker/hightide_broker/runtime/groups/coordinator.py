@@ -64,7 +64,7 @@ class Parked:
         self._done.set()
 
     async def wait(self) -> Message:
-        """The answer."""
+        """Until the group has answered; the answer."""
         await self._done.wait()
         assert self._answer is not None
         return self._answer

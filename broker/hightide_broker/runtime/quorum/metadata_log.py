@@ -354,11 +354,11 @@ class MetadataLog:
     # -- syncing ---------------------------------------------------------------------------------
 
     def begin_sync(self) -> SyncJob | None:
-        """What is to be synced now."""
+        """What is to be synced now; None if everything is durable."""
         return self._log.begin_sync()
 
     def finish_sync(self, job: SyncJob) -> None:
-        """It is durable."""
+        """What a sync of `begin_sync` covers is durable."""
         self._log.finish_sync(job)
 
     async def close(self) -> None:

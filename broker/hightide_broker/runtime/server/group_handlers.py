@@ -62,7 +62,7 @@ class GroupHandlers:
         return await _answer(coordinator, group, answer, parked)
 
     async def heartbeat(self, call: Call[g.GroupHeartbeatRequest]) -> Reply:
-        """Stay a member."""
+        """Keep a member in its group, and tell it of a rebalance."""
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         group = _existing(coordinator, request.group)
@@ -73,7 +73,7 @@ class GroupHandlers:
         return Reply(g.GroupHeartbeatResponse())
 
     async def leave_group(self, call: Call[g.LeaveGroupRequest]) -> Reply:
-        """Members go."""
+        """Take members out of their group; each has its own answer."""
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         group = _existing(coordinator, request.group)
