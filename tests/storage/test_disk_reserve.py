@@ -11,12 +11,12 @@ import random
 import pytest
 import trio
 from brokers import broker
+from patience import PATIENCE_S
 from small_worlds import in_world, until, until_led
 
 from hightide_broker.ports import RESERVE_BYTES, DiskError
 from hightide_broker.runtime.base import disk as real
 from hightide_broker.runtime.base.disk import RealDisk
-from hightide_broker.runtime.replication.repair import EVERY_S as REPAIRED_EVERY_S
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -112,7 +112,8 @@ def test_the_real_disk_replaces_a_file_although_there_is_no_room(tmp_path, room)
 
 
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_node_on_a_full_disk_stops_starts_and_serves_what_it_has(power):
+async def test_a_node_on_a_full_disk_stops_starts_and_serves_what_it_has(power, monkeypatch):
+    monkeypatch.setattr("hightide_broker.runtime.replication.repair.EVERY_S", 0.01)
     disk = SimDisk()
     async with broker(disk) as client:
         await client.create()
@@ -122,7 +123,9 @@ async def test_a_node_on_a_full_disk_stops_starts_and_serves_what_it_has(power):
         if power:
             disk.crash(random.Random(0))
         async with broker(disk) as client:
-            await trio.sleep(1.1 * REPAIRED_EVERY_S)
+            with trio.fail_after(PATIENCE_S):
+                while (await client.fetch()).result.error is not None:
+                    await trio.sleep(0.01)
             assert (await client.produce(b"more" * 100)).error == "KAFKA_STORAGE_ERROR"
             assert await client.values() == [b"before"]
     async with broker(disk) as client:

@@ -136,6 +136,12 @@ class Client:
     async def produce(self, *values: bytes, topic: str = "t", partition: int = 0, acks: int = -1):
         return await self.send(batch(*values), topic=topic, partition=partition, acks=acks)
 
+    async def produce_at_last(self, value: bytes) -> None:
+        """Try until it is stored."""
+        with trio.fail_after(PATIENCE_S):
+            while (await self.produce(value)).error is not None:
+                await trio.sleep(0.01)
+
     async def send(
         self,
         data: bytes | bytearray,
