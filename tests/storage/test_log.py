@@ -2,8 +2,8 @@
 
 Goal: append, roll, read, truncate, find, retire and replace as Kafka's rules has them (1.10, 1.15,
 1.17; S5, S6, S8-S11, S14, S15, S29). Method: transcripts on the simulated disk, with time as an
-argument; beneath them plain tests of failures, of durability, and of the runner itself. What a sync
-makes durable: `test_sync_job.py`.
+argument; beneath them plain tests of failures and of durability. What a sync makes durable:
+`test_sync_job.py`.
 """
 
 from __future__ import annotations
@@ -442,41 +442,3 @@ def test_a_log_leads_the_same_life_on_the_real_disk_and_on_the_simulated_one(tmp
         log.close()
     assert lives[0] == lives[1]
     assert max(len(batches) for batches, _, _ in lives[0][0]) > 10
-
-
-# --- the runner itself --------------------------------------------------------------------------
-
-TOLD = """\
-# A story.
-create  segment_bytes=600 -> start=0 end=0
-append  2                 -> 0..1 segments=0  # why
-
-read    7                 -> OffsetOutOfRange: offset 7 is outside the log, which holds 0 to 2
-"""
-
-
-def test_a_story_without_answers_is_refilled_and_then_holds(tmp_path):
-    path = tmp_path / "story.txt"
-    path.write_text("# A story.\ncreate  segment_bytes=600\nappend  2  # why\n\nread    7\n")
-    with pytest.raises(pytest.fail.Exception, match=r"(?s)-append.*\+append.*0\.\.1"):
-        transcripts.play(path, LogWorld(), rewrite=False)
-    transcripts.play(path, LogWorld(), rewrite=True)
-    assert path.read_text() == TOLD
-    transcripts.play(path, LogWorld(), rewrite=False)
-
-
-def test_a_wrong_answer_fails_with_both_answers_and_leaves_the_file(tmp_path):
-    path = tmp_path / "story.txt"
-    wrong = TOLD.replace("0..1", "0..2")
-    path.write_text(wrong)
-    with pytest.raises(pytest.fail.Exception, match=r"(?s)-append.*0\.\.2.*\+append.*0\.\.1"):
-        transcripts.play(path, LogWorld(), rewrite=False)
-    assert path.read_text() == wrong
-
-
-def test_an_unknown_command_is_named_with_its_place(tmp_path):
-    path = tmp_path / "story.txt"
-    path.write_text("create\n\nfly 3 -> high\n")
-    with pytest.raises(AttributeError, match="fly") as caught:
-        transcripts.play(path, LogWorld(), rewrite=True)
-    assert caught.value.__notes__ == [f"{path}:3: fly 3"]

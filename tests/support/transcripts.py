@@ -2,23 +2,33 @@
 
     # A comment, kept as it is.
     append    3 epoch=0     -> 0..2 end=3     # why this is so, kept too
+    elect 1 2 3             -> 1 leads epoch 1
+                             ; 2 follows, and what is said of it goes on in another line
+                               that is indented further
 
-A world is an object whose methods are the commands (`log-start` is `log_start`): words become
-positional arguments, `name=value` keyword arguments, all of them text; a method answers with one
-line. The first sentence of an error named in the world's `refusals` is an answer too, and
-`check_invariants` is called after every step. `pytest --rewrite` refills the right-hand sides, and
-you read the diff.
+An answer that is too long for a line has one for each of its parts. A world is an object whose
+methods are the commands (`log-start` is `log_start`): words become positional arguments,
+`name=value` keyword arguments, all of them text; a method answers with one line. The first sentence
+of an error named in the world's `refusals` is an answer too, and `check_invariants` is called after
+every step. `pytest --rewrite` refills the right-hand sides, and you read the diff. Each folder has
+a legend.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import textwrap
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pytest
 
+WIDTH_MAX = 118
+STEP_MAX = 36
+"""Arrows stand below each other, but for steps that are longer."""
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 _STEP = re.compile(r"^(?P<step>[^#]*?)(?P<arrow>\s+->(?P<answer>[^#]*?))?(?P<comment>\s+#.*)?$")
 
@@ -32,8 +42,10 @@ class World(Protocol):
 
 
 class Step(NamedTuple):
-    """One line of a story; `step` is empty for a comment or a blank line."""
+    """One step of a story; `step` is empty for a comment or a blank line."""
 
+    number: int
+    """Of its first line."""
     line: str
     step: str
     answer: str
@@ -49,10 +61,12 @@ def stories(folder: str) -> list[Path]:
 
 def play(path: Path, world: World, *, rewrite: bool) -> None:
     """Tell the story to the world; fails with a diff, or refills the file."""
-    steps = [parse(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    steps = list(parse(path.read_text(encoding="utf-8")))
     told = [
-        step._replace(answer=_take(f"{path}:{number}", step.step, world)) if step.step else step
-        for number, step in enumerate(steps, 1)
+        step._replace(answer=_take(f"{path}:{step.number}", step.step, world))
+        if step.step
+        else step
+        for step in steps
     ]
     if rewrite:
         path.write_text("".join(f"{line}\n" for line in lay_out(told)), "utf-8", newline="\n")
@@ -81,22 +95,54 @@ def _take(place: str, step: str, world: World) -> str:
 
 def lay_out(steps: list[Step]) -> list[str]:
     """The lines, with arrows and comments below each other."""
-    arrow_at = max((len(step.step) for step in steps), default=0) + 1
-    lines = [
-        f"{step.step.ljust(arrow_at)}-> {step.answer}" if step.step else step.line for step in steps
+    sizes = [len(step.step) for step in steps]
+    arrow_at = max((size for size in sizes if size <= STEP_MAX), default=0) + 1
+    told = [
+        _answered(step.step, step.answer, arrow_at) if step.step else [step.line] for step in steps
     ]
-    pairs = list(zip(lines, steps, strict=True))
-    comment_at = max((len(line) for line, step in pairs if step.comment), default=0) + 2
-    return [
-        f"{line.ljust(comment_at)}{step.comment}" if step.comment else line for line, step in pairs
-    ]
+    pairs = list(zip(told, steps, strict=True))
+    comment_at = max((len(lines[0]) for lines, step in pairs if step.comment), default=0) + 2
+    for lines, step in pairs:
+        if step.comment:
+            at = comment_at if comment_at + len(step.comment) <= WIDTH_MAX else len(lines[0]) + 2
+            lines[0] = f"{lines[0].ljust(at)}{step.comment}"
+    return [line for lines in told for line in lines]
 
 
-def parse(line: str) -> Step:
-    """The parts of a line; the answer is empty if there is none yet."""
-    if line.startswith("#") or not line.strip():
-        return Step(line, "", "", "")
-    found = _STEP.match(line)
-    assert found is not None, f"{line!r} is no step"
-    parts = [(found[name] or "").strip() for name in ("step", "answer", "comment")]
-    return Step("", *parts)
+def _answered(step: str, answer: str, arrow_at: int) -> list[str]:
+    """A step with its answer: one line, or one for each part, and more where that is too long."""
+    begin = f"{step.ljust(arrow_at - 1)} ->"
+    whole = f"{begin} {answer}"
+    if len(whole) <= WIDTH_MAX:
+        return [whole]
+    first, *others = answer.split("; ")
+    indent = " " * (arrow_at + 1)
+    lines = []
+    for text in (f"{begin} {first}", *(f"{indent}; {part}" for part in others)):
+        lines += textwrap.wrap(
+            text,
+            WIDTH_MAX,
+            subsequent_indent=f"{indent}    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def parse(text: str) -> Iterator[Step]:
+    """The steps of a story, and what stands between them."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line[:1].isspace() and line.strip():
+            continue  # it belongs to the line before
+        if line.startswith("#") or not line.strip():
+            yield Step(number, line, "", "", "")
+            continue
+        found = _STEP.match(line)
+        assert found is not None, f"{line!r} is no step"
+        step, answer, comment = (
+            (found[name] or "").strip() for name in ("step", "answer", "comment")
+        )
+        for more in takewhile(lambda each: each[:1].isspace() and each.strip(), lines[number:]):
+            answer += more.strip() if more.strip().startswith("; ") else f" {more.strip()}"
+        yield Step(number, "", step, answer, comment)

@@ -7,6 +7,7 @@ its end is checked: a lesson that does not come out as it says raises `Assertion
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ class Account:
 
     def say(self, text: str) -> None:
         """Somebody says something, or something follows."""
-        self.lines.append(f"    {text}")
+        indent = "    "
+        self.lines += textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
 
     def state(self) -> None:
         """Who has what."""
