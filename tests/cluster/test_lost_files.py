@@ -218,12 +218,12 @@ def test_a_snapshot_of_the_producers_that_was_dropped_is_gone_with_the_next_sync
     disk = SimDisk()
     log = create(disk)
     fill(log, 3)
-    log.write_snapshot(3, b"producers")
+    log.producer_snapshots.write(3, b"producers")
     sync(disk, log)
-    log.remove_snapshots([3])
+    log.producer_snapshots.remove_durably([3])
     sync(disk, log)
     disk.crash(LoseAll())
-    assert reopen(disk).snapshots() == []
+    assert reopen(disk).producer_snapshots.offsets() == []
 
 
 async def test_what_is_mended_is_written_again_whatever_the_system_believes():

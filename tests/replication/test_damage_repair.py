@@ -112,7 +112,7 @@ async def test_a_header_that_rotted_below_the_recovery_point_does_not_end_the_br
     sync(before.disk, log)
     await before.replicas.close()
     before.disk.corrupt(path_of(0, directory=DIRECTORY), SIZE + 7)
-    for snapshot in log.snapshots():
+    for snapshot in log.producer_snapshots.offsets():
         before.disk.remove(f"{DIRECTORY}/{snapshot:020}.snapshot")
     here = before.again(clean=True)
     await here.applier.load(here.image)

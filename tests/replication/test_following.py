@@ -141,8 +141,8 @@ def test_beside_a_new_segment_lies_what_was_known_of_producers_below_it() -> Non
     place = Place(segment_bytes=200)
     place.answer(*[sequenced(number, number) for number in range(4)])
     first, second, *_ = place.log.segment_bases()
-    assert place.log.snapshots() == place.log.segment_bases()[1:]
-    place.replica.producers.restore(place.log.read_snapshot(second))
+    assert place.log.producer_snapshots.offsets() == place.log.segment_bases()[1:]
+    place.replica.producers.restore(place.log.producer_snapshots.read(second))
     known = place.replica.producers.check(parse_header(sequenced(0, second - 1)))
     assert (first, known.base_offset) == (0, second - 1)
 

@@ -18,7 +18,7 @@ from hightide.protocol.records import parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
-from hightide_broker.storage.log import Log
+from hightide_broker.storage.producer_snapshots import ProducerSnapshots
 
 ME = 77
 DAYS_MS = 40 * 24 * 3600 * 1000
@@ -74,7 +74,7 @@ def test_what_was_cut_is_not_known_again_after_a_loss_of_power() -> None:
     place = Place(segment_bytes=700, flush="synced")
     place.answer(make_batch(base_offset=0, epoch=5), sequenced(1, 0), sequenced(2, 1))
     place.answer(*[make_batch(base_offset=number, epoch=5) for number in range(3, 12)])
-    assert [offset for offset in place.log.snapshots() if offset > 2]
+    assert [offset for offset in place.log.producer_snapshots.offsets() if offset > 2]
     place.disk.sync_now([], [place.log.directory])
     place.replica.become_follower(state(1, 6))
     place.answer(diverging=(5, 2))
@@ -106,12 +106,12 @@ def test_what_is_known_lies_where_a_segment_begins_also_before_a_gap() -> None:
     """The leader's log has gaps, as compaction leaves them."""
     place = Place(segment_bytes=200)
     place.answer(*[sequenced(5 * number, number) for number in range(8)])
-    assert len(place.log.snapshots()) > 1
-    assert place.log.snapshots() == place.log.segment_bases()[1:]
+    assert len(place.log.producer_snapshots.offsets()) > 1
+    assert place.log.producer_snapshots.offsets() == place.log.segment_bases()[1:]
 
 
-def no_room(log: Log, offset: int, data: bytes) -> None:
-    raise DiskError(log.directory, "replace", "No space left on device", full=True)
+def no_room(snapshots: ProducerSnapshots, offset: int, data: bytes) -> None:
+    raise DiskError(f"{offset}.snapshot", "replace", "No space left on device", full=True)
 
 
 async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_producers() -> None:
@@ -120,7 +120,7 @@ async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_produc
         await client.create(configs={"retention.ms": "1000"})
         await client.send(batch(b"a", producer=FIRST))
         clock.ms += DAYS_MS
-        with planted(Log, "write_snapshot", no_room):
+        with planted(ProducerSnapshots, "write", no_room):
             await node._housekeeping.look_once()
         assert await client.values() == [b"a"]
         await client.send(batch(b"b", producer=(ME, 0, 1), times=[clock.ms]))

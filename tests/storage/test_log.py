@@ -315,17 +315,17 @@ def test_producer_snapshots_lie_beside_the_segments_and_go_with_them():
     fill(log, 25)
     second, third = log.segment_bases()[1:3]
     for offset in (25, 0, second, third):
-        log.write_snapshot(offset, b"producers up to %d" % offset)
+        log.producer_snapshots.write(offset, b"producers up to %d" % offset)
     put(disk, path_of(7, "snapshot.tmp"), b"a crash while writing")
     sync(disk, log)
     disk.crash(random.Random(0))
     log = reopen(disk, recovery_point=0)
-    assert log.snapshots() == [0, second, third, 25]
-    assert log.read_snapshot(third) == b"producers up to %d" % third
+    assert log.producer_snapshots.offsets() == [0, second, third, 25]
+    assert log.producer_snapshots.read(third) == b"producers up to %d" % third
     assert not disk.exists(path_of(7, "snapshot.tmp"))
-    log.remove_snapshots([third])
+    log.producer_snapshots.remove_durably([third])
     log.delete_segments(1)
-    assert log.snapshots() == [second, 25]
+    assert log.producer_snapshots.offsets() == [second, 25]
 
 
 @pytest.mark.parametrize("power", [False, True])

@@ -245,7 +245,7 @@ def sound_files() -> tuple[dict[str, bytes], list[Stored]]:
         for count in (1, 2, 1, 3, 1, 1, 2, 1, 1, 2, 1, 1):
             fill(log, 1, count=count, epoch=epoch, value=b"value %d" % log.log_end)
     log.flush_indexes()
-    log.write_snapshot(log.log_end, b"snapshot")
+    log.producer_snapshots.write(log.log_end, b"snapshot")
     assert len(log.segment_bases()) == 3
     return files_of(disk), contents(log)
 

@@ -12,7 +12,7 @@ is durable before anything that relies on it is. Source: Kafka's UnifiedLog and 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hightide.protocol.records import BatchHeader, Buffer, stamp
@@ -25,6 +25,7 @@ from hightide_broker.storage.checkpoint import (
 )
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.indexing import load_trusted, rebuild_indexes
+from hightide_broker.storage.producer_snapshots import ProducerSnapshots
 from hightide_broker.storage.recovery import LoadedLog, Recovery, load
 from hightide_broker.storage.segment import (
     CLEANED,
@@ -33,7 +34,6 @@ from hightide_broker.storage.segment import (
     Segment,
     SegmentDamage,
     TimestampOffset,
-    file_name,
 )
 from hightide_broker.storage.sync_job import SyncJob
 
@@ -61,6 +61,7 @@ class Log:
     def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
         self.directory = directory
         self.config = config
+        self.producer_snapshots = ProducerSnapshots(disk, directory)
         self.recovery: Recovery = loaded.recovery
         self.epochs = loaded.epochs
         self.log_start = loaded.log_start
@@ -388,8 +389,8 @@ class Log:
         while self._segments:
             self._drop(self._segments.pop())
             self._disk.sync_now([], [self.directory])
-        for snapshot in self.snapshots():
-            self._disk.remove(self._snapshot_path(snapshot))
+        for known in self.producer_snapshots.offsets():
+            self.producer_snapshots.remove(known)
         self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
         self._disk.sync_now([self._segments[0].file], [self.directory])
         self.log_start = self.log_end = self.synced_end = offset
@@ -416,7 +417,7 @@ class Log:
             self._forget_indexes(segment)
             self._disk.rename(segment.path, f"{segment.path}.deleted")
             renamed.append(f"{segment.path}.deleted")
-            self._disk.remove(self._snapshot_path(segment.base_offset))
+            self.producer_snapshots.remove(segment.base_offset)
         del self._segments[:count]
         self._directory_dirty = True
         self.advance_log_start(self._segments[0].base_offset)
@@ -452,33 +453,6 @@ class Log:
         self._forget_indexes(segment)
         self._disk.remove(segment.path)
         self._directory_dirty = True
-
-    # -- producer snapshots ----------------------------------------------------------------------
-
-    def write_snapshot(self, offset: int, data: bytes) -> None:
-        """Keep the producers' state up to `offset` beside the segments."""
-        self._disk.replace(self._snapshot_path(offset), data)
-
-    def snapshots(self) -> list[int]:
-        """Offsets of the snapshots, rising."""
-        names = self._disk.list(self.directory)
-        return [
-            int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()
-        ]
-
-    def read_snapshot(self, offset: int) -> bytes:
-        """A snapshot's bytes."""
-        return self._disk.read_file(self._snapshot_path(offset))
-
-    def remove_snapshots(self, offsets: Iterable[int]) -> None:
-        """Drop snapshots, durably: after a cut, one that came back would speak of batches whose
-        place others have taken."""
-        for offset in offsets:
-            self._disk.remove(self._snapshot_path(offset))
-        self._disk.sync_now([], [self.directory])
-
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{file_name(offset, 'snapshot')}"
 
     def segment_bases(self) -> list[int]:
         """Base offsets, rising."""

@@ -22,18 +22,18 @@ def rebuild(producers: Producers, log: Log, *, now_ms: int) -> None:
 
 def _restore(producers: Producers, log: Log) -> int:
     """Take in the newest good snapshot, and remove what is none; where its log goes on."""
-    bases, snapshots = log.segment_bases(), log.snapshots()
+    bases, snapshots = log.segment_bases(), log.producer_snapshots.offsets()
     start, dropped = bases[0], []
     for offset in reversed(snapshots):
         is_stray = offset not in bases and offset != snapshots[-1]
         if bases[0] <= offset <= log.log_end and not is_stray:
             try:
-                producers.restore(log.read_snapshot(offset))
+                producers.restore(log.producer_snapshots.read(offset))
                 start = offset
                 break
             except SnapshotDamaged:
                 pass
         dropped.append(offset)
     if dropped:
-        log.remove_snapshots(dropped)
+        log.producer_snapshots.remove_durably(dropped)
     return start

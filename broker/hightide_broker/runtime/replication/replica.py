@@ -326,12 +326,16 @@ class Replica:
         """Close the active segment; whether the producers are kept. Raises `DiskError`."""
         return self.rolled(self.log.roll())
 
+    def keep_producers(self, offset: int) -> None:
+        """Write down what is known of producers as of `offset`; raises `DiskError`."""
+        self.log.producer_snapshots.write(offset, self.producers.snapshot())
+
     def rolled(self, base: int) -> bool:
         """A segment begins at `base`: keep the producers beside it, if that can be done; it is to
         be synced."""
         self.needs_sync = True
         try:
-            self.log.write_snapshot(base, self.producers.snapshot())
+            self.keep_producers(base)
         except DiskError as error:
             # A missing snapshot costs a longer replay, nothing else.
             if not error.full:

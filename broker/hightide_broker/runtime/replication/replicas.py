@@ -164,7 +164,9 @@ class Replicas:
                 whole = False
                 continue
             try:
-                replica.log.write_snapshot(replica.log.log_end, replica.producers.snapshot())
+                replica.log.producer_snapshots.write(
+                    replica.log.log_end, replica.producers.snapshot()
+                )
                 job = replica.log.finish()
                 if job is not None:
                     await carry_out(job, self._disk)
