@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, PATIENCE_S, Cluster, environment, hightide
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide
 
 pytestmark = pytest.mark.live
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory):
     data = tmp_path_factory.mktemp("live") / "data"
     # Records of 1970 are to stay, however long these tests take.
     words = ("--port", "0", "--topic", "orders:3", "--topic", "plain")
-    made = Cluster(data, *words, "--set", "log.retention.ms=-1")
+    made = StartedCluster(data, *words, "--set", "log.retention.ms=-1")
     yield made
     made.end()
 

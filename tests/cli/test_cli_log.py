@@ -12,7 +12,7 @@ import socket
 import subprocess
 
 import pytest
-from commands import COMMAND, PATIENCE_S, Cluster, environment, hightide
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide
 
 pytestmark = pytest.mark.live
 
@@ -31,7 +31,9 @@ FIELDS = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    made = Cluster(tmp_path_factory.mktemp("log") / "data", "--port", "0", "--topic", "orders:3")
+    made = StartedCluster(
+        tmp_path_factory.mktemp("log") / "data", "--port", "0", "--topic", "orders:3"
+    )
     yield made
     made.end()
 
@@ -140,7 +142,7 @@ def test_verify_passes_good_files_and_names_file_and_byte_of_damage(batches, tmp
 
 
 def test_down_stops_and_up_resumes_the_same_cluster(tmp_path):
-    made = Cluster(tmp_path / "d", "--port", "0", "--topic", "t:2")
+    made = StartedCluster(tmp_path / "d", "--port", "0", "--topic", "t:2")
     try:
         made.run("produce", "t", "-p", "1", "-k", "k", stdin=b"one\ntwo\n")
         before, name = made.read("t"), made.describe("t")
@@ -151,7 +153,7 @@ def test_down_stops_and_up_resumes_the_same_cluster(tmp_path):
         made.run("topics", "list", "--timeout", "0.5", code=3)
         assert "does not run" in hightide("down", "--data", made.data).err
 
-        again = Cluster(made.data, "--topic", "t:2")
+        again = StartedCluster(made.data, "--topic", "t:2")
         assert again.address == made.address
         assert f"cluster {identity} is up" in again.up.err
         assert again.read("t") == before

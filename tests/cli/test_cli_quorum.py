@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Cluster, hightide
+from commands import StartedCluster, hightide
 
 from hightide_cli.failures import CONFLICT, CORRUPT, NOT_FOUND, UNREACHABLE, USAGE
 
@@ -28,7 +28,7 @@ def spoken(each):
 def cluster(tmp_path_factory):
     data = tmp_path_factory.mktemp("quorum") / "data"
     words = ["--port", "0", "--set", SNAPSHOT_ALWAYS, "--set", "broker.rack=r1"]
-    made = Cluster(data, *words, "--topic", "orders:3")
+    made = StartedCluster(data, *words, "--topic", "orders:3")
     yield made
     made.end()
 

@@ -10,18 +10,12 @@ from functools import partial
 import pytest
 import trio
 from brokers import NOW_MS
-from clients import world
+from clients import one_node
 from fake_broker import IGNORE, LOSE_ANSWER, FakeBroker, in_memory
 
 from hightide import Admin, ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ClosedError, HightideError
-
-
-@pytest.fixture
-async def one():
-    async with world() as found:
-        yield found
 
 
 async def refusal(awaitable):
@@ -45,7 +39,7 @@ async def test_a_topic_can_be_used_when_its_creation_returns(one):
 
 
 async def test_what_is_not_said_of_a_topic_is_the_brokers_default():
-    async with world(num_partitions="5") as other, other.admin() as admin:
+    async with one_node(num_partitions="5") as other, other.admin() as admin:
         made = await admin.create_topic("new")
         assert (made.partitions, made.replication_factor) == (5, 1)
         assert len((await admin.describe_topic("new")).partitions) == 5

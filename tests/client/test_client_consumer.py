@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 from brokers import NOW_MS, FakeClock, client_of, new_node, settings
-from clients import take, values_of, world
+from clients import one_node, take, values_of
 from patience import PATIENCE_MS, PATIENCE_S
 
 from hightide import ApiError, Consumer, ErrorCode, Producer
@@ -26,7 +26,7 @@ def numbered(start, end=None):
 @pytest.fixture
 async def one():
     """Ten records in one partition: a batch of four, then one of six."""
-    async with world() as found:
+    async with one_node() as found:
         await found.client.produce(*numbered(4))
         await found.client.produce(*numbered(4, 10))
         yield found
@@ -35,7 +35,7 @@ async def one():
 @pytest.fixture
 async def three():
     """Thirty records in each of three partitions, in batches of ten."""
-    async with world(partitions=3) as found:
+    async with one_node(partitions=3) as found:
         for partition in range(3):
             for start in (0, 10, 20):
                 await found.client.produce(*numbered(start, start + 10), partition=partition)

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 import trio
-from clients import take, world
+from clients import one_node, take
 from patience import PATIENCE_S
 
 from hightide import Consumer
@@ -25,7 +25,7 @@ HUGE = 1 << 70
 
 @pytest.fixture
 async def one():
-    async with world() as found:
+    async with one_node() as found:
         await found.client.produce(b"0", b"1")
         yield found
 

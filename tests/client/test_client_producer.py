@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import trio
 from brokers import NOW_MS, FakeClock
-from clients import FOR_EVER_MS, world
+from clients import FOR_EVER_MS, one_node
 from patience import PATIENCE_S
 
 from hightide import ApiError, ErrorCode, Producer
@@ -20,14 +20,8 @@ from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
 
 
 @pytest.fixture
-async def one():
-    async with world() as found:
-        yield found
-
-
-@pytest.fixture
 async def four():
-    async with world(partitions=4) as found:
+    async with one_node(partitions=4) as found:
         yield found
 
 
@@ -375,7 +369,7 @@ async def test_an_unknown_topic_is_refused_by_send_and_names_the_knob(one):
 
 
 async def test_an_unknown_topic_is_made_where_the_broker_allows_it():
-    async with world(auto_create_topics_enable="true") as open_world:
+    async with one_node(auto_create_topics_enable="true") as open_world:
         async with open_world.producer() as producer:
             await producer.send("fresh", b"x")
         assert await open_world.client.values(topic="fresh") == [b"x"]

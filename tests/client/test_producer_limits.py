@@ -13,7 +13,7 @@ import pytest
 import trio
 from accumulating import REFUSED, Story, header, stored
 from brokers import FakeClock
-from clients import FOR_EVER_MS, world
+from clients import FOR_EVER_MS
 from fake_broker import IGNORE, FakeBroker, Trick, in_memory, refuse
 
 from hightide import ApiError, Producer
@@ -30,12 +30,6 @@ def producer_of(broker, network, **options):
 
 def numbered(count):
     return [b"%04d" % number for number in range(count)]
-
-
-@pytest.fixture
-async def one():
-    async with world() as found:
-        yield found
 
 
 # --- what a topic refuses -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ controller's decision alone; small simulated worlds with both.
 
 import pytest
 import trio
-from controller_cluster import NONE, Cluster, epochs, leaders
+from controller_cluster import NONE, ControlledCluster, epochs, leaders
 from sim_machines import CALM, LONG_S, PORT, network_of, receive, virtual
 from small_worlds import in_world, isolate, until, until_led
 
@@ -396,7 +396,7 @@ def test_a_node_needs_no_line_to_itself():
 
 def three_brokers():
     """Each of the three leads one partition and follows in the others."""
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     return cluster, {broker: cluster.image.brokers[broker].epoch for broker in (1, 2, 3)}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, SESSION_S, Cluster, refusal
+from controller_cluster import NONE, SESSION_S, ControlledCluster, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -22,9 +22,9 @@ from hightide_broker.core.cluster.partition_changes import LogEnd
 LONGER, SHORTER = (3, 120), (3, 90)
 
 
-def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> Cluster:
+def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> ControlledCluster:
     """One partition on these brokers, led by the first."""
-    cluster = Cluster(*brokers)
+    cluster = ControlledCluster(*brokers)
     named = {key.replace("_", "."): value for key, value in configs.items()}
     cluster.create(
         "a", assignment=[[*brokers]], configs={"min.insync.replicas": str(min_isr), **named}
@@ -32,16 +32,18 @@ def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> Cluster:
     return cluster
 
 
-def state(cluster: Cluster) -> PartitionState:
+def state(cluster: ControlledCluster) -> PartitionState:
     return cluster.partition("a")
 
 
-def who(cluster: Cluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def who(cluster: ControlledCluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Leader, ISR and ELR of the one partition."""
     return state(cluster).leader, state(cluster).isr, state(cluster).elr
 
 
-def returns(cluster: Cluster, broker: int, end: tuple[int, int] | None = None, **how: Any) -> None:
+def returns(
+    cluster: ControlledCluster, broker: int, end: tuple[int, int] | None = None, **how: Any
+) -> None:
     """A broker's process starts, and serves; it says how far its log reaches, if it is asked."""
     cluster.register(broker, **how)
     if end is None:
@@ -50,7 +52,7 @@ def returns(cluster: Cluster, broker: int, end: tuple[int, int] | None = None, *
         says(cluster, broker, end)
 
 
-def says(cluster: Cluster, broker: int, end: tuple[int, int]) -> None:
+def says(cluster: ControlledCluster, broker: int, end: tuple[int, int]) -> None:
     cluster.heartbeat(broker, leaderless=cluster.leaderless(broker, end))
 
 
@@ -132,7 +134,7 @@ def test_a_directory_that_knows_its_last_process_has_not(runs: list[str] | None)
 OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
 
 
-def alone(how: str) -> Cluster:
+def alone(how: str) -> ControlledCluster:
     """Broker 0 was alone in sync, and is gone for good; nobody has said yet what there is."""
     allowed = "true" if how == "allowed" else "false"
     cluster = cluster_of(0, 1, 2, unclean_leader_election_enable=allowed)
@@ -324,7 +326,7 @@ def test_a_snapshot_remembers_since_when_a_topic_is_synced() -> None:
 
 def test_the_defaults_that_all_must_agree_about_are_records_of_the_first_controller() -> None:
     """Nodes whose files differed lost committed records when another controller took over."""
-    cluster = Cluster(0, 1, 2, topic_defaults={"min.insync.replicas": "2"})
+    cluster = ControlledCluster(0, 1, 2, topic_defaults={"min.insync.replicas": "2"})
     cluster.create("a", assignment=[[0, 1, 2]])
     cluster._facts["topic_defaults"] = {"min.insync.replicas": "1", "flush": "replicated"}
     cluster.take_over()
@@ -351,7 +353,7 @@ def test_the_default_of_the_cluster_is_changed_for_all_topics_that_do_not_say() 
 
 @pytest.mark.parametrize("key", ["retention.ms", "flsh"])
 def test_what_nodes_need_not_agree_about_is_no_default_of_the_cluster(key: str) -> None:
-    cluster = Cluster(0)
+    cluster = ControlledCluster(0)
     (result,) = cluster.alter_all(m.ConfigChange(kind="cluster", name="", set={key: "1"}))
     assert result.error == ErrorCode.INVALID_CONFIG
     assert "min.insync.replicas" in result.message
@@ -360,7 +362,7 @@ def test_what_nodes_need_not_agree_about_is_no_default_of_the_cluster(key: str) 
 # All at once.
 
 
-def blackout(cluster: Cluster) -> None:
+def blackout(cluster: ControlledCluster) -> None:
     """All brokers are gone at once, and so is the controller."""
     cluster.now += 60
     cluster.take_over()

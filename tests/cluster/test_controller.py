@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgpack
 import msgspec
 import pytest
-from controller_cluster import Cluster, epochs, isrs, leaders
+from controller_cluster import ControlledCluster, epochs, isrs, leaders
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode
@@ -41,7 +41,7 @@ from hightide_broker.core.quorum.roles import Voter
 
 @pytest.mark.parametrize("name", ["a", "Z-9._", "...", "a.b", "__x", "x" * 249, "0"])
 def test_a_topic_may_be_called(name: str) -> None:
-    assert Cluster(1).create(name).error is None
+    assert ControlledCluster(1).create(name).error is None
 
 
 @pytest.mark.parametrize(
@@ -49,21 +49,21 @@ def test_a_topic_may_be_called(name: str) -> None:
     ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\0", "a\nb", "../x", "a:b", "\n", "\u0661"],
 )
 def test_a_topic_may_not_be_called(name: str) -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     result = cluster.create(name)
     assert (result.error, cluster.changes) == (ErrorCode.INVALID_TOPIC, [])
     assert repr(name) in result.message
 
 
 def test_a_topic_name_may_not_end_in_a_line_break() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     assert cluster.create("orders\n").error == ErrorCode.INVALID_TOPIC
     assert cluster.changes == []
 
 
 def test_nobody_may_create_the_metadata_log() -> None:
     """`__cluster_metadata-0/` is where a node keeps its metadata."""
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     assert cluster.create("__cluster_metadata").error == ErrorCode.INVALID_TOPIC
     assert cluster.changes == []
 
@@ -82,17 +82,17 @@ def test_nobody_may_create_the_metadata_log() -> None:
 )
 def test_a_dot_and_an_underscore_count_as_the_same(first: str, second: str, clashes: bool) -> None:
     expected = ErrorCode.INVALID_TOPIC if clashes else None
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create(first)
     assert cluster.create(second).error == expected
-    both = Cluster(1).create_all(m.NewTopic(topic=first), m.NewTopic(topic=second))
+    both = ControlledCluster(1).create_all(m.NewTopic(topic=first), m.NewTopic(topic=second))
     assert [result.error for result in both] == [None, expected]
     cluster.delete(first)
     assert cluster.create(second).error == (None if clashes else ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 def test_a_topic_exists_once() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     twice = cluster.create_all(m.NewTopic(topic="a"), m.NewTopic(topic="a"))
     assert [result.error for result in twice] == [ErrorCode.INVALID_REQUEST] * 2
     assert "a" not in cluster.image.topics
@@ -110,7 +110,7 @@ def test_a_topic_exists_once() -> None:
 def test_partition_i_starts_at_broker_i_plus_shift_and_its_replicas_follow(
     shift: int, factor: int
 ) -> None:
-    cluster = Cluster(30, 10, 40, 20)
+    cluster = ControlledCluster(30, 10, 40, 20)
     cluster.fence(40)
     cluster.shift, active = shift, [10, 20, 30]
     result = cluster.create("a", partitions=6, replication_factor=factor)
@@ -122,7 +122,7 @@ def test_partition_i_starts_at_broker_i_plus_shift_and_its_replicas_follow(
 
 
 def test_added_partitions_go_on_where_their_number_says() -> None:
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", partitions=2, replication_factor=2)
     old = list(cluster.partitions("a"))
     result = cluster.more("a", 5)
@@ -154,7 +154,7 @@ def test_added_partitions_go_on_where_their_number_says() -> None:
 def test_what_cannot_be_created_leaves_nothing_and_harms_no_other_topic(
     facts: dict[str, Any], error: ErrorCode
 ) -> None:
-    cluster = Cluster(1, 2, 3, 4)
+    cluster = ControlledCluster(1, 2, 3, 4)
     cluster.fence(4)
     good, bad = m.NewTopic(topic="good"), m.NewTopic(topic="bad", **facts)
     results = cluster.create_all(bad, good)
@@ -170,7 +170,7 @@ def test_the_largest_partition_count_is_allowed() -> None:
 
 
 def test_what_a_topic_does_not_say_is_the_default() -> None:
-    cluster = Cluster(1, 2, partitions=4, replication=2)
+    cluster = ControlledCluster(1, 2, partitions=4, replication=2)
     result = cluster.create("a")
     assert (result.partitions, result.replication_factor) == (4, 2)
     assert [len(p.replicas) for p in cluster.partitions("a")] == [2] * 4
@@ -182,7 +182,7 @@ def test_what_a_topic_does_not_say_is_the_default() -> None:
 
 def test_a_manual_assignment_is_kept_and_only_active_replicas_are_in_sync() -> None:
     """The leader is the first that is active."""
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.fence(2)
     result = cluster.create("a", assignment=[[2, 3, 1], [1, 2, 3]])
     assert (result.partitions, result.replication_factor) == (2, 3)
@@ -206,7 +206,7 @@ def test_a_manual_assignment_is_kept_and_only_active_replicas_are_in_sync() -> N
     ],
 )
 def test_partitions_are_only_ever_added(topic: str, count: int, error: ErrorCode) -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create_all(m.NewTopic(topic="a", partitions=3), m.NewTopic(topic="c"))
     bad, good = cluster.more_all((topic, count), ("c", 2))
     assert (bad.error, good.error) == (error, None)
@@ -214,7 +214,7 @@ def test_partitions_are_only_ever_added(topic: str, count: int, error: ErrorCode
 
 
 def test_added_partitions_need_as_many_brokers_as_the_old_ones() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", replication_factor=2)
     cluster.fence(2)
     cluster.fence(1)
@@ -223,7 +223,7 @@ def test_added_partitions_need_as_many_brokers_as_the_old_ones() -> None:
 
 
 def test_brokers_that_are_down_get_replicas_after_all_others_and_are_not_in_sync() -> None:
-    cluster = Cluster(1, 2, 3, 4)
+    cluster = ControlledCluster(1, 2, 3, 4)
     cluster.fence(2)
     cluster.fence(4)
     cluster.create("a", partitions=2, replication_factor=3)
@@ -235,7 +235,7 @@ def test_brokers_that_are_down_get_replicas_after_all_others_and_are_not_in_sync
 
 def test_a_topic_that_is_named_twice_in_one_request_breaks_nothing() -> None:
     """What is written must replay, whichever of the two wishes is granted."""
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     results = cluster.more_all(("a", 3), ("a", 4))
     granted = [result.partitions for result in results if result.error is None]
@@ -246,7 +246,7 @@ def test_a_topic_that_is_named_twice_in_one_request_breaks_nothing() -> None:
 
 
 def test_a_deleted_topic_leaves_nothing_behind() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.create("a", partitions=3, configs={"flush": "replicated"})
     cluster.create("b")
     assert [(r.topic, r.topic_id, r.error) for r in cluster.delete("a")] == [
@@ -261,7 +261,7 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
 
 
 def test_deleting_tells_of_each_name_once() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     results = cluster.delete("a", "b", "a", "b")
     assert [(r.topic, r.error) for r in results] == [
@@ -275,7 +275,7 @@ def test_deleting_tells_of_each_name_once() -> None:
 
 
 def test_keys_are_set_and_taken_back() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a", configs={"flush": "replicated", "retention.ms": "1"})
     assert cluster.image.topic_config("a") == {"flush": "replicated", "retention.ms": "1"}
     assert cluster.alter("a", "flush", retention_ms="5", segment_ms="9").error is None
@@ -301,7 +301,7 @@ def test_keys_are_set_and_taken_back() -> None:
 def test_one_mistake_refuses_its_resource_and_no_other(
     change: dict[str, Any], error: ErrorCode, words: str
 ) -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create_all(m.NewTopic(topic="a"), m.NewTopic(topic="c"))
     facts = {"kind": "topic", "name": "a", **change}
     facts["set"] = {"segment.ms": "7", **change.get("set", {})}
@@ -313,7 +313,7 @@ def test_one_mistake_refuses_its_resource_and_no_other(
 
 
 def test_a_wrong_configuration_creates_no_topic_and_says_what_was_meant() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     result = cluster.create("a", configs={"flush": "synced", "segment.bites": "1"})
     assert (result.error, cluster.changes) == (ErrorCode.INVALID_CONFIG, [])
     assert "did you mean segment.bytes?" in result.message
@@ -323,7 +323,7 @@ def test_a_wrong_configuration_creates_no_topic_and_says_what_was_meant() -> Non
 
 
 def test_validate_only_answers_the_same_and_writes_nothing() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a")
     asks = [
         (cluster.create_all, (m.NewTopic(topic="b", partitions=2), m.NewTopic(topic="a"))),
@@ -463,7 +463,7 @@ def test_every_kind_of_change_has_an_old_record() -> None:
 
 
 def test_no_producer_id_is_handed_out_twice() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     given = [cluster.allocate(broker) for broker in (1, 2, 2, 1, 2)]
     assert [len(block) for block in given] == [1000] * 5
     ids = [producer_id for block in given for producer_id in block]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders, refusal
+from controller_cluster import NONE, ControlledCluster, elrs, epochs, isrs, leaders, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode
@@ -25,9 +25,9 @@ from hightide_broker.core.cluster.changes import (
 from hightide_broker.core.cluster.image import BrokerState, PartitionState
 
 
-def three_brokers() -> Cluster:
+def three_brokers() -> ControlledCluster:
     """Each of the three leads one partition and follows in the others."""
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     assert epochs(cluster, "a") == [(0, 0)] * 3
     return cluster
@@ -37,7 +37,7 @@ def three_brokers() -> Cluster:
 
 
 def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record() -> None:
-    cluster = Cluster(7)
+    cluster = ControlledCluster(7)
     assert cluster.register(4, incarnation="a", directory="d") == 5
     assert cluster.image.brokers[4] == BrokerState(
         4, 5, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
@@ -47,7 +47,7 @@ def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record
 
 
 def test_a_broker_of_another_cluster_is_refused() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     size = len(cluster.log)
     code = refusal(cluster.register, 2, cluster="cluster-2")
     assert (code, len(cluster.log)) == (ErrorCode.INCONSISTENT_CLUSTER_ID, size)
@@ -55,7 +55,7 @@ def test_a_broker_of_another_cluster_is_refused() -> None:
 
 
 def test_a_new_incarnation_has_a_larger_epoch_and_fences_the_old_one() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     new = cluster.register(1, incarnation="b")
     assert new > old
@@ -69,7 +69,7 @@ def test_a_new_incarnation_has_a_larger_epoch_and_fences_the_old_one() -> None:
 
 def test_a_restart_is_clean_if_the_broker_knows_its_last_epoch() -> None:
     """KIP-966: whoever comes back without it may have lost what it had."""
-    cluster = Cluster()
+    cluster = ControlledCluster()
     told = []
     for previous in (None, "last", -1, "last", 0):
         last = cluster.image.brokers[1].epoch if previous is not None else -1
@@ -82,7 +82,7 @@ def test_a_restart_is_clean_if_the_broker_knows_its_last_epoch() -> None:
 
 
 def test_a_broker_is_unfenced_once_it_has_seen_its_own_registration() -> None:
-    cluster = Cluster(9)
+    cluster = ControlledCluster(9)
     epoch = cluster.register(1)
     for seen in (0, epoch):
         reply = cluster.heartbeat(1, seen=seen)
@@ -95,14 +95,14 @@ def test_a_broker_is_unfenced_once_it_has_seen_its_own_registration() -> None:
 
 
 def test_a_broker_that_falls_behind_stays_unfenced() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     reply = cluster.heartbeat(1, seen=0)
     assert (reply.caught_up, reply.fenced, cluster.changes) == (False, False, [])
 
 
 @pytest.mark.parametrize("wish", ["want_fence", "want_shut_down"])
 def test_a_broker_is_fenced_on_its_own_wish_once(wish: str) -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     epoch = cluster.image.brokers[1].epoch
     for written in ([FenceBroker(broker=1, broker_epoch=epoch)], []):
         reply = cluster.heartbeat(1, **{wish: True})
@@ -112,14 +112,14 @@ def test_a_broker_is_fenced_on_its_own_wish_once(wish: str) -> None:
 
 
 def test_a_broker_that_never_registered_is_told_so() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     code = refusal(cluster.heartbeat, 2, epoch=0)
     assert code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 @pytest.mark.parametrize("wish", [{}, {"want_fence": True}, {"want_shut_down": True}])
 def test_a_stale_broker_changes_nothing(wish: dict[str, Any]) -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     cluster.join(1)
     cluster.create("a")
@@ -129,7 +129,7 @@ def test_a_stale_broker_changes_nothing(wish: dict[str, Any]) -> None:
 
 
 def test_a_stale_broker_gets_no_producer_ids() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     cluster.join(1)
     assert refusal(cluster.allocate, 1, epoch=old) == ErrorCode.STALE_BROKER_EPOCH
@@ -139,7 +139,7 @@ def test_a_stale_broker_gets_no_producer_ids() -> None:
 
 
 def test_the_only_broker_comes_and_goes_and_keeps_its_partitions() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a", partitions=2)
     for round_number in (1, 2):
         cluster.fence(1)
@@ -151,7 +151,7 @@ def test_the_only_broker_comes_and_goes_and_keeps_its_partitions() -> None:
 
 
 def test_a_restart_that_nobody_noticed_gives_new_leader_epochs() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     epoch = cluster.register(1, incarnation="b")
     assert isinstance(cluster.changes[-1], RegisterBroker)
@@ -162,7 +162,7 @@ def test_a_restart_that_nobody_noticed_gives_new_leader_epochs() -> None:
 
 
 def test_a_restart_of_a_fenced_broker_changes_no_partition() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     cluster.fence(1)
     cluster.register(1)
@@ -221,7 +221,7 @@ def test_a_restart_that_nobody_noticed_moves_the_leaders_at_once() -> None:
 
 def test_leaders_move_in_the_order_of_the_assignment() -> None:
     """As in ReplicationControlManagerTest."""
-    cluster = Cluster(0, 1, 2, 3, 4)
+    cluster = ControlledCluster(0, 1, 2, 3, 4)
     cluster.create("a", assignment=[[1, 2, 3], [2, 3, 4], [0, 2, 1]])
     cluster.fence(2, 3)
     assert leaders(cluster, "a") == [1, 4, 0]
@@ -236,7 +236,7 @@ def test_leaders_move_in_the_order_of_the_assignment() -> None:
 
 
 def test_partitions_of_other_brokers_are_left_alone() -> None:
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2], [2, 3]])
     cluster.fence(3)
     touched = [c.partition for c in cluster.changes if isinstance(c, ChangePartition)]
@@ -258,7 +258,7 @@ def test_one_of_three_that_has_to_stop_leaves_two_that_can_create_topics() -> No
 
 
 def test_the_image_goes_only_forward() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     with pytest.raises(AssertionError, match="replay of offset 1 at 5"):
         cluster.image.replay(decode_change(cluster.log[1]), 1)
 

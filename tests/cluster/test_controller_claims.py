@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, SESSION_S, Cluster
+from controller_cluster import NONE, SESSION_S, ControlledCluster
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -28,7 +28,7 @@ class Disks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(*BROKERS)
+        self.cluster = ControlledCluster(*BROKERS)
         self.cluster.create("a", assignment=[[*BROKERS]])
         self.ends = dict.fromkeys(BROKERS, 0)
         self.synced = dict.fromkeys(BROKERS, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, SESSION_S, Cluster, refusal
+from controller_cluster import NONE, SESSION_S, ControlledCluster, refusal
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -68,7 +68,7 @@ class Requests(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(1, 2, 3, partitions=2, replication=2)
+        self.cluster = ControlledCluster(1, 2, 3, partitions=2, replication=2)
         everywhere = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
         self.cluster.create("c", assignment=everywhere, configs={"min.insync.replicas": "2"})
         self.given: set[int] = set()

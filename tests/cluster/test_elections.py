@@ -8,7 +8,7 @@ each decision at once; cases are those of ReplicationControlManagerTest, written
 from __future__ import annotations
 
 import pytest
-from controller_cluster import NONE, Cluster, elrs, epochs, isrs, leaders
+from controller_cluster import NONE, ControlledCluster, elrs, epochs, isrs, leaders
 
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.changes import ChangePartition, UnfenceBroker
@@ -19,13 +19,13 @@ E = ErrorCode
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
-def five_brokers(**configs: str) -> Cluster:
-    cluster = Cluster(0, 1, 2, 3, 4)
+def five_brokers(**configs: str) -> ControlledCluster:
+    cluster = ControlledCluster(0, 1, 2, 3, 4)
     cluster.create("a", assignment=[[1, 2, 3], [2, 3, 4], [0, 2, 1]], configs=configs)
     return cluster
 
 
-def all_gone(**configs: str) -> Cluster:
+def all_gone(**configs: str) -> ControlledCluster:
     """1, 4 and 1 led last."""
     cluster = five_brokers(**configs)
     cluster.fence(2, 3)
@@ -35,9 +35,9 @@ def all_gone(**configs: str) -> Cluster:
     return cluster
 
 
-def two(*brokers: int, **configs: str) -> Cluster:
+def two(*brokers: int, **configs: str) -> ControlledCluster:
     """One partition on 1 and 2; 2 leads, and 1 is back but not in sync."""
-    cluster = Cluster(1, 2, *brokers)
+    cluster = ControlledCluster(1, 2, *brokers)
     cluster.create("a", assignment=[[1, 2]], configs=configs)
     cluster.fence(1)
     cluster.unfence(1)
@@ -96,7 +96,7 @@ def test_unclean_elections_may_be_allowed_while_nobody_leads() -> None:
 
 
 def test_the_brokers_default_allows_unclean_elections_for_topics_that_say_nothing() -> None:
-    cluster = Cluster(1, 2, topic_defaults=UNCLEAN)
+    cluster = ControlledCluster(1, 2, topic_defaults=UNCLEAN)
     cluster.create("a", assignment=[[1, 2]])
     cluster.create("b", assignment=[[1, 2]], configs={"unclean.leader.election.enable": "false"})
     cluster.fence(2, 1)
@@ -105,7 +105,7 @@ def test_the_brokers_default_allows_unclean_elections_for_topics_that_say_nothin
 
 
 def test_a_member_in_sync_is_preferred_to_an_unclean_leader() -> None:
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2, 3]], configs=UNCLEAN)
     cluster.alter_isr("a", 1, 3)
     cluster.fence(1)
@@ -203,7 +203,7 @@ def test_a_preferred_election_makes_no_leader_out_of_who_may_miss_records() -> N
 
 
 def test_a_preferred_election_of_everything_asks_for_what_others_lead() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", assignment=[[1, 2], [2, 1], [1, 2]])
     cluster.fence(1)
     cluster.unfence(1)
@@ -238,7 +238,7 @@ def test_leaders_move_back_to_their_preferred_replicas_once_these_are_in_sync() 
 
 def test_moving_leaders_back_comes_in_bounded_batches() -> None:
     count = REBALANCE_MAX + 1
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", assignment=[[1, 2]] * count)
     cluster.fence(1)
     cluster.unfence(1)

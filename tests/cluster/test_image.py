@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from controller_cluster import Cluster
+from controller_cluster import ControlledCluster
 
 from hightide_broker.core.cluster.changes import (
     AnyChange,
@@ -43,7 +43,7 @@ ACTS += ["isr", "isr", "ids", "elect"]
 SETTINGS = [{}, {"flush": "replicated"}, {"segment.ms": "5", "min.insync.replicas": "2"}]
 
 
-def act(cluster: Cluster, chance: random.Random) -> None:
+def act(cluster: ControlledCluster, chance: random.Random) -> None:
     """One request of somebody, whether it is granted or not."""
     broker, name = chance.choice([1, 2, 3]), chance.choice(NAMES)
     state = cluster.image.brokers[broker]
@@ -77,9 +77,9 @@ def act(cluster: Cluster, chance: random.Random) -> None:
             cluster.elect(unclean=chance.random() < 0.5)
 
 
-def history(seed: int, *, steps: int = 40) -> tuple[Cluster, random.Random]:
+def history(seed: int, *, steps: int = 40) -> tuple[ControlledCluster, random.Random]:
     chance = random.Random(seed)
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     for _ in range(chance.randrange(steps)):
         act(cluster, chance)
     return cluster, chance
@@ -258,7 +258,7 @@ def test_equal_images_do_not_differ(seed: int) -> None:
 
 
 def test_from_nothing_everything_differs() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", assignment=[[1], [2]], configs={"flush": "replicated"})
     named = differences(ClusterImage(), cluster.image)
     assert [(type(change), getattr(change, "partition", None)) for change in named] == [
@@ -269,7 +269,7 @@ def test_from_nothing_everything_differs() -> None:
 
 
 def test_a_topic_that_was_made_again_under_its_name_is_another_one() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a", configs={"flush": "replicated"})
     old = cluster.image.copy()
     cluster.delete("a")

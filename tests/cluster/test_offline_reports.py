@@ -5,7 +5,7 @@ where somebody else can take them. Method: decisions of a controller committed a
 from __future__ import annotations
 
 import pytest
-from controller_cluster import SESSION_S, Cluster, elrs, epochs, isrs, leaders, refusal
+from controller_cluster import SESSION_S, ControlledCluster, elrs, epochs, isrs, leaders, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode
@@ -14,7 +14,7 @@ from hightide_broker.core.cluster.image import PartitionState
 
 def three_brokers(*isr, min_isr=1):
     """Broker 1 leads a partition of three; who is in sync."""
-    cluster = Cluster(1, 2, 3, topic_defaults={"min.insync.replicas": str(min_isr)})
+    cluster = ControlledCluster(1, 2, 3, topic_defaults={"min.insync.replicas": str(min_isr)})
     cluster.create("a", assignment=[[1, 2, 3]])
     if isr and isr != (1, 2, 3):
         cluster.alter_isr("a", *isr)
@@ -46,7 +46,7 @@ def test_who_is_offline_leaves_the_isr_and_the_next_in_sync_leads(broker, isr, a
 
 
 def test_one_report_names_several_partitions_and_only_those_move():
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2, 3], [1, 3, 2], [2, 3, 1], [1, 2, 3]])
     report(cluster, 1, 0, 1, 2)
     assert leaders(cluster, "a") == [2, 3, 2, 1]
@@ -134,7 +134,7 @@ def test_a_report_that_changes_nothing_keeps_the_session_alive():
 
 
 def test_a_broker_that_loses_one_replica_after_the_other_is_alive():
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2, 3]] * 10)
     for lost in range(1, 7):
         cluster.now += SESSION_S / 4

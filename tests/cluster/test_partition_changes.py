@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, Cluster, refusal
+from controller_cluster import NONE, ControlledCluster, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -23,9 +23,9 @@ from hightide_broker.core.cluster.partition_changes import Election, Rules, chan
 E = ErrorCode
 
 
-def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> Cluster:
+def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> ControlledCluster:
     """One partition on these brokers, led by the first."""
-    cluster = Cluster(*brokers)
+    cluster = ControlledCluster(*brokers)
     named = {key.replace("_", "."): value for key, value in configs.items()}
     cluster.create(
         "a", assignment=[[*brokers]], configs={"min.insync.replicas": str(min_isr), **named}
@@ -33,7 +33,7 @@ def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> Cluster:
     return cluster
 
 
-def who(cluster: Cluster) -> dict[str, Any]:
+def who(cluster: ControlledCluster) -> dict[str, Any]:
     """The one partition without its epochs."""
     state = cluster.partition("a")
     return {"leader": state.leader, "isr": state.isr, "elr": state.elr, "last": state.last_leader}
@@ -90,7 +90,7 @@ def test_a_member_with_its_right_epoch_or_without_one_is_taken() -> None:
 
 
 def test_one_refused_partition_does_not_harm_the_others_of_a_request() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", assignment=[[1, 2], [1, 2]])
     wishes = [
         c.AlterPartition(
@@ -148,7 +148,7 @@ def test_a_wish_is_refused_for_the_first_reason(number: int, alone: bool) -> Non
 
 @pytest.mark.parametrize("epoch", [-1, 0, 99])
 def test_a_request_of_an_older_process_of_the_broker_is_refused_as_a_whole(epoch: int) -> None:
-    cluster = Cluster(2, 1)
+    cluster = ControlledCluster(2, 1)
     cluster.create("a", assignment=[[1, 2]])
     request = c.AlterPartitionRequest(broker=1, broker_epoch=epoch, partitions=[])
     code = refusal(cluster.controller.alter_partition, request)
@@ -205,7 +205,7 @@ def test_who_leaves_while_enough_are_left_is_not_eligible() -> None:
     assert who(cluster) == is_(0, (0, 1, 2, 3))
 
 
-def one_left() -> Cluster:
+def one_left() -> ControlledCluster:
     cluster = cluster_of(0, 1, 2, 3, min_isr=3, flush="replicated")
     cluster.fence(1, 2, 3)
     assert who(cluster) == is_(0, (0,), elr=(2, 3))
@@ -325,7 +325,7 @@ def test_a_smaller_min_isr_that_is_met_makes_nobody_eligible(how: str) -> None:
 
 
 def test_the_brokers_default_of_min_isr_counts_where_the_topic_says_nothing() -> None:
-    cluster = Cluster(0, 1, 2, topic_defaults={"min.insync.replicas": "2"})
+    cluster = ControlledCluster(0, 1, 2, topic_defaults={"min.insync.replicas": "2"})
     cluster.create("a", assignment=[[0, 1, 2]])
     cluster.alter_isr("a", 0)
     assert who(cluster) == is_(0, (0,), elr=(1, 2))

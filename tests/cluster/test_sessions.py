@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, SESSION_S, Cluster, epochs, isrs, leaders, refusal
+from controller_cluster import NONE, SESSION_S, ControlledCluster, epochs, isrs, leaders, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode
@@ -27,7 +27,7 @@ from hightide_broker.core.cluster.sessions import Sessions
 E = ErrorCode
 
 
-def brokers_of(cluster: Cluster) -> Brokers:
+def brokers_of(cluster: ControlledCluster) -> Brokers:
     return cluster.controller.brokers
 
 
@@ -35,7 +35,7 @@ def brokers_of(cluster: Cluster) -> Brokers:
 
 
 def test_a_silent_broker_is_fenced_when_its_session_is_over_and_not_before() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     cluster.now += SESSION_S - 1
     cluster.heartbeat(1)
@@ -51,7 +51,7 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over_and_not_before() -> 
 
 
 def test_silent_brokers_are_fenced_together_the_most_silent_first() -> None:
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     for broker in (3, 1, 2):
         cluster.now += 1
         cluster.heartbeat(broker)
@@ -63,7 +63,7 @@ def test_silent_brokers_are_fenced_together_the_most_silent_first() -> None:
 
 
 def test_a_fenced_broker_has_no_session_until_it_serves() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.fence(1)
     cluster.heartbeat(1, seen=0)
     cluster.now += 2 * SESSION_S
@@ -75,7 +75,7 @@ def test_a_fenced_broker_has_no_session_until_it_serves() -> None:
 
 
 def test_a_heartbeat_of_an_older_process_keeps_no_session_alive() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     cluster.join(1)
     cluster.now += SESSION_S - 1
@@ -85,7 +85,7 @@ def test_a_heartbeat_of_an_older_process_keeps_no_session_alive() -> None:
 
 
 def test_a_new_controller_gives_everybody_a_whole_session() -> None:
-    cluster = Cluster(1, 2, 3)
+    cluster = ControlledCluster(1, 2, 3)
     cluster.fence(3)
     cluster.now += 5 * SESSION_S
     cluster.take_over()
@@ -116,7 +116,7 @@ def test_a_session_belongs_to_one_registration() -> None:
 
 
 def test_another_process_is_kept_out_while_the_first_one_lives() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     before = cluster.replayed()
     for seconds in (0.0, SESSION_S - 0.001):
         cluster.now = 1000.0 + seconds
@@ -129,7 +129,7 @@ def test_another_process_is_kept_out_while_the_first_one_lives() -> None:
 
 
 def test_two_processes_without_a_directory_are_two_processes() -> None:
-    cluster = Cluster()
+    cluster = ControlledCluster()
     cluster.register(1, directory="")
     cluster.unfence(1)
     code = refusal(cluster.register, 1, directory="")
@@ -138,21 +138,21 @@ def test_two_processes_without_a_directory_are_two_processes() -> None:
 
 def test_a_process_that_follows_on_the_same_disk_is_let_in_at_once() -> None:
     """The directory is locked: whoever has it has outlived the other."""
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     assert cluster.register(1) > old
     assert refusal(cluster.heartbeat, 1, epoch=old) == E.STALE_BROKER_EPOCH
 
 
 def test_a_fenced_registration_keeps_nobody_out() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.fence(1)
     cluster.register(1, directory="another disk")
     assert cluster.image.brokers[1].directory == "another disk"
 
 
 def test_a_new_controller_keeps_the_second_process_out_for_a_session() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.now += 5 * SESSION_S
     cluster.take_over()
     code = refusal(cluster.register, 1, directory="another disk")
@@ -162,7 +162,7 @@ def test_a_new_controller_keeps_the_second_process_out_for_a_session() -> None:
 @pytest.mark.parametrize("is_fenced", [True, False])
 def test_a_registration_that_is_repeated_changes_nothing(is_fenced: bool) -> None:
     """Its first answer was lost."""
-    cluster = Cluster()
+    cluster = ControlledCluster()
     epoch = cluster.register(1, incarnation="one")
     if not is_fenced:
         cluster.unfence(1)
@@ -173,13 +173,13 @@ def test_a_registration_that_is_repeated_changes_nothing(is_fenced: bool) -> Non
 
 
 def test_a_broker_of_another_cluster_is_refused_before_anything_else() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     code = refusal(cluster.register, 1, cluster="another", directory="another disk")
     assert code == E.INCONSISTENT_CLUSTER_ID
 
 
 def test_a_new_process_has_to_catch_up_with_its_own_registration() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     epoch = cluster.register(1)
     reply = cluster.heartbeat(1, seen=old + 1)
@@ -188,7 +188,7 @@ def test_a_new_process_has_to_catch_up_with_its_own_registration() -> None:
 
 
 def test_leaders_move_before_the_new_registration_in_one_batch() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.create("a", assignment=[[1, 2]])
     cluster.register(1)
     assert [type(change) for change in cluster.changes] == [ChangePartition, RegisterBroker]
@@ -202,13 +202,15 @@ def test_leaders_move_before_the_new_registration_in_one_batch() -> None:
 # Stopping in order.
 
 
-def three_with_a_leader() -> Cluster:
-    cluster = Cluster(1, 2, 3)
+def three_with_a_leader() -> ControlledCluster:
+    cluster = ControlledCluster(1, 2, 3)
     cluster.create("a", assignment=[[1, 2], [2, 1], [2, 3]])
     return cluster
 
 
-def wants_to_stop(cluster: Cluster, broker: int, **facts: Any) -> c.BrokerHeartbeatResponse:
+def wants_to_stop(
+    cluster: ControlledCluster, broker: int, **facts: Any
+) -> c.BrokerHeartbeatResponse:
     return cluster.heartbeat(broker, want_shut_down=True, **facts)
 
 
@@ -307,7 +309,7 @@ def test_two_brokers_that_stop_at_a_time_do_not_wait_for_ever() -> None:
 
 
 def test_the_last_broker_of_a_cluster_can_stop() -> None:
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     cluster.create("a")
     assert not wants_to_stop(cluster, 1).should_shut_down
     assert wants_to_stop(cluster, 1).should_shut_down
@@ -323,7 +325,7 @@ def test_a_fenced_broker_stops_at_once() -> None:
 
 def test_a_broker_that_does_not_serve_any_more_gets_nothing_new() -> None:
     """Whoever was told of a wish to stop may not make it a leader again."""
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.heartbeat(2, seen=0)
     cluster.take_over()
     reply = wants_to_stop(cluster, 1)
@@ -332,7 +334,7 @@ def test_a_broker_that_does_not_serve_any_more_gets_nothing_new() -> None:
 
 
 def test_a_stop_waits_for_what_the_broker_got_to_lead_after_its_first_wish() -> None:
-    cluster = Cluster(1, 2)
+    cluster = ControlledCluster(1, 2)
     cluster.take_over()
     wants_to_stop(cluster, 1)
     cluster.heartbeat(2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, Cluster
+from controller_cluster import NONE, ControlledCluster
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -21,21 +21,21 @@ OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
 MIN_ISR = "min.insync.replicas"
 
 
-def cluster_of(*brokers: int, **configs: str) -> Cluster:
+def cluster_of(*brokers: int, **configs: str) -> ControlledCluster:
     """One partition on these brokers, led by the first."""
-    cluster = Cluster(*brokers)
+    cluster = ControlledCluster(*brokers)
     named = {key.replace("_", "."): value for key, value in configs.items()}
     cluster.create("a", assignment=[[*brokers]], configs=named)
     return cluster
 
 
-def who(cluster: Cluster) -> dict[str, Any]:
+def who(cluster: ControlledCluster) -> dict[str, Any]:
     state = cluster.partition("a")
     known = {"elr": state.elr, "last_known": state.last_known_elr}
     return {"leader": state.leader, "isr": state.isr} | {k: v for k, v in known.items() if v}
 
 
-def says(cluster: Cluster, broker: int, end: int) -> None:
+def says(cluster: ControlledCluster, broker: int, end: int) -> None:
     cluster.heartbeat(broker, leaderless=cluster.leaderless(broker, (0, end)))
 
 
@@ -46,7 +46,7 @@ def says(cluster: Cluster, broker: int, end: int) -> None:
 def test_settings_of_one_request_are_judged_as_they_are_together(cluster_first: bool) -> None:
     """The cluster's minimum falls, and the topic follows the cluster from now on: each by itself
     would leave two needed."""
-    cluster = Cluster(0, 1)
+    cluster = ControlledCluster(0, 1)
     both = [
         m.ConfigChange(kind="cluster", name="", set={MIN_ISR: "1"}),
         m.ConfigChange(kind="topic", name="a", unset=[MIN_ISR]),
@@ -104,11 +104,11 @@ def test_a_log_of_which_nothing_is_known_yet_may_be_the_longest() -> None:
     assert who(cluster)["leader"] == 2
 
 
-def stopped(cluster: Cluster) -> None:
+def stopped(cluster: ControlledCluster) -> None:
     cluster.begin_stop(0)
 
 
-def killed(cluster: Cluster) -> None:
+def killed(cluster: ControlledCluster) -> None:
     gone = {0: cluster.image.brokers[0].epoch}
     decision = Decision(cluster.controller.brokers.fence_gone(gone, cluster.now), m.Message())
     cluster.commit(decision)

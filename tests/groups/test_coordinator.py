@@ -9,7 +9,7 @@ virtual time; once more over a real socket. What becomes of a group when brokers
 import msgspec
 import pytest
 import trio
-from clients import world
+from clients import one_node
 from group_world import QUICK, SESSION_MS, Asking, later, outcome, refusal, site, virtual
 
 from hightide.protocol import group_messages as g
@@ -91,7 +91,7 @@ async def test_a_name_that_cannot_be_is_refused_everywhere(name):
 
 async def test_a_member_comes_works_and_goes_over_a_real_socket():
     over = {name.replace(".", "_"): value for name, value in QUICK.items()}
-    async with world(**over) as found:
+    async with one_node(**over) as found:
         client = Asking(found.client.connection)
         assert (await client.find()).port == int(found.address.rpartition(":")[2])
         joined = await client.enter(client_id="me")

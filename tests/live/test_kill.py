@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from commands import Cluster, hightide
+from commands import StartedCluster, hightide
 from patience import PATIENCE_S, wait_until_true
 
 from hightide import Consumer, Producer
@@ -26,7 +26,7 @@ PARTITIONS = 2
 ACKS_BETWEEN = 300
 
 
-class Killed(Cluster):
+class Killed(StartedCluster):
     """A cluster of one broker that may die and comes back at the same address."""
 
     def pid(self):

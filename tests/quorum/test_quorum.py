@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 import transcripts
 from quorum_story import QuorumStory, tell
-from quorum_world import Entry, FakeLog, Node, World
+from quorum_world import Entry, FakeLog, Node, QuorumWorld
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -51,7 +51,7 @@ def test_the_followers_of_a_dead_leader_elect_another():
 
 
 def test_a_vote_leaves_with_the_state_that_says_so():
-    world = World((1, 2, 3))
+    world = QuorumWorld((1, 2, 3))
     node = Node(1, FakeLog())
     world.start(node)
     for candidate, epoch in ((2, 1), (2, 1), (3, 4)):
@@ -68,7 +68,7 @@ def test_a_vote_leaves_with_the_state_that_says_so():
 
 
 def test_a_quorum_of_one_leads_a_new_epoch_at_each_start():
-    world = World((7,))
+    world = QuorumWorld((7,))
     node = Node(7, FakeLog())
     for epoch in (1, 2, 3):
         world.start(node)
@@ -81,7 +81,7 @@ def test_a_quorum_of_one_leads_a_new_epoch_at_each_start():
 
 def test_nobody_wants_to_be_woken_in_the_past():
     """A driver that sleeps until `wake_at` must not spin: a tick moves it on."""
-    world = World((1, 2, 3))
+    world = QuorumWorld((1, 2, 3))
     for node in (1, 2, 3, 4):
         world.start(Node(node, FakeLog(), election_state=ElectionState(1, 1 if node > 2 else -1)))
     for _ in range(200):
@@ -200,7 +200,7 @@ def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):
 
 
 def test_the_state_of_an_observer_that_once_led_elects_nobody():
-    world = World((1, 2))
+    world = QuorumWorld((1, 2))
     node = Node(3, FakeLog([Entry(1, "a")]), election_state=ElectionState(4, 3, 3))
     world.start(node)
     assert (node.up.role, node.up.leader) == (Role.UNATTACHED, -1)

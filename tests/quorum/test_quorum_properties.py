@@ -4,7 +4,7 @@ Goal: one leader an epoch, one vote a voter and epoch, nothing promised that is 
 watermark that falls, nothing committed that changes or that a later leader lacks; and, once letters
 arrive again, a leader who commits and whom all follow. Method: a seed decides what arrives, what is
 lost or doubled, which disk is done, who dies between two duties and what of its log survives;
-`quorum_world.World` judges every step. A failure names its seed.
+`quorum_world.QuorumWorld` judges every step. A failure names its seed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Method: a real broker in this process, asked before and after batches of a known
 """
 
 from brokers import batch
-from clients import world
+from clients import one_node
 
 from hightide.protocol import messages as m
 
@@ -18,7 +18,7 @@ async def state_of(client, *, partition=0, producer=ME):
 
 
 async def test_a_producer_is_known_by_its_epoch_and_its_last_sequence():
-    async with world(partitions=2) as found:
+    async with one_node(partitions=2) as found:
         client = found.client
         nobody = await state_of(client)
         assert (nobody.producer_epoch, nobody.last_sequence, nobody.last_offset) == (-1, -1, -1)
@@ -35,7 +35,7 @@ async def test_a_producer_is_known_by_its_epoch_and_its_last_sequence():
 
 
 async def test_a_partition_that_does_not_exist_is_refused():
-    async with world() as found:
+    async with one_node() as found:
         state = await state_of(found.client, partition=5)
         assert (state.error, state.producer_epoch) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
         assert state.message

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from controller_cluster import Cluster
+from controller_cluster import ControlledCluster
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -247,7 +247,7 @@ class WithController(RuleBasedStateMachine):
 
     @initialize(isr=isrs, pace=st.sampled_from([0.0, LAG_S + 1, LAG_S + 1]))
     def begin(self, isr: tuple[int, ...], pace: float) -> None:
-        self.cluster = Cluster(*REPLICAS)
+        self.cluster = ControlledCluster(*REPLICAS)
         self.cluster.create("a", assignment=[[*REPLICAS]])
         self.cluster.alter_isr("a", *isr)
         self.states = [self.cluster.partition("a")]

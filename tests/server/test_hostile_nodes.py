@@ -7,9 +7,8 @@ node's `Quorum` with messages made by hand, and simulated worlds that a stranger
 
 import pytest
 from brokers import FakeClock
-from controller_cluster import Cluster, leaders, refusal
-from quorum_world import FakeLog, Node
-from quorum_world import World as QuorumWorld
+from controller_cluster import ControlledCluster, leaders, refusal
+from quorum_world import FakeLog, Node, QuorumWorld
 from small_worlds import ask, in_world, others, until_led
 
 from hightide.protocol import controller_messages as c
@@ -34,7 +33,7 @@ IMPOSSIBLE = [EPOCH_MAX + 1, 2**31 - 1, 2**31, 2**63, -1, -(2**31)]
 
 
 def test_the_topics_of_one_request_share_the_partitions_that_it_may_create():
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     wishes = {"a": HALF, "b": HALF + 1, "c": HALF, "d": 1}
     results = cluster.create_all(
         *(m.NewTopic(topic=topic, partitions=count) for topic, count in wishes.items())
@@ -46,12 +45,12 @@ def test_the_topics_of_one_request_share_the_partitions_that_it_may_create():
 
 def test_a_validation_counts_the_partitions_of_a_request_as_its_creation_does():
     wishes = [m.NewTopic(topic=topic, partitions=PARTITIONS_MAX) for topic in ("a", "b")]
-    results = Cluster(1).create_all(*wishes, validate_only=True)
+    results = ControlledCluster(1).create_all(*wishes, validate_only=True)
     assert [each.error for each in results] == [None, E.INVALID_PARTITIONS]
 
 
 def test_topics_that_one_request_makes_larger_share_the_partitions_that_it_may_add():
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     for topic in "abcd":
         cluster.create(topic, partitions=2)
     results = cluster.more_all(("a", HALF + 2), ("b", HALF + 3), ("c", HALF + 2), ("d", 3))
@@ -84,14 +83,14 @@ def test_a_batch_of_no_more_than_the_limit_is_written():
 
 @pytest.mark.parametrize("broker", [-1, -2, -(2**31)])
 def test_no_broker_registers_with_a_negative_id(broker):
-    cluster = Cluster(1)
+    cluster = ControlledCluster(1)
     before = len(cluster.log)
     assert refusal(cluster.register, broker) is E.INVALID_REQUEST
     assert (len(cluster.log), list(cluster.image.brokers)) == (before, [1])
 
 
 def test_a_broker_may_have_the_id_0():
-    assert Cluster(0).image.brokers[0].epoch == len(CLUSTER_KEYS)
+    assert ControlledCluster(0).image.brokers[0].epoch == len(CLUSTER_KEYS)
 
 
 # Data is not fetched from a controller.

@@ -18,7 +18,7 @@ from hightide_broker.simulation.disk import SimDisk
 FOR_EVER_MS = 60_000
 
 
-class World:
+class OneNode:
     """A node with one topic, `t`; `client` is the broker tests' own."""
 
     def __init__(self, node: Node, client: Client, partitions: int) -> None:
@@ -48,12 +48,12 @@ class World:
 
 
 @asynccontextmanager
-async def world(partitions: int = 1, **over: str) -> AsyncIterator[World]:
+async def one_node(partitions: int = 1, **over: str) -> AsyncIterator[OneNode]:
     """A world for the block; `over` are broker settings, with `_` for dots."""
     config = settings({name.replace("_", "."): value for name, value in over.items()})
     async with new_node(SimDisk(), config) as node, client_of(node) as client:
         await client.create("t", partitions=partitions)
-        yield World(node, client, partitions)
+        yield OneNode(node, client, partitions)
 
 
 async def take(consumer: Consumer, count: int) -> list[Record]:

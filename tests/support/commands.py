@@ -56,7 +56,7 @@ def hightide(*words, stdin=b"", address=None, code=0, patience_s=PATIENCE_S):
     return Ended(ended.returncode, ended.stdout, err)
 
 
-class Cluster:
+class StartedCluster:
     """A cluster that `up --detach` started."""
 
     def __init__(self, data: Path, *words: str) -> None:

@@ -30,7 +30,7 @@ NONE = -1
 SESSION_S = 9.0
 
 
-class Cluster:
+class ControlledCluster:
     """One controller whose decisions are committed at once, as bytes, at rising offsets."""
 
     def __init__(
@@ -274,17 +274,17 @@ def refusal(do: Callable[..., object], *args: Any, **kwargs: Any) -> ErrorCode:
     return caught.value.code
 
 
-def leaders(cluster: Cluster, topic: str) -> list[int]:
+def leaders(cluster: ControlledCluster, topic: str) -> list[int]:
     return [partition.leader for partition in cluster.partitions(topic)]
 
 
-def isrs(cluster: Cluster, topic: str) -> list[tuple[int, ...]]:
+def isrs(cluster: ControlledCluster, topic: str) -> list[tuple[int, ...]]:
     return [partition.isr for partition in cluster.partitions(topic)]
 
 
-def epochs(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
+def epochs(cluster: ControlledCluster, topic: str) -> list[tuple[int, int]]:
     return [(p.leader_epoch, p.partition_epoch) for p in cluster.partitions(topic)]
 
 
-def elrs(cluster: Cluster, topic: str) -> list[tuple[int, ...]]:
+def elrs(cluster: ControlledCluster, topic: str) -> list[tuple[int, ...]]:
     return [partition.elr for partition in cluster.partitions(topic)]

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from quorum_world import TIMEOUT_S, Crash, FakeLog, Letter, Node, World
+from quorum_world import TIMEOUT_S, Crash, FakeLog, Letter, Node, QuorumWorld
 
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import Refused
@@ -30,7 +30,7 @@ class Storm:
         """`operated`: the disks have ids, and somebody adds and removes voters."""
         self.rng = random.Random(seed)
         ids = range(1, voters + 1)
-        self.world = World(tuple(ids), piece_bytes=self.rng.choice([7, 40, 1 << 20]))
+        self.world = QuorumWorld(tuple(ids), piece_bytes=self.rng.choice([7, 40, 1 << 20]))
         self.world.draw = lambda node: self.rng.random()
         self.loss = self.rng.choice([0.0, 0.03, 0.15])
         self.pace_s = self.rng.choice([0.02, 0.1, 0.4])

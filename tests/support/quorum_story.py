@@ -1,4 +1,4 @@
-"""The commands of the stories in `scenarios/quorum`, told to a `quorum_world.World`. Not a test.
+"""The commands of the stories in `scenarios/quorum`, told to a `QuorumWorld`. Not a test.
 
 Every answer says what the step changed, in the order it was done: a node's new role, what it keeps,
 what it answers and asks. `1>2` names the oldest letter on its way from 1 to 2; a kind after it
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 from quorum_text import kind, show_voters
-from quorum_world import Asked, Entry, FakeLog, Letter, Node, World, show_role
+from quorum_world import Asked, Entry, FakeLog, Letter, Node, QuorumWorld, show_role
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -36,11 +36,11 @@ class QuorumStory:
 
     def __init__(self) -> None:
         self.reached: set[tuple[Role, Role]] = set()
-        self.world = World(())
+        self.world = QuorumWorld(())
         self.disks: dict[int, str] = {}
 
     def check_invariants(self) -> None:
-        """`World` checks each step itself."""
+        """`QuorumWorld` checks each step itself."""
 
     # -- the cast
 
@@ -49,7 +49,7 @@ class QuorumStory:
         piece of a snapshot."""
         numbers = tuple(int(each.rstrip("abc")) for each in ids)
         self.disks = {n: each for n, each in zip(numbers, ids, strict=True) if each != str(n)}
-        self.world = World(numbers, piece_bytes=int(pieces))
+        self.world = QuorumWorld(numbers, piece_bytes=int(pieces))
         self.world.reached = self.reached
         return f"{len(ids)} voters"
 

@@ -1,7 +1,7 @@
 """A few nodes of a metadata quorum in memory, for tests; no message arrives unless it is told to.
 
-Not a test. `World` is the driver of each node's `Quorum`: it carries out the duties of a step in
-their order, may crash between two of them, and lets a `quorum_checker.Judge` see what leaves a
+Not a test. `QuorumWorld` is the driver of each node's `Quorum`: it carries out the duties of a step
+in their order, may crash between two of them, and lets a `quorum_checker.Judge` see what leaves a
 node.
 """
 
@@ -30,7 +30,7 @@ class Crash(Exception):
     """The node died between two duties."""
 
 
-class World:
+class QuorumWorld:
     """Every node, every letter, and what has been promised."""
 
     def __init__(self, voters: tuple[int, ...], *, piece_bytes: int = 1 << 20) -> None:

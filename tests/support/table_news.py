@@ -61,7 +61,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class Letter:
+class SentProposal:
     """One sending of a leader's proposal to the controller."""
 
     leader: str
@@ -195,7 +195,7 @@ class NewsTable(Table):
 
     # -- the ISR ---------------------------------------------------------------------------------
 
-    def judge(self, letter: Letter) -> c.AlterPartitionResult:
+    def judge(self, letter: SentProposal) -> c.AlterPartitionResult:
         """The controller grants a proposal or refuses it, by its own rules."""
         image = ClusterImage()
         for each in self.brokers.values():

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import trio
 import trio.testing
-from table_news import Letter, NewsTable, Question, Unable
+from table_news import NewsTable, Question, SentProposal, Unable
 
 from hightide.protocol.columns import batch_at
 from hightide.protocol.errors import Refused, error_code
@@ -91,7 +91,7 @@ class TableStory:
         self.committed: dict[int, Held] = {}
         """What some replica's watermark has passed: consumers may have read it."""
         self.questions: dict[str, Question] = {}
-        self.letters: dict[str, Letter] = {}
+        self.letters: dict[str, SentProposal] = {}
 
     # -- what has to hold ------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class TableStory:
         if leader.proposal is None or leader.is_settled:
             raise Unable(f"{name} has nothing to propose")
         which = f"isr{len(self.letters) + 1}"
-        self.letters[which] = Letter(name, leader.proposal)
+        self.letters[which] = SentProposal(name, leader.proposal)
         wish = leader.proposal
         return f"{which} of {name} in e{wish.leader_epoch}: {_names(wish.isr)}"
 
@@ -451,7 +451,7 @@ class TableStory:
         maximal = _names(tuple(sorted(leader.maximal_isr)))
         return f"{name} waits for {maximal}, isr={_names(leader.isr)}"
 
-    def _letter(self, which: str) -> Letter:
+    def _letter(self, which: str) -> SentProposal:
         if which not in self.letters:
             raise Unable(f"there is no {which}")
         return self.letters[which]

@@ -10,7 +10,7 @@ import subprocess
 import time
 from contextlib import suppress
 
-from commands import Cluster, hightide
+from commands import StartedCluster, hightide
 from patience import PATIENCE_S, Patience, wait_until
 
 from hightide_cli.processes import read_plan, start_node
@@ -25,7 +25,7 @@ def until(true, *, what, progress=lambda: None):
     return wait_until(true, what, progress=progress, every_s=POLL_S)
 
 
-class Nodes(Cluster):
+class Nodes(StartedCluster):
     """A cluster of several nodes."""
 
     def __init__(self, data, *words):

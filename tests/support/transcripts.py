@@ -33,7 +33,7 @@ SCENARIOS = Path(__file__).parents[1] / "scenarios"
 _STEP = re.compile(r"^(?P<step>[^#]*?)(?P<arrow>\s+->(?P<answer>[^#]*?))?(?P<comment>\s+#.*)?$")
 
 
-class World(Protocol):
+class StoryWorld(Protocol):
     """What a story is told to; its commands are its other methods."""
 
     refusals: tuple[type[Exception], ...]
@@ -59,7 +59,7 @@ def stories(folder: str) -> list[Path]:
     return found
 
 
-def play(path: Path, world: World, *, rewrite: bool) -> None:
+def play(path: Path, world: StoryWorld, *, rewrite: bool) -> None:
     """Tell the story to the world; fails with a diff, or refills the file."""
     steps = list(parse(path.read_text(encoding="utf-8")))
     told = [
@@ -77,7 +77,7 @@ def play(path: Path, world: World, *, rewrite: bool) -> None:
         pytest.fail("\n".join([f"{path.name} (--rewrite refills it)", *diff]), pytrace=False)
 
 
-def _take(place: str, step: str, world: World) -> str:
+def _take(place: str, step: str, world: StoryWorld) -> str:
     command, *words = step.split()
     options = dict(word.split("=", 1) for word in words if "=" in word)
     try:
