@@ -405,7 +405,10 @@ class Standing(BlockingClient):
     def refresh(self, topics, **_):
         part = m.PartitionMetadata(partition=0, leader=1, leader_epoch=0, replicas=[1], isr=[1])
         told = {"topic_id": "id", "partitions": [part]}
-        self.topics = {topic: m.TopicMetadata(topic=topic, **told) for topic in topics}
+        found = [m.TopicMetadata(topic=topic, **told) for topic in topics]
+        broker = m.BrokerInfo(id=1, host="127.0.0.1", port=1)
+        answer = m.MetadataResponse(cluster_id="", controller=1, brokers=[broker], topics=found)
+        self.metadata.learn(answer, is_complete=True, now=0.0)
         return frozenset()
 
     def call_leader(self, topic, partition, request, **_):
