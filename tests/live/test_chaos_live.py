@@ -38,7 +38,7 @@ from hightide.protocol.messages import LATEST
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-CHAOS_S = float(os.environ.get("CHAOS_S") or 25)
+CHAOS_S = float(os.environ.get("CHAOS_S") or 15)
 CHAOS_DISK = os.environ.get("CHAOS_DISK", "")
 
 

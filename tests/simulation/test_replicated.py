@@ -5,6 +5,7 @@ allowed to break.
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = 40
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "20"))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from hightide_cli.own_cluster import OwnCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
-ROUNDS = int(os.environ.get("HIGHTIDE_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("HIGHTIDE_ROUNDS", "2"))
 SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 
 

@@ -3,7 +3,7 @@
 Goal: what works on `local[2]` works where the driver, the workers and the executors are different
 processes: Spark's `local-cluster`, and a standalone master with two workers. Method: the same
 `pipeline run --once` for each master, from JSON records of two partitions to Parquet and to a
-results topic; whoever wrote, all of it is there once.
+results topic; whoever wrote, all of it is there once. HIGHTIDE_MASTERS=all tries both kinds.
 """
 
 # ruff: noqa: F811 - fixtures are imported by name
@@ -26,6 +26,10 @@ from test_spark_sink_queries import values_of
 from hightide.spark.pipeline_status import parquet_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
+
+ALL = os.environ.get("HIGHTIDE_MASTERS") == "all"
+KINDS = ["local-cluster", "standalone"] if ALL else ["standalone"]
+"""What differs most from `local[2]` is tried each time."""
 
 SHOPS = ("Aue", "Bergen", "Chur")
 COUNT = 600
@@ -89,7 +93,7 @@ def expected_totals():
     return {key: total for key, total in totals.items() if (key[0] + 1) * 3600 <= over}
 
 
-@pytest.mark.parametrize("kind", ["local-cluster", "standalone"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_pipeline_runs_on_executors_elsewhere(broker, orders, masters, tmp_path, kind):
     results = broker.topic()
     done = run_pipeline(broker, orders, results, tmp_path, masters(kind))

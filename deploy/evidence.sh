@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The long runs behind the promises, and one table of what came out: hours on two cores.
+# Names of runs as arguments choose some; SCALE=5 takes 5 % of each. Logs go to .evidence/.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export HIGHTIDE_VENV=${HIGHTIDE_VENV:-.venv}
+bin=$HIGHTIDE_VENV/bin
+pytest=("$bin/python" -m pytest -q -s -n 0)
+scale=${SCALE:-100}
+wanted=" $* "
+table=()
+failed=0
+mkdir -p .evidence
+deploy/test.sh --collect-only -q tests/test_tidy.py > .evidence/install.log || exit
+
+of() { echo $(($1 * scale / 100 > 0 ? $1 * scale / 100 : 1)); }
+
+# run NAME SIZE COMMAND…: a line of the table.
+run() {
+    local name=$1 size=$2 began=$SECONDS verdict=held
+    shift 2
+    [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || return 0
+    echo "$name: $size, see .evidence/$name.log"
+    "$@" > ".evidence/$name.log" 2>&1 || { verdict=BROKEN failed=1; }
+    table+=("$(printf '%-16s %-34s %-7s %5d s' "$name" "$size" "$verdict" $((SECONDS - began)))")
+}
+
+seeds=$(of 20000); run quorum "$seeds seeds" \
+    "$bin/hightide" sim run --world quorum --seeds "1..$seeds" -o json
+seeds=$(of 10000); run replicated "$seeds seeds" \
+    "$bin/hightide" sim run --world replicated --seeds "1..$seeds" -o json
+seconds=$(of 1800); run chaos "$seconds s of kills, cuts, full disks" \
+    env CHAOS_S="$seconds" "${pytest[@]}" tests/live/test_chaos_live.py
+rounds=$(of 2000); run clients "$rounds programs that are interrupted" \
+    env HIGHTIDE_ROUNDS="$rounds" "${pytest[@]}" tests/client/test_client_adversary.py
+rounds=$(of 300); run spark "$rounds queries that are killed" \
+    env HIGHTIDE_ROUNDS="$rounds" "${pytest[@]}" tests/spark/test_spark_adversary.py
+rounds=$(of 50); run spark-kills "$rounds brokers and drivers killed" \
+    env HIGHTIDE_KILLS="$rounds" "${pytest[@]}" tests/spark/test_spark_kills.py
+run spark-clusters "every kind of Spark cluster" \
+    env HIGHTIDE_MASTERS=all "${pytest[@]}" tests/spark/test_spark_cluster.py
+
+printf '\n%-16s %-34s %-7s %s\n' run size promises time
+printf '%s\n' "${table[@]}"
+exit "$failed"
