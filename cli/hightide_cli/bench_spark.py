@@ -1,8 +1,8 @@
 """`hightide bench spark`: how fast Spark reads from and writes to three brokers.
 
 Each figure stands beside the same work with a source that does nothing (`memory_source.py`): Spark
-takes rows from Python at a certain rate and needs a certain time for a micro-batch, whoever made
-them. Sessions, brokers and this program share the machine's cores.
+takes rows from Python at a certain rate and needs a certain time for a micro-batch, no matter who
+made them. Sessions, brokers and this program share the machine's cores.
 """
 
 from __future__ import annotations

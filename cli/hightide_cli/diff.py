@@ -31,7 +31,7 @@ FETCH_BYTES = 4 << 20
 SHOWN_MAX = 20
 DAMAGED = "KAFKA_STORAGE_ERROR"
 ANY_REPLICA = "partitions-diff"
-"""A rack that is nobody's: whoever names one may be answered by a follower (KIP-392)."""
+"""A rack that is nobody's: a consumer that names one may be answered by a follower (KIP-392)."""
 
 
 class ComparedBatch(NamedTuple):

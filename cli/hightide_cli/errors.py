@@ -1,4 +1,4 @@
-"""`hightide errors`: what a code means for whoever meets it."""
+"""`hightide errors`: what a code means for somebody who meets it."""
 
 from __future__ import annotations
 

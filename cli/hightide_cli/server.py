@@ -128,7 +128,7 @@ async def _announce(node: Node, ready_file: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Whoever reads the file sees all of it or nothing."""
+    """A reader of the file sees all of it or nothing."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(text)
     temporary.replace(path)

@@ -109,7 +109,7 @@ def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
 
 
 def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
-    """The same, and now and then a line for whoever watches."""
+    """The same, and now and then a line for a human who watches."""
     since = said = time.monotonic()
     for number, outcome in enumerate(outcomes, 1):
         yield outcome

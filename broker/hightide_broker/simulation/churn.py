@@ -1,7 +1,7 @@
 """A topic of a simulated world that is deleted and made again, over and over.
 
-Whoever is away meanwhile finds another topic of the same name when it is back. However that goes,
-the topic that there is holds nothing of those that there were, and takes records.
+A broker that is away meanwhile finds another topic of the same name when it is back. However that
+goes, the topic that there is holds nothing of those that there were, and takes records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORDS = 3
 
 
 class Churn:
-    """One topic, and whoever cannot leave it alone."""
+    """One topic, and somebody who cannot leave it alone."""
 
     def __init__(self, world: World, address: str, *, replicas: int) -> None:
         self._world = world

@@ -172,7 +172,7 @@ class SimDisk:
 
     def restore(self, path: str, copy: DiskCopy) -> None:
         """The disk that is mounted there is replaced by one that holds the copy. The place where it
-        is mounted is durable; what the old one held is gone, but for whoever has it open."""
+        is mounted is durable; what the old one held is gone, but for those who have it open."""
         place = self._start(path)
         *above, last = names_in(path)
         for name in above:

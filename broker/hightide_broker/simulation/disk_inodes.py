@@ -32,7 +32,7 @@ A_DIRECTORY = "Is a directory"
 
 
 class Inode:
-    """A file: it outlives its names for whoever has it open."""
+    """A file: it outlives its names for those who have it open."""
 
     def __init__(self, data: bytes = b"") -> None:
         """An inode that holds these bytes durably."""

@@ -352,7 +352,7 @@ class Faults:
 
     async def _rely_on_clean_pages(self) -> None:
         """A sync fails, the next process finds pages that no sync will write; then all power is
-        gone, and whoever relied on them is the first that is back."""
+        gone, and one that relied on them is the first that is back."""
         machine = self._partition_leader()
         if machine is None:
             return
@@ -375,8 +375,8 @@ class Faults:
         await self._set("flush", self._rng.choice(["synced", "replicated"]))
 
     async def _alter_flush_behind_a_back(self) -> None:
-        """Whoever loses power while what it has need not be on disk finds, when it is back, that it
-        has to; and it may be the first that is back."""
+        """A node that loses power while what it has need not be on disk finds, when it is back,
+        that it has to; and it may be the first that is back."""
         weak = self._world.weak
         await self._set("flush", "replicated")
         await trio.sleep(self._rng.random() * 4)

@@ -1,4 +1,4 @@
-"""A compacted topic of a simulated world, and whoever writes to it.
+"""A compacted topic of a simulated world, and its writer.
 
 Bursts of records, large batches among them, go to a few keys over and over, so that compaction
 always has work; some are tombstones. In some worlds a batch comes first that is as large inside as

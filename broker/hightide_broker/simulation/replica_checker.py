@@ -6,7 +6,7 @@ and raises `Violation` on the first step that breaks a promise:
 * one leader per partition and epoch; leader epochs and watermarks never fall on a replica;
 * what a leader commits is on every member of the controller's ISR, at its offset, with its bytes,
   and on disk where the topic says so; it never changes;
-* whoever is elected has everything that was ever committed;
+* a leader that is elected has everything that was ever committed;
 * a leader of the controller's epoch reckons with at least the controller's ISR;
 * nobody in sync cuts anything that is committed; nobody takes more for committed than leaders do;
 * no replica takes what is stored for damaged, but where a disk rots, or where a topic has the name
@@ -105,7 +105,7 @@ class Ledger:
                     self._check_joined(key, {*state.isr} - {*before[key].isr})
 
     def _check_joined(self, key: Key, members: set[int]) -> None:
-        """Whoever has just become a member of the ISR has all that is committed."""
+        """A broker that has just become a member of the ISR has all that is committed."""
         committed = self._committed.get(key)
         for member in sorted(members):
             seen = self._seen.get((member, key))
@@ -262,7 +262,7 @@ class Ledger:
         start, end = max(start, log.log_start), committed.end if end is None else end
         self._check(counted_end >= end, f"{who} has only {counted_end} of {end}: {log}")
         if replica.config.is_compacted:
-            return  # its batches may be rewritten; whoever reads it looks at what they say
+            return  # its batches may be rewritten; its readers look at what they say
         try:
             held = {header.base_offset: StoredBatch.of(header) for header in log.headers(start)}
         except SegmentDamage:

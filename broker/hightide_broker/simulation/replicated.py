@@ -1,7 +1,7 @@
 """Runs a seed of a replicated world: brokers that copy records, producers, consumers, and faults.
 
 As with the quorum alone, first anything may happen, then everything is healed and has to work:
-every partition has all of its replicas in sync again, accepts records, and whoever reads it gets to
+every partition has all of its replicas in sync again, accepts records, and each reader gets to
 its end. Then what clients were told is held against what is there.
 """
 
@@ -310,7 +310,7 @@ async def _until_read(
     readers: list[Reading],
     group: GroupLog | None,
 ) -> None:
-    """Whoever reads gets to the end, and so does every replica."""
+    """Each reader gets to the end, and so does every replica."""
     deadline = trio.current_time() + LIVENESS_S
     while True:
         ends = {tp: _leading(world, tp) for tp in places}

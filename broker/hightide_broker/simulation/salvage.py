@@ -1,9 +1,9 @@
 """The operator of worlds in which nobody may be left who certainly has all that was committed.
 
 Nobody may lead such a partition by itself, and `describe` says why. The operator has somebody
-elected who may miss committed records, which must be whoever holds most of what is left. Where two
-had to have a record before it was committed, and only one machine's disk is ever lost, nothing is
-missed.
+elected who may miss committed records, which must be the one that holds most of what is left. Where
+two had to have a record before it was committed, and only one machine's disk is ever lost, nothing
+is missed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def give_up_what_is_lost(world: World, records: Records, address: str) -> 
                 topic = await admin.describe_topic(tp.topic)
                 said = topic.partitions[tp.partition]
                 if said.leader >= 0 or said.elr or said.last_known_elr:
-                    continue  # whoever was asked does not know yet
+                    continue  # the broker that was asked does not know yet
                 world.require(
                     SAYS in said.message,
                     f"{tp} has no leader, and all that is said is {said.message!r}",

@@ -225,7 +225,7 @@ class Table:
         forgot: Mapping[int, Forgot] = NOBODY_FORGOT,
         election: Election = Election.ONLINE,
     ) -> None:
-        """The controller changes the partition by its rules, and whoever is up hears of it."""
+        """The controller changes the partition by its rules, and all that are up hear of it."""
         rules = Rules(lambda b: b in self.active, self._min_isr)
         change = change_partition(
             TOPIC_ID, 0, self.state, rules, isr=isr, election=election, forgot=forgot
@@ -235,7 +235,7 @@ class Table:
         self.tell_all()
 
     def elect(self, name: str, isr: str) -> None:
-        """Somebody leads a new epoch, by decree; whoever is up hears of it."""
+        """Somebody leads a new epoch, by decree; all that are up hear of it."""
         members = tuple(self.broker(each).id for each in isr)
         self.state = replace(
             self.state,
@@ -247,7 +247,7 @@ class Table:
         self.tell_all()
 
     def tell_all(self) -> None:
-        """Whoever is up hears of the newest metadata."""
+        """All that are up hear of the newest metadata."""
         for broker in self.brokers.values():
             self._learn(broker)
 

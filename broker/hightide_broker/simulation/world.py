@@ -128,7 +128,7 @@ class Knobs:
     @property
     def may_give_up(self) -> bool:
         """Whether nobody may be left who certainly has all that was committed: one disk is lost,
-        and whoever had the same could not sync it."""
+        and the others that had the same could not sync it."""
         return self.forlorn or (self.freezes_out and self.syncs_fail)
 
     def with_fate(self, seed: int) -> Knobs:
@@ -229,7 +229,7 @@ class Machine:
                 world.network.drop(self.name, silently=False)
                 self._scope = None
             finally:
-                # Whoever waits for its end does so even if it ends by a bug.
+                # Those who wait for its end do so even if it ends by a bug.
                 self.node = None
                 ended.set()
 

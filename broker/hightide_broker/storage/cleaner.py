@@ -124,8 +124,8 @@ def clean_segments(
     """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for
     producers. Raises `Unwanted` as `learn_newest` does.
 
-    The batch with which a leader epoch ends stays, too: whoever copies the log learns from it where
-    that is. Without it a replica that led then would keep what it never committed.
+    The batch with which a leader epoch ends stays, too: a follower that copies the log learns from
+    it where that is. Without it a replica that led then would keep what it never committed.
     """
     cleaned: list[CleanedSegment] = []
     for base in plan.bases:

@@ -428,7 +428,7 @@ class Log:
         is durable; its indexes lie beside it, or are built.
 
         The rename is the moment of change: a crash leaves either the old one or the new one,
-        without indexes if it comes between. Whoever reads the old one goes on with it.
+        without indexes if it comes between. Readers of the old one go on with it.
         """
         number = self._segment_number(base)
         old = self._segments[number]
@@ -445,7 +445,7 @@ class Log:
         self._segments[number] = segment
 
     def _forget_indexes(self, segment: Segment) -> None:
-        """Drop a segment's indexes; whoever reads it still, reads what was in it."""
+        """Drop a segment's indexes; those who read it still, read what was in it."""
         segment.file.detach()
         segment.indexes.clear()
 

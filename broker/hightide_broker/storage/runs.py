@@ -1,10 +1,10 @@
 """`broker-runs`: which processes were registered from this directory, so that an old copy is told.
 
 Every process has an id of its own, its incarnation, that the controller keeps. It is written here,
-durably, before it is registered, and alone once it is, before it serves. Whoever registers says
-what was here before; if what the controller knows is not that, the directory is older than what the
-cluster saw of it and has forgotten what came since. One incarnation a line: the last one that was
-registered (`-`: none, `?`: not known), then those that tried to be.
+durably, before it is registered, and alone once it is, before it serves. A process that registers
+says what was here before; if what the controller knows is not that, the directory is older than
+what the cluster saw of it and has forgotten what came since. One incarnation a line: the last one
+that was registered (`-`: none, `?`: not known), then those that tried to be.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `<end offset>-<epoch>.checkpoint` contains everything below `end offset`; `epoch` is that of the
 last record it contains. The file is record batches: a control batch that says what it is, changes,
 and a control batch that says it is whole. It appears under its name only when it is durable;
-whoever fetches one from a leader gathers it as `.part`. Source: KIP-630.
+a node that fetches one from a leader gathers it as `.part`. Source: KIP-630.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Admin(Blocking):
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None = None, *, unclean: bool = False
     ) -> list[ElectionResult]:
-        """Elect the preferred leaders; or, `unclean`, whoever lives."""
+        """Elect the preferred leaders; or, `unclean`, any replica that lives."""
         return self._run(partial(self._async.elect_leaders, partitions, unclean=unclean))
 
     def list_groups(self) -> list[GroupListing]:

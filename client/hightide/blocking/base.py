@@ -21,7 +21,7 @@ class Blocking:
     _name = "client"
     _open: Opened | None = None
     _life: Opened | None = None
-    """The last one; it may go on for a while after whoever closed it was interrupted."""
+    """The last one; it may go on for a while after the thread that closed it was interrupted."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -46,7 +46,7 @@ class Blocking:
         finally:
             self._open = None
             if self._life is not None:
-                self._life.abandon()  # whoever opened or closed it may have been interrupted
+                self._life.abandon()  # who opened or closed it was interrupted
 
     def __del__(self, _is_too_late: Callable[[], bool] = sys.is_finalizing) -> None:
         if _is_too_late():

@@ -1,9 +1,9 @@
 """The thread that runs trio for all blocking clients of a process, and the ways into it and back.
 
 A client is entered and left in one task there: its nurseries belong to that task. Its end, expected
-or not, is its own: whoever waits for it is told, and the thread and the other clients go on. What a
-thread waits for is a `Call`; a thread that is interrupted meanwhile takes its call back. A user's
-callbacks run in a thread of the user's that waits for a call, as in Kafka's clients they do.
+or not, is its own: callers that wait for it are told, and the thread and the other clients go on.
+What a thread waits for is a `Call`; a thread that is interrupted meanwhile takes its call back. A
+user's callbacks run in a thread of the user's that waits for a call, as in Kafka's clients they do.
 
 A forked child has none of its parent's threads: it gets a portal of its own, and clients that it
 inherited refuse to work.

@@ -169,7 +169,7 @@ class Producer(Blocking):
         if self._pumping is not opened:
             opened.soon(self._see_to_pump)
         if not opened.is_at_work and delivery.is_queued:
-            raise closed("producer")  # whoever closed it may not have seen this any more
+            raise closed("producer")  # the thread that closed it may not have seen this any more
         return delivery
 
     def send_many(
@@ -236,7 +236,7 @@ class Producer(Blocking):
         finally:
             if self._pumping is opened:
                 self._pumping = None
-        if self._queue:  # whoever queued it had seen this at work
+        if self._queue:  # the thread that queued it had seen this at work
             self._see_to_pump()
 
     def flush(self) -> None:

@@ -189,8 +189,8 @@ def _balance(
     partitions: Sequence[TopicPartition],
     owned: Mapping[str, list[TopicPartition]],
 ) -> Assignment:
-    """Members read different topics: what is free goes to whoever has least and may have it; then
-    single partitions move while that makes it more even."""
+    """Members read different topics: what is free goes to the one that has least and may have it;
+    then single partitions move while that makes it more even."""
     readers = {
         tp: [member.member_id for member in members if tp.topic in member.topics]
         for tp in partitions

@@ -64,7 +64,7 @@ class Consumer:
     _rebalancer: Rebalancer | None = None
     _background: trio.Nursery
     _watching: trio.CancelScope
-    """Of whoever looks for topics that a pattern matches."""
+    """Of the task that looks for topics that a pattern matches."""
 
     @taking(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:

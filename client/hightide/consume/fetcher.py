@@ -85,7 +85,7 @@ class Fetcher:
         self._wake.set()
 
     def notify(self) -> None:
-        """Whoever waits for data looks again at what to do."""
+        """Callers that wait for data look again at what to do."""
         self._data.set()
 
     def fail(self, error: Exception) -> None:

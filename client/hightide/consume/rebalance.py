@@ -72,7 +72,7 @@ class Rebalancer:
         self._fetcher = fetcher
         self._nursery = nursery
         self.listeners = listeners
-        """Whoever is told from here on."""
+        """The listener that is told from here on."""
         self._is_beating = False
         self._auto_commit_s = auto_commit_s
         self._ready = ready

@@ -83,7 +83,7 @@ class Cluster:
         self._unhelpful: tuple[str, int] | None = None
         """The last one that could not do what it was asked for."""
         self.on_lost_leader: Callable[[], None] = lambda: None
-        """Called when one was lost: whoever sleeps because it was there looks for the next."""
+        """Called when one was lost: a task that sleeps because it was there looks for the next."""
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Cluster:
                 connection = await self.connection_to(state.leader)
                 response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
             except (*UNREACHABLE, trio.Cancelled, BaseExceptionGroup):
-                # Also when the time is up: whoever asks next must not wait for it again.
+                # Also when the time is up: the next caller must not wait for it again.
                 self.lost_leader(topic, partition)
                 raise
             result = only(response.partitions)

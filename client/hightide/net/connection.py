@@ -121,7 +121,7 @@ class Answer:
         return self._connection.address
 
     def arrive(self, frame: wire.Frame | None, error: HightideError | None) -> None:
-        """Hand the answer, or the reason there is none, to whoever waits."""
+        """Hand the answer, or the reason there is none, to the caller that waits."""
         self._frame, self._error = frame, error
         self._arrived.set()
 

@@ -18,7 +18,7 @@ _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
 _SENDFILE_BYTES = 1 << 20
 LASTING_PORTS = range(15_000, 32_000)
-"""Below what systems give to whoever asks for any port."""
+"""Below what systems give to those who ask for any port."""
 
 
 class TcpStream:
@@ -112,7 +112,7 @@ async def listen(host: str, port: int) -> TcpListener:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has now. None of those that systems give to whoever asks for
+    """Ports of loopback that nobody has now. None of those that systems give to those who ask for
     any, so that a node that comes back finds its own still free. Raises `OSError` if there are not
     so many."""
     found: list[int] = []

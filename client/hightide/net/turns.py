@@ -38,7 +38,7 @@ class Turns:
 
 
 class Places:
-    """So many places for threads. A semaphore's go to whoever is quickest, again and again."""
+    """So many places for threads. A semaphore's go to the quickest, again and again."""
 
     def __init__(self, count: int) -> None:
         self._free = count

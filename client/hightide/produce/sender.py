@@ -74,7 +74,7 @@ class Sender:
         self._wake.set()
 
     def abandon_all(self, error: HightideError) -> None:
-        """The producer is closed: whoever still waits for a record gets `error`."""
+        """The producer is closed: those who still wait for a record get `error`."""
         for batch in self.accumulator.unfinished():
             self.accumulator.abandon(batch, error)
             self._announce(batch)

@@ -96,7 +96,7 @@ class ErrorCode(StrEnum):
 
 
 class ErrorInfo(NamedTuple):
-    """What a code means for whoever receives it."""
+    """What a code means for a client that receives it."""
 
     number: int
     """Kafka's number, for people who look it up; -1000 and below are hightide's own."""

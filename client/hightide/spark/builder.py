@@ -28,7 +28,7 @@ _EXECUTION = "org.apache.spark.sql.execution.streaming"
 PATIENCE = {
     # How long Python and the JVM wait for each other at a socket; then it is gone. Default 15 s.
     "spark.python.authenticate.socketTimeout": "900s",
-    # Heartbeats, and whoever asks over the network: an executor that is only slow is not given up.
+    # Heartbeats, and questions over the network: an executor that is only slow is not given up.
     # One that died is missed at once, by its connection. Default 120 s.
     "spark.network.timeout": "900s",
     # How long the driver's files may take to be fetched by an executor. Default 60 s.

@@ -350,7 +350,7 @@ class BlockingClient:
             try:
                 response, _ = self.call((broker.host, broker.port), request)
             except TRIED_AGAIN:
-                return  # whoever waits looks again, and that is tried until it works
+                return  # the caller looks again, and that is tried until it works
             if any(result.records >= 0 for result in response.partitions):
                 return
 

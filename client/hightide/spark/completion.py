@@ -80,7 +80,7 @@ class Completion:
                 self._refuse(f"{count - told[tp]} rows in {tp[0]}-{tp[1]}")
 
     def _growth(self) -> Iterator[tuple[Place, int]]:
-        """How far each partition has grown since the batch was begun, whoever wrote."""
+        """How far each partition has grown since the batch was begun, no matter who wrote."""
         topics = self._known.topics
         now = ends_of(self._client, topics, timeout_s=self._timeout_s, gone_ok=True)
         for topic, each in now.items():

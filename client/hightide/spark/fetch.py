@@ -150,7 +150,7 @@ class _Fetches:
         for it."""
         client, topic = self._client, self.wanted.topic
         if topic not in client.metadata.topics:
-            return  # whoever waits for it looks first, as often as it takes
+            return  # the reader that waits for it looks first, as often as it takes
         near, self._near = self._near, None
         with suppress(*TRIED_AGAIN):
             broker = near or client.leader_of(

@@ -158,7 +158,7 @@ class Mark:
                 zip_longest(self.topics[topic].starts, self.topics[topic].ends)
             )
         ]
-        # What speaks for its topic comes last: whoever reads it finds the others.
+        # What speaks for its topic comes last: its readers find the others.
         parts.sort(key=lambda part: part.partition == 0)
         group = group_of(sink)
         for first in range(0, len(parts), PARTS_AT_ONCE):

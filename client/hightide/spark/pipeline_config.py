@@ -204,7 +204,7 @@ def remember(config: PipelineConfig) -> None:
         return
     file = place / "pipeline.json"
     if config.aggregate is None and file.exists():
-        # The windows' state stays, for whoever wants them again.
+        # The windows' state stays, for those who want them again.
         config = msgspec.structs.replace(config, aggregate=recall(place).aggregate)
     place.mkdir(parents=True, exist_ok=True)
     fresh = place / "pipeline.json.new"

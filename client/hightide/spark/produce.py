@@ -2,9 +2,9 @@
 
 A task's producer id and epoch follow from the query, the number of the task and the number of the
 batch; sequences count the task's rows of a partition from 0. So a leader knows how many rows of the
-task it has, whoever sent them, and takes a row with the next number only: of two attempts at a time
-one is told that the number is taken. An attempt that is late is fenced by the epoch of the next
-batch. Sources: KIP-98, KIP-664.
+task it has, no matter who sent them, and takes a row with the next number only: of two attempts at
+a time one is told that the number is taken. An attempt that is late is fenced by the epoch of the
+next batch. Sources: KIP-98, KIP-664.
 
 Who finds that rows are stored reads them back (`stored.py`) and stores the others. The rows may
 come in any order; but within a run of the query they have to be the rows of this task: if some that
@@ -262,7 +262,7 @@ class TaskWriter:
         if not topics:
             return
         client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
-        # Looked at before the mark is: nothing of this batch lies below, whoever keeps it.
+        # Looked at before the mark is: nothing of this batch lies below, no matter who keeps it.
         now = ends_of(client, topics, timeout_s=timeout_s)
         if self._keeps_marks:
             kept = Mark.read(client, sink, timeout_s=timeout_s).topics

@@ -188,7 +188,7 @@ class HightideWriter(_Writer, DataSourceArrowWriter):
 
 
 class HightideStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A streaming query. What a batch that was aborted had written stays: whoever runs it again
+    """A streaming query. What a batch that was aborted had written stays: the next run of it
     goes on behind that."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

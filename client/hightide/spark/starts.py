@@ -3,8 +3,8 @@
 Each streaming source is a Python process. Spark waits 10 seconds from its start until it connects,
 and has no setting for that (`PythonWorkerFactory.createSimpleWorker`); a busy machine may need
 longer. Nothing of the query has happened by then, so it is safe to start it again. Sources that
-start share a map in Spark's JVM that no lock guards, so whoever starts several queries waits for
-each.
+start share a map in Spark's JVM that no lock guards, so a program that starts several queries waits
+for each.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What is stored of a batch already, row by row: read back from the log, and matched with the rows
-of whoever writes the batch again.
+of the task that writes the batch again.
 
 A row is known by what is in it, not by its number: it may come in another order, behind a shuffle
 it does. Rows that are the same in everything are interchangeable.

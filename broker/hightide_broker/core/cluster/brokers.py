@@ -115,7 +115,7 @@ class Brokers:
         self, known: BrokerState, request: c.RegisterBrokerRequest, now: float
     ) -> None:
         """Two processes with one id must not both live. One directory is one process: it is locked,
-        so whoever registers from it has outlived the other."""
+        so a process that registers from it has outlived the other."""
         same_process_slot = bool(request.directory) and request.directory == known.directory
         if (
             not known.fenced

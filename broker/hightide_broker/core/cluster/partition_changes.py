@@ -1,15 +1,16 @@
 """How one partition changes: who is in sync, who may lead, who leads. Pure.
 
-What holds at every moment: each record that any leader has committed is held by every member of
-the ISR and of the ELR. Whoever leads can commit with the ISR alone, if that is large enough; so
-whoever leaves an ISR that is, or becomes, smaller than `min.insync.replicas` still has all that is
+What holds at every moment: each record that any leader has committed is held by every member of the
+ISR and of the ELR. A leader can commit with the ISR alone, if that is large enough; so a replica
+that leaves an ISR that is, or becomes, smaller than `min.insync.replicas` still has all that is
 committed and stays eligible (ELR, KIP-966), and loses that only when the ISR is large enough again,
 or its disk forgot something. While nobody leads, nobody commits: the ISR is empty then, and all of
 it is eligible.
 
 When everybody who was eligible forgot something, nobody leads by itself, with one exception:
-whoever stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once all of
-those are back and have said how far their logs reach, the longest log leads: all that survived.
+a replica that stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once
+all of those are back and have said how far their logs reach, the longest log leads: all that
+survived.
 """
 
 from __future__ import annotations

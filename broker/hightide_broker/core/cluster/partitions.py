@@ -92,7 +92,7 @@ class Partitions:
             isr = tuple(b for b in state.isr if b not in brokers)
             kept = [b for b in state.isr if b in brokers and b not in lapses]
             if is_well is not None and kept and not any(map(is_well, isr)):
-                # Whoever else is in sync may be gone, too: it must not lead and commit without
+                # Others in sync may be gone, too: none of them must lead and commit without
                 # those that come back.
                 isr, may_lead = (), _both(is_active, is_well)
             rules = self._rules(topic, number, may_lead)
@@ -114,7 +114,7 @@ class Partitions:
             if topic is None or not 0 <= replica.partition < len(topic.partitions):
                 continue
             state = topic.partitions[replica.partition]
-            # While somebody leads, that one has all that whoever stopped uncleanly may have.
+            # While somebody leads, that one has all that those who stopped uncleanly may have.
             known = () if state.leader == NO_LEADER else state.last_known_elr
             if broker not in (*state.isr, *state.elr, *known):
                 continue
@@ -127,7 +127,7 @@ class Partitions:
                 isr=tuple(b for b in state.isr if b != broker),
                 forgot={broker: Forgot.EVERYTHING},
             )
-            # Whoever may be elected uncleanly says first how long its log is.
+            # Those who may be elected uncleanly say first how long their logs are.
             may_follow = rules.unclean and any(map(is_active, state.replicas))
             if change is not None and (may_follow or state.changed(change).leader != NO_LEADER):
                 changes.append(change)

@@ -2,8 +2,8 @@
 
 Kafka's classic protocol. Members join; when all known ones have (or time is up), a generation
 begins, and its leader, some member, says who gets what; the others hear it in the answer to their
-sync. Whoever goes silent, leaves or subscribes to something else begins the next rebalance, and
-its cause is kept.
+sync. A member that goes silent, leaves or subscribes to something else begins the next rebalance,
+and its cause is kept.
 
     Empty ─join─► PreparingRebalance ─all joined─► CompletingRebalance ─assignment kept─► Stable
       ▲                 ▲     │ nobody left              │                                 │
@@ -11,8 +11,8 @@ its cause is kept.
                         └───────── a member comes, goes, or changes its mind ◄─────────────┘
 
 Requests that wait are tickets: `answers` says what became of them. What has to be kept goes into
-`writes`; whoever asked hears of it in `on_written`. `now` is monotonic, in seconds; `next_at` says
-when `tick` is due. Sources: Kafka's ClassicGroup; KIP-62, 134, 345, 394.
+`writes`; the one that asked hears of it in `on_written`. `now` is monotonic, in seconds; `next_at`
+says when `tick` is due. Sources: Kafka's ClassicGroup; KIP-62, 134, 345, 394.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Group:
     # -- a rebalance -----------------------------------------------------------------------------
 
     def _begin(self, cause: str, now: float) -> None:
-        """Members have to join again; or, where they do already, whoever is missing may be here."""
+        """Members have to join again; or, where they do already, the missing ones may be here."""
         if self.state is not State.PREPARING:
             self.causes.append(Cause(now, self.generation, cause))
             if self.state is State.COMPLETING:
@@ -372,7 +372,7 @@ class Group:
         self._remove(member, f"{member.name} left{_because(leaving.reason)}", now)
 
     def tick(self, now: float) -> None:
-        """Time passed: whoever was silent for too long is out, and nobody waits for ever."""
+        """Time passed: a member that was silent for too long is out, and nobody waits for ever."""
         for member_id in [m for m, until in self.members.pending.items() if until <= now]:
             del self.members.pending[member_id]
         for member in [m for m in self.members if m.session_until <= now]:

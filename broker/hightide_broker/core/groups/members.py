@@ -106,7 +106,7 @@ class Members:
         return member
 
     def check_protocols(self, request: g.JoinGroupRequest, protocol_type: str) -> None:
-        """Raise `Refused` if whoever joins could not agree with the others."""
+        """Raise `Refused` if the member that joins could not agree with the others."""
         if not self.by_id:
             return
         if request.protocol_type != protocol_type:

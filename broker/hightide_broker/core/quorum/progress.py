@@ -1,7 +1,7 @@
 """A leader's view of another node of the metadata quorum: a voter or an observer. Pure.
 
-A fetch says how far its sender has got: whoever asks for offset n holds, durably, everything below
-n. What was known in an earlier epoch counts for nothing, so views are rebuilt in each epoch.
+A fetch says how far its sender has got: a node that asks for offset n holds, durably, everything
+below n. What was known in an earlier epoch counts for nothing, so views are rebuilt in each epoch.
 """
 
 from __future__ import annotations

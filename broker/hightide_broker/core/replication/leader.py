@@ -1,10 +1,10 @@
 """A partition's leader: how far everybody is, who is in sync, and so what is committed. Pure.
 
-There is no acknowledgement but the fetch: whoever asks for records from offset n has everything
-below n. The high watermark is the smallest log end over the maximal ISR and over whoever is about
-to join it; the leader's own end counts only up to what it has synced when the topic says
-`flush=synced`. It never falls, and it does not advance while fewer than min.insync.replicas are in
-sync. Log ends are *next* offsets; `now` is monotonic, in seconds.
+There is no acknowledgement but the fetch: a replica that asks for records from offset n has
+everything below n. The high watermark is the smallest log end over the maximal ISR and over a
+replica about to join it; the leader's own end counts only up to what it has synced when the topic
+says `flush=synced`. It never falls, and it does not advance while fewer than min.insync.replicas
+are in sync. Log ends are *next* offsets; `now` is monotonic, in seconds.
 
 The maximal ISR is what the controller may have by now: the ISR last seen in the metadata, and
 whatever was proposed since. A proposal is given up only when newer metadata arrives or the
@@ -249,7 +249,7 @@ class Leader:
             maximal = self.maximal_isr
             ends = [self.synced_end if self.synced_counts else self.log_end]
             for broker, remote in self.remotes.items():
-                # Whoever is about to join is waited for, so that it need not chase the watermark.
+                # One that is about to join is waited for, so that it need not chase the watermark.
                 joining = self.is_caught_up(remote, now) and self.is_eligible(broker)
                 if broker in maximal or (joining and remote.log_end != UNKNOWN):
                     ends.append(remote.log_end)

@@ -3,8 +3,8 @@ reader.
 
 Header, checksum, counts; then size, columns that add up (inside compression too, with a bound on
 what it inflates to), and the topic's own rules. What is known to be stored is not held to the
-latter: a setting may have changed since, and whoever is refused would send it again as something
-else. The whole batch is refused if one record fails. Pure. Source: Kafka's LogValidator.
+latter: a setting may have changed since, and a producer that is refused would send it again as
+something else. The whole batch is refused if one record fails. Pure. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations

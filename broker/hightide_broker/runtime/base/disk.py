@@ -143,7 +143,7 @@ class RealFile:
         if self._own is None:
             with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
                 own = os.dup(descriptor)
-            # Whoever reads is in one of our calls, and has this file.
+            # A reader is in one of our calls, and has this file.
             weakref.finalize(self, os.close, own)
             self._own = own
             self._cache.close(self)
@@ -420,7 +420,7 @@ class RealDisk:
 
 
 def _flock_soon(descriptor: int) -> None:
-    """Lock a file. Whoever only looks whether it is locked holds it for an instant, and is waited
+    """Lock a file. Who only looks whether it is locked holds it for an instant, and is waited
     for; a process that uses the directory is not."""
     for _ in range(LOCK_TRIES):
         try:

@@ -1,6 +1,6 @@
 """Follows the committed metadata: replays it into this node's image, then has it carried out.
 
-Changes are applied in the order of the log and in whole batches; whoever waits for `applied` to
+Changes are applied in the order of the log and in whole batches; callers that wait for `applied` to
 reach an offset may rely on everything below it. From time to time the image is written down as a
 snapshot, and the log before it may go; a node that fell too far behind gets the image from one.
 """

@@ -4,7 +4,7 @@ it.
 It begins by reading the whole partition, and serves once all of that is committed: what it tells
 must not go back when somebody else takes over. Then each request is decided in one stretch by
 `core/groups/group.py`; what has to be kept is appended in that stretch, and told once it is
-committed. It ends with the leader epoch: whoever waits hears NOT_COORDINATOR and finds the next
+committed. It ends with the leader epoch: callers that wait hear NOT_COORDINATOR and find the next
 one.
 """
 
@@ -199,7 +199,7 @@ class Coordinator:
 
     def _catch_up(self) -> None:
         """Have what was appended, and is committed by now, count: it does so in the order of the
-        log, also where whoever asked for it went away."""
+        log, also where the client that asked for it went away."""
         while self._appended and self._appended[0][0] <= self._replica.committed.value:
             _, _, take_effect = self._appended.popleft()
             take_effect()

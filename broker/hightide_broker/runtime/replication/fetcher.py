@@ -2,8 +2,8 @@
 
 A partition is in at most one request at a time, but a leader may have several to answer: a request
 that waits for news of some partitions does not hold up another one whose records have just been
-synced. Those that come back with nothing come back together, and go out together again. Whoever was
-served last is asked for last, so no partition starves.
+synced. Those that come back with nothing come back together, and go out together again. The one
+that was served last is asked for last, so no partition starves.
 
 With `flush=synced` a partition is not fetched again before what it got is on disk, because the next
 fetch is the acknowledgement.

@@ -1,7 +1,7 @@
 """One leader epoch of a partition on this broker: who decides in it, and who waits for it.
 
-It is made when the epoch begins and ended once, by the next epoch or by a failing disk: whoever
-waits then hears why. What waits for the high watermark is not here: a watermark outlives epochs, as
+It is made when the epoch begins and ended once, by the next epoch or by a failing disk: all that
+wait then hear why. What waits for the high watermark is not here: a watermark outlives epochs, as
 long as the log is not cut.
 """
 

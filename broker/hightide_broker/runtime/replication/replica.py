@@ -2,7 +2,7 @@
 
 The one rule that everything here serves: decide and change in one stretch, without an `await`
 between. `append` checks idempotence, writes, moves the log end and, where nothing has to be synced
-first, the watermark; whoever waits is woken by the `Watermark`s. A follower's records come as its
+first, the watermark; those who wait are woken by the `Watermark`s. A follower's records come as its
 leader stored them, and so does its watermark. A failed disk takes this replica offline, and nothing
 is acknowledged after that; a full disk refuses one append and changes nothing.
 """
@@ -212,7 +212,7 @@ class Replica:
             self.recompute()
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
-        """Follow whoever leads the new epoch, if anybody does; lead no more."""
+        """Follow the leader of the new epoch, if there is one; lead no more."""
         why = _moved(self, state)
         self.resign(state.leader_epoch, why)
         if state.leader != NO_LEADER:

@@ -1,4 +1,4 @@
-"""How a request finds whoever answers it, and what holds for every one of them on the way.
+"""How a request finds its handler, and what holds for every one of them on the way.
 
 Whatever speaks to a node goes through `Routes.begin`, in whichever protocol it came. The table
 itself is `table.py`.
