@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide.protocol.errors import ApiError, ErrorCode
 from hightide_cli.options import (
     ask,
     check_partition,
@@ -183,7 +184,8 @@ def _lag_row(lag: GroupLag) -> dict[str, Any]:
 def seek(
     group: str, topics: tuple[str, ...], bootstrap: str, output: str, timeout_s: float, **how: Any
 ) -> None:
-    """Have a group without members go on elsewhere. Shows what would change; --yes does it."""
+    """Have a group without members go on elsewhere. Shows what would change; --yes does it. Exit
+    code 5 while the group has members."""
     chosen = [name for name in _WAYS if how[name] not in (None, False)]
     if len(chosen) != 1:
         ways = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
@@ -191,6 +193,12 @@ def seek(
     places = [_place(text) for text in topics]
     rows = ask(bootstrap, timeout_s, _seek, group, places, chosen[0], how)
     show(rows, output, columns=["topic", "partition", "committed", "new"], key="new")
+    for row in rows:
+        if row["limited"]:
+            say(
+                f"{row['topic']}:{row['partition']}: what was asked for lies outside of the log, "
+                f"the nearest offset in it is {row['new']}"
+            )
     if not how["yes"]:
         say("nothing was changed: add --yes to do it")
 
@@ -214,6 +222,7 @@ async def _seek(
     way: str,
     how: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
+    await _refuse_if_live(admin, group)
     if way == "from_file":
         return await _seek_saved(admin, group, _read_offsets(how[way]), yes=how["yes"])
     options: dict[str, Any] = {
@@ -228,6 +237,24 @@ async def _seek(
     return [move._asdict() for move in moves]
 
 
+async def _refuse_if_live(admin: Admin, group: str) -> None:
+    """While a group has members, what is committed is theirs: they would not hear of a change."""
+    try:
+        members = (await admin.describe_group(group)).members
+    except ApiError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if members:
+        clients = ", ".join(sorted({member.client_id for member in members}))
+        counted = "1 member" if len(members) == 1 else f"{len(members)} members"
+        raise ApiError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {group!r} has {counted} ({clients}): stop them first, they would "
+            f"go on from where they are",
+        )
+
+
 async def _seek_saved(
     admin: Admin, group: str, wanted: Mapping[Where, int], *, yes: bool
 ) -> list[dict[str, Any]]:
@@ -240,6 +267,7 @@ async def _seek_saved(
             "partition": partition,
             "committed": known.offset if (known := committed.get((topic, partition))) else None,
             "new": offset,
+            "limited": False,
         }
         for (topic, partition), offset in sorted(wanted.items())
     ]

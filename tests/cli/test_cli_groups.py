@@ -104,6 +104,9 @@ def test_seek_shows_what_would_change_and_changes_it_only_with_yes(run, group, h
     assert [row["new"] for row in rows(shown)] == expected
     assert {row["partition"]: row["committed"] for row in rows(shown)} == before
     assert "nothing was changed" in shown.err
+    is_limited = how in (["--shift", "-1000"], ["--to-offset", "700"])
+    assert shown.err.count("lies outside of the log") == 2 * is_limited
+    assert {row["limited"] for row in rows(shown)} == {is_limited}
     assert committed(run, group) == before
     done = run("groups", "seek", group, *how, "--yes", "-o", "json")
     assert "nothing was changed" not in done.err
@@ -155,6 +158,9 @@ def test_a_group_is_deleted_only_without_members(cluster, run, group):
         assert "1 member" in run("groups", "delete", group, "--yes", code=CONFLICT).err
         (member,) = rows(run("groups", "describe", group, "-o", "json"))["members"]
         assert member["assignment"] == [{"topic": "orders", "partitions": [0, 1]}]
-        run("groups", "seek", group, "--to-start", "--yes", code=1)
+        for more in ([], ["--yes"]):
+            told = run("groups", "seek", group, "--to-start", *more, code=CONFLICT).err
+            assert "1 member" in told
+            assert "stop them first" in told
     run("groups", "delete", group, "--yes")
     run("groups", "describe", group, code=NOT_FOUND)

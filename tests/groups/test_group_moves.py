@@ -48,7 +48,8 @@ async def stage():
 )
 async def test_a_group_goes_where_it_is_told_but_never_outside_the_log(how, new):
     async with stage() as admin:
-        moves = [GroupMove("t", 0, 5, new)]
+        is_limited = how in ({"to_offset": 0}, {"to_offset": 99}, {"shift": -30})
+        moves = [GroupMove("t", 0, 5, new, is_limited)]
         assert await admin.move_group("g", dry_run=True, **how) == moves
         assert [each.offset for each in (await admin.group_offsets("g")).values()] == [5]
         assert await admin.move_group("g", **how) == moves

@@ -245,6 +245,8 @@ class GroupMove(NamedTuple):
     partition: int
     committed: int | None
     new: int
+    limited: bool = False
+    """What was asked for lies outside of the log: it goes on where that begins or ends."""
 
 
 _PARTS: dict[type, type] = {

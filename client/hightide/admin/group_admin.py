@@ -135,7 +135,8 @@ class GroupAdmin(ABC):
             else:
                 continue  # there is nothing to shift
             before = None if known is None else known.offset
-            moves.append(GroupMove(*tp, before, min(max(target, start), end)))
+            new = min(max(target, start), end)
+            moves.append(GroupMove(*tp, before, new, limited=new != target))
         if moves and not dry_run:
             places = {(move.topic, move.partition): move.new for move in moves}
             await self.set_group_offsets(group, places)
