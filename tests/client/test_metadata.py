@@ -50,6 +50,16 @@ def test_an_older_leader_epoch_is_not_believed_either_after_the_leader_was_lost(
     assert leader_of(learned(known, topic(2, epoch=6))) == (2, 6)
 
 
+def test_who_tells_of_an_older_epoch_is_behind():
+    known = learned(Metadata(), topic(1, 1, epoch=5))
+    answers = {5: True, 4: False, 6: True}
+    for epoch, is_believed in answers.items():
+        answer = m.MetadataResponse(
+            cluster_id="c", controller=1, brokers=[], topics=[topic(2, 2, epoch=epoch)]
+        )
+        assert known.learn(answer, is_complete=False, now=0.0) is is_believed
+
+
 def test_a_topic_that_was_made_again_begins_with_its_own_epochs():
     known = learned(Metadata(), topic(1, epoch=5))
     assert leader_of(learned(known, topic(2, epoch=0, topic_id="other"))) == (2, 0)
@@ -153,12 +163,19 @@ def test_what_is_final_ends_it_at_once_and_blames_no_setting():
     assert refused.knob == ""
 
 
+def test_that_a_topic_was_unknown_once_is_no_verdict_when_nobody_answers_any_more():
+    tries = retries(is_final=or_unknown_topic(5.0))
+    tries.pause_s(ApiError(UNKNOWN, "what?"), 101.0)
+    with pytest.raises(RequestTimedOut):
+        tries.pause_s(RequestTimedOut("late"), 110.0)
+
+
 def test_an_unknown_topic_may_be_new_for_a_while():
     unknown = ApiError(UNKNOWN, "what?")
     assert retries().pause_s(unknown, 105.0) > 0, "in general it may come"
     tries = retries(is_final=or_unknown_topic(1.0))
-    assert tries.pause_s(unknown, 100.5) > 0
+    assert tries.pause_s(unknown, 100.99) > 0
     with pytest.raises(ApiError):
-        tries.pause_s(unknown, 100.95)
+        tries.pause_s(unknown, 101.0)
     with pytest.raises(ApiError):
         tries.pause_s(ApiError(ErrorCode.MESSAGE_TOO_LARGE, "no"), 100.0)

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from brokers import DATA, FakeClock
-from faulty_broker import DIRECTORY, RECORDS, SIZE, Frail, SlowDisk
+from faulty_broker import DIRECTORY, OURS, RECORDS, SIZE, Frail, SlowDisk
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of
 
@@ -59,6 +59,44 @@ async def test_a_follower_that_waited_for_room_is_made_when_there_is_some():
     await here.repair.look_once()
     assert not here.replica.offline
     assert here.replica.follower is not None
+
+
+async def test_one_that_needs_more_room_than_there_is_keeps_no_other_from_trying():
+    here = Frail(Narrow())
+    names = ["jade", "agate", "beryl", "coral", "opal", "ruby", "onyx"]
+    for name in names:
+        await here.create(name, leader=TWO, isr=(TWO,))
+    assert all(here.replicas.get(name, 0).offline for name in names)
+    assert here.replicas.offline() == [], "they will be there by themselves"
+    here.disk.crowded = names[:-1]
+    for _ in range(2):
+        assert here.replicas.get("onyx", 0).offline
+        await here.repair.look_once()
+    assert not here.replicas.get("onyx", 0).offline
+    here.disk.crowded = []
+    for _ in range(2):
+        await here.repair.look_once()
+    assert not any(here.replicas.get(name, 0).offline for name in names)
+
+
+async def test_a_replica_that_fails_for_good_while_it_waits_for_room_is_reported():
+    here = Frail(Narrow())
+    here.disk.crowded = []
+    replica = await here.create(leader=TWO, isr=(TWO,))
+    replica.lacks_space = True
+    replica.go_offline("the disk is gone")
+    assert here.replicas.offline() == [OURS]
+
+
+class Narrow(SlowDisk):
+    """A disk with room for some topics, and not for others."""
+
+    crowded = ("",)
+
+    def open(self, path, *, create=False):
+        if create and any(name in path for name in self.crowded):
+            raise DiskError(path, "open", "No space left on device", full=True)
+        return super().open(path, create=create)
 
 
 async def test_a_log_that_was_cut_below_its_kept_watermark_lost_nothing():

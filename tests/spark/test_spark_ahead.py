@@ -188,6 +188,54 @@ def test_a_leader_that_refuses_is_asked_for_the_next_one(played, monkeypatch):
     assert answer.partitions == [yes]
 
 
+def test_a_broker_that_is_behind_is_asked_last(monkeypatch):
+    """It is cut off and tells of an older epoch; another one knows who leads."""
+    client = BlockingClient("behind:1")
+    asked = []
+
+    def call(_, address, request, **rest):
+        asked.append(address[0])
+        brokers = [broker_at(1, "behind", 1), broker_at(2, "leads", 1)]
+        led = led_by(2, [1, 2])
+        newer = [msgspec.structs.replace(led.partitions[0], leader_epoch=5)]
+        if address[0] == "leads":
+            led = msgspec.structs.replace(led, partitions=newer)
+        return msgspec.structs.replace(NO_TOPICS, brokers=brokers, topics=[led]), []
+
+    monkeypatch.setattr(BlockingClient, "call", call)
+    client.refresh(["t"], timeout_s=PATIENCE_S)
+    assert client.leader("t", 0).leader_epoch == 0
+    hint = m.LeaderHint(leader=2, leader_epoch=5)
+    client.metadata.lost_leader("t", 0, hint)
+    client.metadata.lost_leader("t", 0)
+    asked.clear()
+    assert client.leader_of is not None
+    with pytest.raises(ApiError, match="has no leader"):
+        client.leader_of("t", 0, timeout_s=PATIENCE_S)
+    assert client.leader_of("t", 0, timeout_s=PATIENCE_S).host == "leads"
+    assert asked == ["behind", "leads"]
+
+
+def test_a_topic_that_was_unknown_once_before_silence_is_not_gone(monkeypatch):
+    client, told = BlockingClient("b:1"), []
+
+    def call(self, address, request, *, timeout_s=0.0, **_):
+        if isinstance(request, m.MetadataRequest):
+            broker = broker_at(1, "b", 1)
+            return msgspec.structs.replace(NO_TOPICS, brokers=[broker], topics=[led_by(1, [1])]), []
+        told.append(request)
+        if len(told) > 1:
+            raise RequestTimedOut("silence")
+        unknown = m.ListOffsetsResult(
+            topic="t", partition=0, offset=-1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        return m.ListOffsetsResponse(partitions=[unknown]), []
+
+    monkeypatch.setattr(BlockingClient, "call", call)
+    with pytest.raises(RequestTimedOut):
+        client.offset("t", 0, m.LATEST, timeout_s=0.5)
+
+
 def test_who_waits_for_more_does_so_also_while_nobody_leads(played):
     """A leader may have died since the ends were found; whoever waits looks for them again."""
     client, peer, _ = played

@@ -284,3 +284,19 @@ async def test_a_topic_inherits_nothing_from_a_deleted_one_of_its_name(nursery, 
     await here.applier.load(here.image)
     assert [replica.offline for replica in here.replicas] == [""]
     assert here.replica.topic_id == "id-of-another"
+
+
+async def test_what_is_known_of_an_offline_replica_is_what_was_said_last():
+    """It may be made again in a worker thread while the others are looked at."""
+    checkpoints = Checkpoints(SimDisk(), ".")
+    await checkpoints.keep_recovery_points({JADE: 9, ONYX: 9}, {JADE: 4})
+    await checkpoints.keep_high_watermarks({JADE: 9, ONYX: 9})
+    checkpoints.lower_offsets(JADE, CUT)
+    await checkpoints.keep_recovery_points({ONYX: 10}, {}, keep=[JADE])
+    await checkpoints.keep_high_watermarks({ONYX: 10}, keep=[JADE])
+    assert checkpoints.recovery_points == {JADE: CUT, ONYX: 10}
+    assert checkpoints.high_watermarks == {JADE: CUT, ONYX: 10}
+    assert checkpoints.log_starts == {JADE: CUT}
+    checkpoints.forget(JADE)
+    await checkpoints.keep_recovery_points({ONYX: 10}, {}, keep=[JADE])
+    assert checkpoints.recovery_points == {ONYX: 10}

@@ -447,7 +447,7 @@ class Log:
     def _forget_indexes(self, segment: Segment) -> None:
         """Drop a segment's indexes; those who read it still, read what was in it."""
         segment.file.detach()
-        segment.indexes.clear()
+        segment.indexes.remove()
 
     def _drop(self, segment: Segment) -> None:
         self._forget_indexes(segment)

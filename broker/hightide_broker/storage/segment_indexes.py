@@ -83,10 +83,14 @@ class SegmentIndexes:
         last = self.offsets.last
         self._unindexed_bytes = position - (last[1] if last else 0)
 
-    def clear(self) -> None:
-        """Remove both files, and forget what batches told."""
+    def remove(self) -> None:
+        """Remove both files; what batches told is still so."""
         self.offsets.clear()
         self.times.clear()
+
+    def clear(self) -> None:
+        """Remove both files, and forget what batches told."""
+        self.remove()
         self._forget_timestamps()
         self.first_timestamp = None
         self._unindexed_bytes = 0

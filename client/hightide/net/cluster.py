@@ -111,7 +111,9 @@ class Cluster:
             request = m.MetadataRequest(topics=names, auto_create=auto_create)
             answer, _ = await self.call_any_once(request)
             assert isinstance(answer, m.MetadataResponse)
-            self.metadata.learn(answer, is_complete=names is None, now=trio.current_time())
+            now = trio.current_time()
+            if not self.metadata.learn(answer, is_complete=names is None, now=now):
+                self._unhelpful = self._asking
             return answer
 
     async def topic(

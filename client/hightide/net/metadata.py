@@ -49,21 +49,27 @@ class Metadata:
         led = [number for number in range(count) if self.leader(topic, number) is not None]
         return led or range(count)
 
-    def learn(self, answer: m.MetadataResponse, *, is_complete: bool, now: float) -> None:
-        """Take in an answer about some topics, or, if it `is_complete`, about all there are."""
+    def learn(self, answer: m.MetadataResponse, *, is_complete: bool, now: float) -> bool:
+        """Take in an answer about some topics, or, if it `is_complete`, about all there are.
+
+        Whether all of it could be believed: a broker that is behind is not the one to ask next.
+        """
         self.cluster_id = answer.cluster_id
         self.controller = answer.controller
         self.brokers = {broker.id: broker for broker in answer.brokers}
         self.stale_at = now + self._max_age_s
         if is_complete:
             self.topics = {}
+        believed = True
         for topic in answer.topics:
             if topic.error is None:
-                self._learn_topic(topic)
+                believed = self._learn_topic(topic) and believed
             else:
                 self.forget(topic.topic)
+        return believed
 
-    def _learn_topic(self, topic: m.TopicMetadata) -> None:
+    def _learn_topic(self, topic: m.TopicMetadata) -> bool:
+        believed = True
         self.topics[topic.topic] = topic
         for partition in topic.partitions:
             tp = TopicPartition(topic.topic, partition.partition)
@@ -71,6 +77,9 @@ class Metadata:
             if topic_id != topic.topic_id or partition.leader_epoch >= epoch:
                 self._newest[tp] = (topic.topic_id, partition.leader_epoch)
                 self._leaders[tp] = partition
+            else:
+                believed = False
+        return believed
 
     def forget(self, topic: str) -> None:
         """A topic is gone: one of the same name is another one, with epochs of its own."""

@@ -66,13 +66,14 @@ class Retries:
         was refused before if there is only silence now.
         """
         elapsed_s, pause_s = now - self._began, backoff_s(self.attempts, self._random)
-        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s + pause_s)
+        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s)
         if hopeless or elapsed_s + pause_s >= self._timeout_s:
             last = self._refusal if self._refusal and isinstance(error, RequestTimedOut) else error
             last.attempts, last.elapsed_s = self.attempts, elapsed_s
             if not hopeless and not last.knob:
                 last.knob = f"timeout {self._timeout_s:g} s"
             raise last from None
-        if isinstance(error, ApiError):
+        if isinstance(error, ApiError) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # Not that a topic is unknown: said once, it is no verdict.
             self._refusal = error
         return pause_s

@@ -55,6 +55,10 @@ class BlockingClient:
         self.metadata = Metadata()
         """What is known of brokers, topics and leaders."""
         self._random = system_random()
+        self._asking: tuple[str, int] | None = None
+        """The broker that was asked last for what any of them knows."""
+        self._behind: tuple[str, int] | None = None
+        """The last one whose answer was older than what was known: it is asked last."""
 
     def close(self) -> None:
         """Close every connection."""
@@ -96,7 +100,8 @@ class BlockingClient:
         that is said now. None: there are none."""
         names = None if topics is None else list(topics)
         answer = self._any(m.MetadataRequest(topics=names), timeout_s)
-        self.metadata.learn(answer, is_complete=names is None, now=time.monotonic())
+        if not self.metadata.learn(answer, is_complete=names is None, now=time.monotonic()):
+            self._behind = self._asking
         missing = set()
         for topic in answer.topics:
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -111,7 +116,9 @@ class BlockingClient:
         deadline = time.monotonic() + timeout_s
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         failure: HightideError | None = None
-        for address in dict.fromkeys(known + self._bootstrap):
+        addresses = dict.fromkeys(known + self._bootstrap)
+        for address in sorted(addresses, key=lambda each: each == self._behind):
+            self._asking = address
             try:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
                 return self.call(address, request, timeout_s=left_s)[0]

@@ -140,7 +140,7 @@ class _Fetches:
         self._near: m.BrokerInfo | None = None
         self._ahead: tuple[int, Asked] | None = None
         with suppress(*TRIED_AGAIN):
-            if wanted.topic not in client.metadata.topics:
+            if client.metadata.leader(wanted.topic, wanted.partition) is None:
                 client.refresh([wanted.topic], timeout_s=timeout_s)
             self._near = client.nearby(wanted.topic, wanted.partition)
         self.ask(wanted.start, -1)
@@ -148,14 +148,12 @@ class _Fetches:
     def ask(self, position: int, epoch: int) -> None:
         """Ask for what comes at `position`, behind a record of that leader epoch, without waiting
         for it."""
-        client, topic = self._client, self.wanted.topic
-        if topic not in client.metadata.topics:
+        client, topic, partition = self._client, self.wanted.topic, self.wanted.partition
+        if client.metadata.leader(topic, partition) is None:
             return  # the reader that waits for it looks first, as often as it takes
         near, self._near = self._near, None
         with suppress(*TRIED_AGAIN):
-            broker = near or client.leader_of(
-                topic, self.wanted.partition, timeout_s=self._timeout_s
-            )
+            broker = near or client.leader_of(topic, partition, timeout_s=self._timeout_s)
             rack = "" if near is None else broker.rack or broker.host
             asked = client.ask((broker.host, broker.port), self._request(position, epoch, rack))
             self._ahead, self._near = (position, asked), near

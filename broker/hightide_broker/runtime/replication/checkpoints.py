@@ -59,10 +59,12 @@ class OffsetFile:
             number = self._give(offsets)
         self._write(number, offsets)
 
-    def give(self, offsets: Offsets) -> int:
-        """These are to be had, by a write that is to be begun (`bring`)."""
+    def give(self, offsets: Offsets, *, keep: Collection[TopicPartition] = ()) -> int:
+        """These are to be had, and what is known of those to `keep`, by a write that is to be begun
+        (`bring`)."""
         with self._changing:
-            return self._give(offsets)
+            kept = {tp: self.offsets[tp] for tp in keep if tp in self.offsets}
+            return self._give({**kept, **offsets})
 
     async def bring(self, number: int) -> bool:
         """Write what was given under this number, in a worker thread; whether that could be done.
@@ -76,9 +78,9 @@ class OffsetFile:
             return False
         return True
 
-    async def put(self, offsets: Offsets) -> bool:
+    async def put(self, offsets: Offsets, *, keep: Collection[TopicPartition] = ()) -> bool:
         """Have these, in a worker thread; whether that could be done."""
-        return await self.bring(self.give(offsets))
+        return await self.bring(self.give(offsets, keep=keep))
 
     def _give(self, offsets: Offsets) -> int:
         self.offsets = offsets
@@ -149,17 +151,23 @@ class Checkpoints:
         for file in (self._marks, self._points, self._starts, self._cleaned):
             file.change_now(lowered)
 
-    async def keep_high_watermarks(self, marks: Offsets) -> bool:
-        """After a restart they are where consumers may read to at once; whether they are kept."""
-        return await self._marks.put(marks)
+    async def keep_high_watermarks(
+        self, marks: Offsets, *, keep: Collection[TopicPartition] = ()
+    ) -> bool:
+        """After a restart they are where consumers may read to at once; whether they are kept.
+        `keep` are the replicas that are offline, of which nothing newer is known."""
+        return await self._marks.put(marks, keep=keep)
 
-    async def keep_recovery_points(self, points: Offsets, starts: Offsets) -> bool:
-        """What is durable, and where logs start; whether that is kept."""
+    async def keep_recovery_points(
+        self, points: Offsets, starts: Offsets, *, keep: Collection[TopicPartition] = ()
+    ) -> bool:
+        """What is durable, and where logs start; whether that is kept. `keep` as above."""
         # Both as of this moment: what is forgotten from now on stays so.
-        number, start_number = self._points.give(points), self._starts.give(starts)
+        number = self._points.give(points, keep=keep)
+        start_number = self._starts.give(starts, keep=keep)
         points_kept = await self._points.bring(number)
         return await self._starts.bring(start_number) and points_kept
 
     async def keep_cleaner_offset(self, key: TopicPartition, offset: int) -> bool:
         """How far a log is compacted by now; whether that is kept."""
-        return await self._cleaned.put({**self._cleaned.offsets, key: offset})
+        return await self._cleaned.put({key: offset}, keep=[*self._cleaned.offsets])

@@ -12,6 +12,7 @@ from functools import partial
 
 import trio
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.log_loader import NOWHERE
@@ -23,6 +24,8 @@ from hightide_broker.runtime.replication.replicas import Replicas
 log = logging.getLogger("hightide.replicas")
 
 EVERY_S = 1.0
+FAILURES_MAX = 5
+"""So many that lack space still, and the others are tried the next time."""
 
 
 class Repair:
@@ -35,6 +38,8 @@ class Repair:
         self._loader = loader
         self._applier = applier
         self._disk = disk
+        self._tried: TopicPartition | None = None
+        """The one that was tried last of those without space."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,9 +49,7 @@ class Repair:
 
     async def look_once(self) -> None:
         """Once through all replicas."""
-        for replica in self._replicas:
-            if replica.lacks_space and not await self._has_space_now(replica):
-                break  # what one could not have, the next cannot have either
+        await self._try_those_without_space()
         for replica in self._replicas:
             if replica.is_damaged:
                 await self._replicas.at_work.end(replica.tp)
@@ -55,6 +58,18 @@ class Repair:
                         await self._repair(replica)
                     except DiskError as error:
                         log.error("%s cannot be repaired now: %s", replica.name, error)
+
+    async def _try_those_without_space(self) -> None:
+        """Each in its turn, so that one that needs much does not keep the others from trying."""
+        waiting = [replica for replica in self._replicas if replica.lacks_space]
+        tps = [replica.tp for replica in waiting]
+        first = tps.index(self._tried) + 1 if self._tried in tps else 0
+        failed = 0
+        for replica in (*waiting[first:], *waiting[:first]):
+            self._tried = replica.tp
+            failed += not await self._has_space_now(replica)
+            if failed == FAILURES_MAX:
+                break
 
     async def _has_space_now(self, replica: Replica) -> bool:
         """Try again what there was no room for; whether there is now, or nobody needs it."""

@@ -240,7 +240,7 @@ class Replica:
     def go_offline(self, why: str, *, damaged: bool = False) -> None:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
-            self.offline, self.is_damaged = why, damaged
+            self.offline, self.is_damaged, self.lacks_space = why, damaged, False
             if self._troubles is not None:
                 self._troubles.advance(self._troubles.value + 1)
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")

@@ -121,24 +121,16 @@ class Replicas:
 
     async def checkpoint_high_watermarks(self) -> bool:
         """Keep the watermarks of all replicas; whether they are kept."""
-        known = self.checkpoints.high_watermarks
-        marks = {
-            tp: known.get(tp, 0) if replica.offline else replica.high_watermark
-            for tp, replica in self._by_tp.items()
-        }
-        return await self.checkpoints.keep_high_watermarks(marks)
+        marks = {each.tp: each.high_watermark for each in self if not each.offline}
+        return await self.checkpoints.keep_high_watermarks(marks, keep=self._waiting_for_repair())
 
     async def checkpoint_recovery_points(self) -> bool:
         """Keep what is durable, and the log starts, and say whether they are kept; indexes are
         written so that they need no rebuild."""
-        known = self.checkpoints
         points: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
         for replica in self:
             if replica.offline:
-                # What is known of it must not be lost while it waits for repair.
-                points[replica.tp] = known.recovery_points.get(replica.tp, 0)
-                starts[replica.tp] = known.log_starts.get(replica.tp, 0)
                 continue
             try:
                 replica.log.flush_indexes()
@@ -148,7 +140,12 @@ class Replicas:
             if replica.log.log_start > 0:
                 # Also where a segment begins: the segments before it may not be gone for good yet.
                 starts[replica.tp] = replica.log.log_start
-        return await known.keep_recovery_points(points, starts)
+        keep = self._waiting_for_repair()
+        return await self.checkpoints.keep_recovery_points(points, starts, keep=keep)
+
+    def _waiting_for_repair(self) -> list[TopicPartition]:
+        """What is known of these must not be lost meanwhile."""
+        return [replica.tp for replica in self if replica.offline]
 
     async def sync_all(self) -> None:
         """Make everything written so far durable."""
