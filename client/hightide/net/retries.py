@@ -15,8 +15,9 @@ GONE_TOPIC_GRACE_S = 5.0
 """How long one that was there may be unknown before it counts as deleted: a wrong verdict would be
 told as a loss of data."""
 
-IsFinal = Callable[[ApiError, float], bool]
-"""Whether a refusal, so many seconds after the first attempt, is the last."""
+IsFinal = Callable[[ApiError, float, float], bool]
+"""Whether a refusal is the last, so many seconds after the first attempt began; the other number is
+when the next attempt would begin."""
 
 
 def backoff_s(attempts: int, random: Random) -> float:
@@ -25,33 +26,44 @@ def backoff_s(attempts: int, random: Random) -> float:
     return delay * (0.8 + 0.4 * random.random())
 
 
-def is_final(error: ApiError, _elapsed_s: float) -> bool:
+def is_final(error: ApiError, _elapsed_s: float, _next_s: float) -> bool:
     """Whatever the protocol does not call retriable."""
     return not error.retriable
 
 
 def or_unknown_topic(grace_s: float) -> IsFinal:
-    """The same, and a topic that is still unknown after a while."""
+    """The same, and an unknown topic, if the next attempt would begin after the grace."""
 
-    def is_final_or_unknown(error: ApiError, elapsed_s: float) -> bool:
+    def is_final_or_unknown(error: ApiError, elapsed_s: float, next_s: float) -> bool:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return elapsed_s >= grace_s
-        return is_final(error, elapsed_s)
+            return next_s >= grace_s
+        return is_final(error, elapsed_s, next_s)
 
     return is_final_or_unknown
 
 
 class Retries:
-    """The attempts of one call that may take `timeout_s`; it begins at `now`."""
+    """The attempts of one call that may take `timeout_s`; it begins at `now`.
+
+    `unknown_is_verdict`: the caller takes an unknown topic for a deleted one. So what was said once
+    is not told in the place of later silence.
+    """
 
     def __init__(
-        self, *, timeout_s: float, now: float, random: Random, is_final: IsFinal = is_final
+        self,
+        *,
+        timeout_s: float,
+        now: float,
+        random: Random,
+        is_final: IsFinal = is_final,
+        unknown_is_verdict: bool = False,
     ) -> None:
         self.attempts = 0
         self._timeout_s = timeout_s
         self._began = now
         self._random = random
         self._is_final = is_final
+        self._unknown_is_verdict = unknown_is_verdict
         self._refusal: ApiError | None = None
 
     def left_s(self, now: float) -> float:
@@ -66,14 +78,15 @@ class Retries:
         was refused before if there is only silence now.
         """
         elapsed_s, pause_s = now - self._began, backoff_s(self.attempts, self._random)
-        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s)
-        if hopeless or elapsed_s + pause_s >= self._timeout_s:
+        next_s = elapsed_s + pause_s
+        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s, next_s)
+        if hopeless or next_s >= self._timeout_s:
             last = self._refusal if self._refusal and isinstance(error, RequestTimedOut) else error
             last.attempts, last.elapsed_s = self.attempts, elapsed_s
             if not hopeless and not last.knob:
                 last.knob = f"timeout {self._timeout_s:g} s"
             raise last from None
-        if isinstance(error, ApiError) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Not that a topic is unknown: said once, it is no verdict.
-            self._refusal = error
+        if isinstance(error, ApiError):
+            is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._refusal = None if is_unknown and self._unknown_is_verdict else error
         return pause_s

@@ -143,7 +143,13 @@ class BlockingClient:
         Raises `ApiError`, `BrokerUnreachable` or `RequestTimedOut`; see `Retries.pause_s`.
         """
         now = time.monotonic()
-        tries = Retries(timeout_s=timeout_s, now=now, random=self._random, is_final=is_final)
+        tries = Retries(
+            timeout_s=timeout_s,
+            now=now,
+            random=self._random,
+            is_final=is_final,
+            unknown_is_verdict=True,
+        )
         while True:
             try:
                 return attempt(max(tries.left_s(time.monotonic()), LEAST_S))
@@ -367,11 +373,11 @@ def _raise(answer: Any, broker: str = "") -> None:
         raise ApiError(error_code(answer.error), answer.message, broker=broker)
 
 
-def _is_final(error: ApiError, elapsed_s: float) -> bool:
+def _is_final(error: ApiError, elapsed_s: float, next_s: float) -> bool:
     """Whether trying again is in vain: a topic that is gone stays gone after a little while."""
-    if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
-        return True
-    return or_unknown_topic(GONE_TOPIC_GRACE_S)(error, elapsed_s)
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return elapsed_s >= GONE_TOPIC_GRACE_S
+    return error.code is ErrorCode.INCONSISTENT_TOPIC_ID or is_final(error, elapsed_s, next_s)
 
 
 @lru_cache
