@@ -10,6 +10,7 @@ import trio
 from patience import PATIENCE_S
 
 import hightide
+from hightide.net.tcp import TcpNetwork
 from hightide.protocol.errors import HightideError, UsageError
 from hightide.testing import BlockingCluster, cluster
 
@@ -104,6 +105,23 @@ async def test_brokers_that_are_cut_off_leave_the_isr_and_return():
         c.heal()
         await in_sync(c, 1, 2, 3)
         assert (await read(c, len(sent)))[0] == b"without it"
+
+
+async def test_a_cut_ends_a_connection_that_is_only_being_made(monkeypatch):
+    async with cluster(brokers=2) as c:
+        meet = TcpNetwork.connect
+
+        async def meet_while_cut(network, host, port):
+            stream = await meet(network, host, port)
+            c.cut(1, 2)
+            return stream
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TcpNetwork, "connect", meet_while_cut)
+            stream = await c.connect(1, "127.0.0.1", c.ports[2])
+        with trio.fail_after(PATIENCE_S):
+            assert await stream.receive_into(memoryview(bytearray(1))) == 0
+        await stream.aclose()
 
 
 async def test_what_makes_no_sense_is_refused():

@@ -155,6 +155,8 @@ class TestCluster:
         if pair in self._cuts:
             raise OSError(f"broker {broker} is cut off from {host}:{port}")
         stream = await TcpNetwork().connect(host, port)
+        if pair in self._cuts:  # while they met
+            stream.shut_down()
         self._streams.append((pair, stream))
         return stream
 
