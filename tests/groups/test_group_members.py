@@ -379,6 +379,26 @@ def test_the_last_to_join_a_group_that_is_too_large_are_out():
     assert len(joins[0].answer.members) == 2
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"leader": "nobody"},
+        {"protocol": "unknown"},
+        {"members": []},
+        {"generation": -7},
+    ],
+    ids=str,
+)
+def test_a_value_that_no_coordinator_wrote_harms_nobody(wrong):
+    on = with_static()
+    on.fail_over(msgspec.structs.replace(on.group.to_value(), **wrong))
+    on.wait(1000)
+    assert on.state is State.EMPTY
+    join = on.enter("b")
+    on.wait(3)
+    assert join.answer.leader == "b"
+
+
 def test_a_value_is_kept_as_it_was_after_a_round_trip():
     kept = with_static().group.to_value()
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(kept), type=GroupValue)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.groups.group import Group, Limits, State
+from hightide_broker.core.groups import parts
+from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.members import NEVER, common
+from hightide_broker.core.groups.parts import Limits, State
 
 SESSION_S = 10.0
 REBALANCE_S = 60.0
@@ -57,24 +59,24 @@ class Coordinator:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def _do(self, asked, refused, call):
+    def _step(self, event):
+        """The answer, if it is there at once."""
+        done = self.group.step(event, self.now)
+        for ticket, answer in done.replies:
+            ticket.take(answer)
+        self.writes += done.writes
+        check(self.group)
+        return done.reply
+
+    def _ask(self, asked, refused, event):
         try:
-            answer = call()
+            answer = self._step(event)
         except Refused as refusal:
             answer = refused(error=refusal.code, message=refusal.message)
         if answer is not None:
             asked.take(answer)
         self.asked.append(asked)
-        self._settle()
         return asked
-
-    def _settle(self):
-        for ticket, answer in self.group.answers:
-            ticket.take(answer)
-        self.group.answers.clear()
-        self.writes += self.group.writes
-        self.group.writes.clear()
-        check(self.group)
 
     def join(
         self,
@@ -101,11 +103,8 @@ class Coordinator:
             reason=reason,
         )
         asked = Asked("join", member or new, instance)
-
-        def call():
-            return self.group.join(request, asked, self.now, new_id=new, host="/10.0.0.1")
-
-        return self._do(asked, g.JoinGroupResponse, call)
+        event = parts.Join(request, asked, new_id=new, host="/10.0.0.1")
+        return self._ask(asked, g.JoinGroupResponse, event)
 
     def enter(self, member, **said):
         """A dynamic member gets its id and joins with it."""
@@ -128,9 +127,7 @@ class Coordinator:
             ],
         )
         asked = Asked("sync", member, instance)
-        return self._do(
-            asked, g.SyncGroupResponse, lambda: self.group.sync(request, asked, self.now)
-        )
+        return self._ask(asked, g.SyncGroupResponse, parts.Sync(request, asked))
 
     def heartbeat(self, member, *, generation=None, instance=""):
         """The error, if there is one."""
@@ -140,11 +137,11 @@ class Coordinator:
             generation=self.group.generation if generation is None else generation,
             instance_id=instance,
         )
-        return self._refusal(lambda: self.group.heartbeat(request, self.now))
+        return self._refusal(parts.Heartbeat(request))
 
     def leave(self, member="", *, instance="", reason=""):
         leaving = g.LeavingMember(member_id=member, instance_id=instance, reason=reason)
-        return self._refusal(lambda: self.group.leave(leaving, self.now))
+        return self._refusal(parts.Leave(leaving))
 
     def commit(self, member="", *, generation=-1, instance=""):
         request = g.OffsetCommitRequest(
@@ -154,45 +151,41 @@ class Coordinator:
             instance_id=instance,
             partitions=[g.CommitPartition(topic="x", partition=0, offset=7)],
         )
-        return self._refusal(lambda: self.group.check_commit(request, self.now))
+        return self._refusal(parts.Commit(request))
 
-    def _refusal(self, call):
+    def _refusal(self, event):
         try:
-            call()
+            self._step(event)
         except Refused as refusal:
+            check(self.group)
             return refusal.code
-        finally:
-            self._settle()
         return None
 
     def written(self, refusal=None):
         """The oldest write is done, or could not be."""
         write = self.writes.pop(0)
-        self.group.on_written(write.token, refusal, self.now)
-        self._settle()
+        self._step(parts.Written(write.token, refusal))
         return write
 
     def wait(self, seconds):
-        """Time passes; `tick` is called whenever it is due, and only then."""
+        """Time passes; a tick comes whenever it is due, and only then."""
         end = self.now + seconds
         while self.group.next_at() <= end:
             self.now = max(self.now, self.group.next_at())
-            self.group.tick(self.now)
-            self._settle()
+            self._step(parts.Tick())
             assert self.group.next_at() > self.now, "what is due is done"
         self.now = end
 
     def fail_over(self, value):
         """Another broker takes over what was kept; all who wait here hear so."""
         gone = Refused(ErrorCode.NOT_COORDINATOR, "another broker")
-        self.group.let_go(gone)
-        for ticket, answer in self.group.answers:
+        for ticket, answer in self.group.step(parts.Moved(gone), self.now).replies:
             ticket.take(answer)
         self.writes.clear()
         self.group = Group("g", self.limits)
         if value is not None:
             self.group.restore(value, self.now)
-        self._settle()
+        check(self.group)
 
     # -- where it is -----------------------------------------------------------------------------
 

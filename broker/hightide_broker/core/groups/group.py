@@ -10,9 +10,9 @@ and its cause is kept.
       └─────────────────┼─────┘                          │                                 │
                         └───────── a member comes, goes, or changes its mind ◄─────────────┘
 
-Requests that wait are tickets: `answers` says what became of them. What has to be kept goes into
-`writes`; the one that asked hears of it in `on_written`. `now` is monotonic, in seconds; `next_at`
-says when `tick` is due. Sources: Kafka's ClassicGroup; KIP-62, 134, 345, 394.
+`step(event, now)` takes one event and gives its `Outcome` (`parts.py`): answers to requests, also
+to those that waited (they are tickets), and what has to be kept. `now` is monotonic, in seconds;
+`next_at` says when a `Tick` is due. Sources: Kafka's ClassicGroup; KIP-62, 134, 345, 394.
 """
 
 from __future__ import annotations
@@ -22,9 +22,24 @@ from dataclasses import dataclass, field, replace
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide.protocol.messages import Message
-from hightide_broker.core.groups.members import NEVER, Member, Members, Ticket, metadata_of
-from hightide_broker.core.groups.parts import Cause, Limits, State, Write
+from hightide_broker.core.groups.members import NEVER, Member, Members, common, metadata_of
+from hightide_broker.core.groups.parts import (
+    Cause,
+    Commit,
+    Event,
+    Heartbeat,
+    Join,
+    Leave,
+    Limits,
+    Moved,
+    Outcome,
+    State,
+    Sync,
+    Tick,
+    Ticket,
+    Write,
+    Written,
+)
 from hightide_broker.core.groups.records import GroupValue
 
 REBALANCES_KEPT = 20
@@ -47,8 +62,7 @@ class Group:
     empty_since_ms: int = -1
     members: Members = field(default_factory=Members)
     causes: deque[Cause] = field(default_factory=lambda: deque(maxlen=REBALANCES_KEPT))
-    answers: list[tuple[Ticket, Message]] = field(default_factory=list)
-    writes: list[Write] = field(default_factory=list)
+    _outcome: Outcome = field(default_factory=Outcome)
     _join_until: float = NEVER
     _initial_left: float | None = None
     """What is left to extend the delay of the first rebalance by; None: it is another one."""
@@ -60,14 +74,48 @@ class Group:
     _assignments: dict[str, bytes] | None = None
     """From the leader, while they are being kept."""
 
+    def step(self, event: Event, now: float) -> Outcome:
+        """Take one event into account; what comes of it. Raises `Refused` for a request that cannot
+        be: then nothing comes of it, but that its member was heard of."""
+        outcome = self._outcome = Outcome()
+        match event:
+            case Join():
+                outcome.reply = self._join(event, now)
+            case Sync(request=request, ticket=ticket):
+                outcome.reply = self._sync(request, ticket, now)
+            case Heartbeat(request=request):
+                self._heartbeat(request, now)
+            case Commit(request=request):
+                self._check_commit(request, now)
+            case Leave(leaving=leaving):
+                self._leave(leaving, now)
+            case Written(token=token, refusal=refusal):
+                self._written(token, refusal, now)
+            case Tick():
+                self._time_passed(now)
+            case Moved(refusal=refusal):
+                for member in self.members:
+                    self._answer_parked(member, refusal.code, refusal.message)
+        self._assert_consistent()
+        return outcome
+
+    def _assert_consistent(self) -> None:
+        """What holds after every event; `groupkit.check` of the tests looks at each member, too."""
+        assert self.generation >= 0
+        if self.state is State.EMPTY:
+            assert not self.members, f"{self.group_id} is empty, with {list(self.members.by_id)}"
+            assert (self.leader, self.protocol) == ("", "")
+        elif self.state is not State.PREPARING:
+            assert self.leader in self.members.by_id, f"{self.leader!r} leads, and is no member"
+        assert self._assignments is None or self.state is State.COMPLETING
+        assert self._join_until < NEVER or self.state is not State.PREPARING
+
     # -- joining ---------------------------------------------------------------------------------
 
-    def join(
-        self, request: g.JoinGroupRequest, ticket: Ticket, now: float, *, new_id: str, host: str
-    ) -> g.JoinGroupResponse | None:
-        """A member joins, or joins again; None: the answer comes later. `new_id` is for who has
-        none. Raises `Refused`."""
-        self._check_join(request)
+    def _join(self, event: Join, now: float) -> g.JoinGroupResponse | None:
+        request, ticket, new_id, host = event
+        self.limits.check(request)
+        self.members.check_protocols(request, self.protocol_type)
         if not request.member_id and request.instance_id:
             return self._join_static(request, ticket, now, new_id, host)
         if not request.member_id:
@@ -84,25 +132,6 @@ class Group:
             self._enter(request, request.member_id, ticket, now, host)
             return None
         return self._join_again(request, ticket, now)
-
-    def _check_join(self, request: g.JoinGroupRequest) -> None:
-        session_s, limits = request.session_timeout_ms / 1000, self.limits
-        if not limits.session_min_s <= session_s <= limits.session_max_s:
-            raise Refused(
-                ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"session.timeout.ms is {request.session_timeout_ms}, expected "
-                f"{limits.session_min_s * 1000:.0f} to {limits.session_max_s * 1000:.0f} "
-                f"(group.min.session.timeout.ms, group.max.session.timeout.ms)",
-            )
-        if request.rebalance_timeout_ms <= 0:
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                f"rebalance_timeout_ms is {request.rebalance_timeout_ms}, expected 1 or more "
-                f"(max_poll_interval_ms)",
-            )
-        if not request.protocol_type or not request.protocols:
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is offered")
-        self.members.check_protocols(request, self.protocol_type)
 
     def _join_again(
         self, request: g.JoinGroupRequest, ticket: Ticket, now: float
@@ -139,7 +168,7 @@ class Group:
         self._update(member, request, ticket)
         if self.state is State.STABLE and same and self.members.elect_protocol() == self.protocol:
             self._replaced[new_id] = before
-            self.writes.append(Write(self.to_value(), ("static", new_id, old_id)))
+            self._outcome.writes.append(Write(self.to_value(), ("static", new_id, old_id)))
         else:
             self._begin(f"static member {member.name} began again", now)
         return None
@@ -235,7 +264,7 @@ class Group:
         self._join_until = NEVER
         if not self.members:
             self.state, self.protocol, self.leader = State.EMPTY, "", ""
-            self.writes.append(Write(self.to_value(), ("empty",)))
+            self._outcome.writes.append(Write(self.to_value(), ("empty",)))
             return
         if self.leader not in {member.member_id for member in here}:
             self.leader = here[0].member_id
@@ -251,7 +280,7 @@ class Group:
     def _answer_join(self, member: Member, now: float, *, skip: bool = False) -> None:
         ticket, member.joining = member.joining, None
         member.touch(now)
-        self.answers.append((ticket, self._joined(member, skip=skip)))
+        self._outcome.replies.append((ticket, self._joined(member, skip=skip)))
 
     def _joined(self, member: Member, *, skip: bool = False) -> g.JoinGroupResponse:
         leads = member.member_id == self.leader
@@ -273,13 +302,11 @@ class Group:
 
     # -- the assignment --------------------------------------------------------------------------
 
-    def sync(
+    def _sync(
         self, request: g.SyncGroupRequest, ticket: Ticket, now: float
     ) -> g.SyncGroupResponse | None:
-        """A member asks what it gets, and the leader says who gets what; None: the answer comes
-        later. Raises `Refused`."""
         member = self.members.find(request.member_id, request.instance_id)
-        self.check_generation(request.generation)
+        self._check_generation(request.generation)
         if request.protocol and request.protocol != self.protocol:
             raise Refused(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -298,11 +325,10 @@ class Group:
             given = {each.member_id: each.assignment for each in request.assignments}
             self._assignments = {m: given.get(m, b"") for m in self.members.by_id}
             value = self.to_value(self._assignments)
-            self.writes.append(Write(value, ("sync", str(self.generation))))
+            self._outcome.writes.append(Write(value, ("sync", str(self.generation))))
         return None
 
-    def on_written(self, token: tuple[str, ...], refusal: Refused | None, now: float) -> None:
-        """What was to be kept is, or could not be."""
+    def _written(self, token: tuple[str, ...], refusal: Refused | None, now: float) -> None:
         match token:
             case ("sync", generation):
                 if self.state is State.COMPLETING and generation == str(self.generation):
@@ -323,7 +349,7 @@ class Group:
                 ticket, member.syncing = member.syncing, None
                 member.touch(now)
                 answer = g.SyncGroupResponse(protocol=self.protocol, assignment=member.assignment)
-                self.answers.append((ticket, answer))
+                self._outcome.replies.append((ticket, answer))
         self._assignments = None
 
     def _static_is_kept(
@@ -351,16 +377,14 @@ class Group:
 
     # -- being there, and going ------------------------------------------------------------------
 
-    def heartbeat(self, request: g.GroupHeartbeatRequest, now: float) -> None:
-        """A member is alive; raises `Refused` if that is not all there is to say."""
+    def _heartbeat(self, request: g.GroupHeartbeatRequest, now: float) -> None:
         member = self.members.find(request.member_id, request.instance_id)
-        self.check_generation(request.generation)
+        self._check_generation(request.generation)
         member.touch(now)
         if self.state is State.PREPARING:
             raise self._rebalancing()
 
-    def leave(self, leaving: g.LeavingMember, now: float) -> None:
-        """A member goes; raises `Refused` if it is none."""
+    def _leave(self, leaving: g.LeavingMember, now: float) -> None:
         member_id = leaving.member_id
         if leaving.instance_id and not member_id:
             member_id = self.members.static.get(leaving.instance_id, "")
@@ -371,8 +395,8 @@ class Group:
         member = self.members.find(member_id, leaving.instance_id)
         self._remove(member, f"{member.name} left{_because(leaving.reason)}", now)
 
-    def tick(self, now: float) -> None:
-        """Time passed: a member that was silent for too long is out, and nobody waits for ever."""
+    def _time_passed(self, now: float) -> None:
+        """A member that was silent for too long is out, and nobody waits for ever."""
         for member_id in [m for m, until in self.members.pending.items() if until <= now]:
             del self.members.pending[member_id]
         for member in [m for m in self.members if m.session_until <= now]:
@@ -389,7 +413,7 @@ class Group:
         self._look_for_all(now)
 
     def next_at(self) -> float:
-        """When `tick` has something to do, if nothing else happens."""
+        """When a `Tick` has something to do, if nothing else happens."""
         sessions = (member.session_until for member in self.members)
         sync_until = self._sync_until if self._unsynced else NEVER
         return min(self._join_until, sync_until, *self.members.pending.values(), *sessions, NEVER)
@@ -410,33 +434,27 @@ class Group:
     def _answer_parked(self, member: Member, code: ErrorCode, why: str) -> None:
         if member.joining is not None:
             ticket, member.joining = member.joining, None
-            self.answers.append((ticket, g.JoinGroupResponse(error=code, message=why)))
+            self._outcome.replies.append((ticket, g.JoinGroupResponse(error=code, message=why)))
         if member.syncing is not None:
             ticket, member.syncing = member.syncing, None
-            self.answers.append((ticket, g.SyncGroupResponse(error=code, message=why)))
-
-    def let_go(self, refusal: Refused) -> None:
-        """Another broker coordinates this group now: everybody who waits hears so."""
-        for member in self.members:
-            self._answer_parked(member, refusal.code, refusal.message)
+            self._outcome.replies.append((ticket, g.SyncGroupResponse(error=code, message=why)))
 
     # -- checks ----------------------------------------------------------------------------------
 
-    def check_generation(self, generation: int) -> None:
-        """Raise `Refused` ILLEGAL_GENERATION if it is not the present one."""
+    def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise Refused(
                 ErrorCode.ILLEGAL_GENERATION,
                 f"generation {generation}, group {self.group_id!r} is in {self.generation}",
             )
 
-    def check_commit(self, request: g.OffsetCommitRequest, now: float) -> None:
-        """Raise `Refused` if these offsets may not be committed: by a member in the present
-        generation, or by anybody while there is no member."""
+    def _check_commit(self, request: g.OffsetCommitRequest, now: float) -> None:
+        """Offsets are committed by members in the present generation, or by anybody while there is
+        no member."""
         if request.generation < 0 and self.state is State.EMPTY:
             return
         member = self.members.find(request.member_id, request.instance_id)
-        self.check_generation(request.generation)
+        self._check_generation(request.generation)
         if self.state is State.COMPLETING:
             raise self._rebalancing()
         member.touch(now)
@@ -462,13 +480,15 @@ class Group:
 
     def restore(self, value: GroupValue, now: float) -> None:
         """Take over what another coordinator kept: everybody is a member, and has a whole session
-        to show up."""
-        self.protocol_type, self.protocol = value.protocol_type, value.protocol
-        self.generation, self.leader = value.generation, value.leader
+        to show up. Members that agree on nothing no coordinator wrote: they have to join again."""
+        self.protocol_type, self.generation = value.protocol_type, max(value.generation, 0)
         self.empty_since_ms = value.written_at_ms
+        members = Members()
         for kept in value.members:
-            self.members.add(Member.of_value(kept, now))
-        self.state = State.STABLE if self.members else State.EMPTY
+            members.add(Member.of_value(kept, now))
+        if value.protocol in common(members) and value.leader in members.by_id:
+            self.state, self.members = State.STABLE, members
+            self.protocol, self.leader = value.protocol, value.leader
         if len(self.members) > self.limits.size_max:
             self._begin(f"more members than group.max.size {self.limits.size_max}", now)
 

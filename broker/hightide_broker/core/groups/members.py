@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.groups.parts import Ticket
 from hightide_broker.core.groups.records import MemberValue
 
 NEVER = float("inf")
-Ticket = Hashable
-"""A request that waits for its answer."""
 
 
 @dataclass(slots=True, kw_only=True)

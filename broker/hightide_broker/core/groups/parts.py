@@ -1,11 +1,19 @@
-"""What a consumer group's state is made of. Pure."""
+"""What a consumer group's state is made of, what happens to it, and what comes of that. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.messages import Message
 from hightide_broker.core.groups.records import GroupValue
+
+Ticket = Hashable
+"""A request that waits for its answer."""
 
 
 class State(StrEnum):
@@ -25,6 +33,25 @@ class Limits(NamedTuple):
     initial_delay_s: float = 3.0
     size_max: int = 10_000
 
+    def check(self, request: g.JoinGroupRequest) -> None:
+        """Raise `Refused` for a request to join that no group allows."""
+        session_s = request.session_timeout_ms / 1000
+        if not self.session_min_s <= session_s <= self.session_max_s:
+            raise Refused(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"session.timeout.ms is {request.session_timeout_ms}, expected "
+                f"{self.session_min_s * 1000:.0f} to {self.session_max_s * 1000:.0f} "
+                f"(group.min.session.timeout.ms, group.max.session.timeout.ms)",
+            )
+        if request.rebalance_timeout_ms <= 0:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"rebalance_timeout_ms is {request.rebalance_timeout_ms}, expected 1 or more "
+                f"(max_poll_interval_ms)",
+            )
+        if not request.protocol_type or not request.protocols:
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is offered")
+
 
 class Cause(NamedTuple):
     """Why a rebalance began, when, and which generation it ended."""
@@ -34,8 +61,81 @@ class Cause(NamedTuple):
     text: str
 
 
+# -- events ---------------------------------------------------------------------------------------
+
+
+class Join(NamedTuple):
+    """A member joins, or joins again."""
+
+    request: g.JoinGroupRequest
+    ticket: Ticket
+    new_id: str
+    """For a member that has no id yet."""
+    host: str
+
+
+class Sync(NamedTuple):
+    """A member asks what it gets; the leader says who gets what."""
+
+    request: g.SyncGroupRequest
+    ticket: Ticket
+
+
+class Heartbeat(NamedTuple):
+    """A member is alive."""
+
+    request: g.GroupHeartbeatRequest
+
+
+class Commit(NamedTuple):
+    """Somebody is about to commit offsets: a member, or anybody while there is none."""
+
+    request: g.OffsetCommitRequest
+
+
+class Leave(NamedTuple):
+    """A member goes."""
+
+    leaving: g.LeavingMember
+
+
+class Written(NamedTuple):
+    """A `Write` is committed, or could not be kept (`refusal`)."""
+
+    token: tuple[str, ...]
+    refusal: Refused | None
+
+
+class Tick(NamedTuple):
+    """Time passed."""
+
+
+class Moved(NamedTuple):
+    """Another broker coordinates this group now: everybody who waits hears so."""
+
+    refusal: Refused
+
+
+Event = Join | Sync | Heartbeat | Commit | Leave | Written | Tick | Moved
+
+
+# -- what comes of them ---------------------------------------------------------------------------
+
+
 class Write(NamedTuple):
-    """A state of the group that is to be kept; `token` comes back in `on_written`."""
+    """A state of the group that is to be kept; `token` comes back in `Written`."""
 
     value: GroupValue
     token: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one event leads to."""
+
+    reply: Message | None = None
+    """The answer to the `Join` or `Sync` that was the event; None: it comes later."""
+    replies: list[tuple[Ticket, Message]] = field(default_factory=list)
+    """Answers to requests that waited."""
+    writes: list[Write] = field(default_factory=list)
+    """What is to be kept, in this order."""

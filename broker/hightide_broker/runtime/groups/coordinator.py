@@ -29,7 +29,16 @@ from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
-from hightide_broker.core.groups.parts import Limits, State, Write
+from hightide_broker.core.groups.parts import (
+    Event,
+    Limits,
+    Moved,
+    Outcome,
+    State,
+    Tick,
+    Write,
+    Written,
+)
 from hightide_broker.core.groups.records import (
     GroupKey,
     GroupRecordDamaged,
@@ -119,8 +128,7 @@ class Coordinator:
             if self.ended is None:
                 self.ended = _not_here("the broker stops")
             for group in self.groups.values():
-                group.let_go(self.ended)
-                self._answer(group)
+                self._answer(group.step(Moved(self.ended), trio.current_time()))
             self.loaded.set()
 
     async def _serve(self) -> None:
@@ -161,7 +169,7 @@ class Coordinator:
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
-                self.settle(group)
+                self._watch_for(group)
         log.info("%s: %d groups are read", self._replica.name, len(self.groups))
 
     async def _watch(self) -> None:
@@ -178,10 +186,12 @@ class Coordinator:
                     continue  # it was put earlier meanwhile
                 del self._due_at[name]
                 group = self.groups.get(name)
-                if group is not None:
-                    if group.next_at() <= now:
-                        group.tick(now)
-                    self.settle(group)
+                if group is None:
+                    continue
+                if group.next_at() <= now:
+                    self.step(group, Tick())
+                else:
+                    self._watch_for(group)
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -214,24 +224,29 @@ class Coordinator:
     def _offsets(self, group: str) -> GroupOffsets:
         return self._group_offsets.setdefault(group, GroupOffsets())
 
-    def settle(self, group: Group) -> None:
-        """After anything happened to a group: answer, keep, and look again in time."""
-        self._answer(group)
-        writes, group.writes = group.writes, []
-        for write in writes:
+    def step(self, group: Group, event: Event) -> Message | None:
+        """Let something happen to a group, and see to what comes of it: answer, keep, and look
+        again in time. The answer, if it is there at once; raises `Refused`."""
+        outcome = group.step(event, trio.current_time())
+        self._answer(outcome)
+        for write in outcome.writes:
             self._begin_write(group, write)
+        self._watch_for(group)
+        return outcome.reply
+
+    def _answer(self, outcome: Outcome) -> None:
+        for ticket, answer in outcome.replies:
+            assert isinstance(ticket, Parked)
+            ticket.set(answer)
+
+    def _watch_for(self, group: Group) -> None:
+        """Let a group know when its time has come."""
         at = group.next_at()
         if at < self._due_at.get(group.group_id, float("inf")):
             self._due_at[group.group_id] = at
             heapq.heappush(self._due, (at, next(self._order), group.group_id))
             if self._due[0][0] == at:
                 self._wake.set()
-
-    def _answer(self, group: Group) -> None:
-        answers, group.answers = group.answers, []
-        for ticket, answer in answers:
-            assert isinstance(ticket, Parked)
-            ticket.set(answer)
 
     def _begin_write(self, group: Group, write: Write) -> None:
         """Append in this stretch, and hear of the commit later."""
@@ -243,8 +258,7 @@ class Coordinator:
         try:
             wait = self.append([(GroupKey(group.group_id), value)])
         except Refused as refusal:
-            group.on_written(write.token, refusal, trio.current_time())
-            self.settle(group)
+            self.step(group, Written(write.token, refusal))
             return
         self._nursery.start_soon(self._finish_write, group, write, wait)
 
@@ -254,8 +268,7 @@ class Coordinator:
             await wait.committed()
         except Refused as error:
             refusal = error
-        group.on_written(write.token, refusal, trio.current_time())
-        self.settle(group)
+        self.step(group, Written(write.token, refusal))
 
     # -- what is kept ----------------------------------------------------------------------------
 

@@ -11,9 +11,8 @@ import trio
 from hightide.net.ports import Random, WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide.protocol.messages import Message
 from hightide_broker.core.groups.group import Group
-from hightide_broker.core.groups.parts import State
+from hightide_broker.core.groups.parts import Heartbeat, Join, Leave, State, Sync
 from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.cluster.controller import random_id
 from hightide_broker.runtime.groups.coordinator import Coordinator, Parked
@@ -49,27 +48,22 @@ class GroupHandlers:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here")
         group, parked = coordinator.group(request.group), Parked()
         new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
-        now = trio.current_time()
-        answer = group.join(request, parked, now, new_id=new_id, host=call.host)
-        return await _answer(coordinator, group, answer, parked)
+        answer = coordinator.step(group, Join(request, parked, new_id, call.host))
+        return Reply(answer if answer is not None else await parked.wait())
 
     async def sync_group(self, call: Call[g.SyncGroupRequest]) -> Reply:
         """Hear one's assignment; the leader brings everybody's."""
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         group, parked = _existing(coordinator, request.group), Parked()
-        answer = group.sync(request, parked, trio.current_time())
-        return await _answer(coordinator, group, answer, parked)
+        answer = coordinator.step(group, Sync(request, parked))
+        return Reply(answer if answer is not None else await parked.wait())
 
     async def heartbeat(self, call: Call[g.GroupHeartbeatRequest]) -> Reply:
         """Keep a member in its group, and tell it of a rebalance."""
         request = call.request
         coordinator = await self._coordinators.of(request.group)
-        group = _existing(coordinator, request.group)
-        try:
-            group.heartbeat(request, trio.current_time())
-        finally:
-            coordinator.settle(group)
+        coordinator.step(_existing(coordinator, request.group), Heartbeat(request))
         return Reply(g.GroupHeartbeatResponse())
 
     async def leave_group(self, call: Call[g.LeaveGroupRequest]) -> Reply:
@@ -77,8 +71,7 @@ class GroupHandlers:
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         group = _existing(coordinator, request.group)
-        results = [_leave(group, leaving) for leaving in request.members]
-        coordinator.settle(group)
+        results = [_leave(coordinator, group, leaving) for leaving in request.members]
         return Reply(g.LeaveGroupResponse(members=results))
 
     # -- administration --------------------------------------------------------------------------
@@ -173,14 +166,6 @@ class GroupHandlers:
         await self._coordinators.forget(coordinator, group)
 
 
-async def _answer(
-    coordinator: Coordinator, group: Group, answer: Message | None, parked: Parked
-) -> Reply:
-    """The answer at once, or when it is there."""
-    coordinator.settle(group)
-    return Reply(answer if answer is not None else await parked.wait())
-
-
 def _existing(coordinator: Coordinator, name: str) -> Group:
     group = coordinator.groups.get(name)
     if group is None:
@@ -188,10 +173,10 @@ def _existing(coordinator: Coordinator, name: str) -> Group:
     return group
 
 
-def _leave(group: Group, leaving: g.LeavingMember) -> g.LeaveResult:
+def _leave(coordinator: Coordinator, group: Group, leaving: g.LeavingMember) -> g.LeaveResult:
     error, message = None, ""
     try:
-        group.leave(leaving, trio.current_time())
+        coordinator.step(group, Leave(leaving))
     except Refused as refusal:
         error, message = refusal.code, refusal.message
     return g.LeaveResult(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import trio
-
 from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.groups.parts import Commit
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.groups.coordinators import Coordinators, Metadata, topics_read
@@ -44,8 +43,7 @@ class OffsetHandlers:
         if request.generation >= 0 and request.group not in coordinator.groups:
             raise Refused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group!r} here")
         group = coordinator.group(request.group)
-        group.check_commit(request, trio.current_time())
-        coordinator.settle(group)
+        coordinator.step(group, Commit(request))
         refusals: dict[int, Refused] = {}
         records: list[tuple[OffsetKey, OffsetValue]] = []
         now_ms, topic_ids = self._clock.now_ms(), self._coordinators.topic_ids()
