@@ -15,6 +15,7 @@ from quorum_world import Entry, FakeLog, Node, QuorumWorld
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide_broker.core.quorum import peers
 from hightide_broker.core.quorum import state_machine as core
 from hightide_broker.core.quorum.ready import Answered, ElectionState, Requested, Tick
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
@@ -191,7 +192,7 @@ def test_an_observer_finds_the_same_leader_again_after_a_long_silence():
 
 
 def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):
-    monkeypatch.setattr(core, "OBSERVERS_MAX", 3)
+    monkeypatch.setattr(peers, "OBSERVERS_MAX", 3)
     story = told("voters 1", "start 1", "tick 1")
     for at, observer in enumerate((11, 12, 13, 11, 14)):
         story.tick("1", f"{at + 1}")

@@ -12,7 +12,8 @@ import functools
 
 from groupkit import BROKEN_DISK, REBALANCE_S, SESSION_S, Coordinator, check
 
-from hightide_broker.core.groups.group import State
+from hightide_broker.core.groups.parts import State
+from hightide_broker.core.groups.text import show_group
 
 
 class Unable(Exception):
@@ -205,13 +206,4 @@ class GroupStory:
         return causes[-1].text.partition(" (session")[0] if causes else "none"
 
     def show(self):
-        group = self.on.group
-        shown = [self._member(member) for member in group.members]
-        pending = [f"({name})" for name in group.members.pending]
-        return " ".join([f"{group.state} g{group.generation}:", *(shown + pending or ["nobody"])])
-
-    def _member(self, member):
-        leads = "*" if member.member_id == self.on.group.leader else ""
-        instance = f"({member.instance_id})" if member.instance_id else ""
-        given = f"={member.assignment.decode()}" if member.assignment else ""
-        return f"{member.member_id}{instance}{leads}{given}"
+        return show_group(self.on.group, assigned=True)

@@ -54,37 +54,37 @@ def votes_are_forgotten_at_a_restart():
 
 @mutant
 def a_voter_votes_for_everybody():
-    vote = elections.Elections._vote
+    vote = elections.Elections.vote
 
     def generous(self, request, now):
         if not request.pre_vote and request.epoch == self.epoch and self.leader == NOBODY:
             self.voted = NOBODY
         return vote(self, request, now)
 
-    return planted(elections.Elections, "_vote", generous)
+    return planted(elections.Elections, "vote", generous)
 
 
 @mutant
 def the_longer_log_counts_instead_of_the_later_epoch():
-    vote = elections.Elections._vote
+    vote = elections.Elections.vote
 
     def by_length(self, request, now):
         mine, theirs = self._log.log_end, request.log_end
         with planted(type(self._log), "last_epoch", property(lambda log: 0)):
             return vote(self, request, now) and theirs >= mine
 
-    return planted(elections.Elections, "_vote", by_length)
+    return planted(elections.Elections, "vote", by_length)
 
 
 @mutant
 def any_log_may_lead():
-    vote = elections.Elections._vote
+    vote = elections.Elections.vote
 
     def careless(self, request, now):
         with planted(type(self._log), "last_epoch", property(lambda log: -1)):
             return vote(self, request, now)
 
-    return planted(elections.Elections, "_vote", careless)
+    return planted(elections.Elections, "vote", careless)
 
 
 @mutant
@@ -107,7 +107,7 @@ def one_copy_is_enough():
 @mutant
 def a_leader_counts_what_it_has_not_synced():
     def hasty(self):
-        ends = [peer.log_end for peer in self._peers.values()] + [self._log.log_end]
+        ends = [peer.log_end for peer in self._peers.voters.values()] + [self._log.log_end]
         held = state_machine.held_by_majority(ends)
         if held > self.epoch_start:
             self._commit(held)
@@ -124,7 +124,7 @@ def a_follower_acknowledges_what_it_has_not_synced():
 @mutant
 def an_entry_of_an_old_epoch_is_committed_by_counting():
     def counting(self):
-        ends = [peer.log_end for peer in self._peers.values()] + [self._log.synced_end]
+        ends = [peer.log_end for peer in self._peers.voters.values()] + [self._log.synced_end]
         self._commit(state_machine.held_by_majority(ends))
 
     return planted(state_machine.Quorum, "_commit_as_leader", counting)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hightide.protocol import messages as m
+from hightide_broker.core.quorum.elections import Elections
 from hightide_broker.core.quorum.ready import ElectionState, SnapshotId
 from hightide_broker.core.quorum.roles import Role, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
@@ -166,20 +167,36 @@ class Letter:
         return self.asked.asker if self.response is None else self.asked.peer
 
 
-class Watched(Quorum):
-    """A quorum that remembers each role it took."""
+class WatchedElections(Elections):
+    """Elections that remember each role that was taken, from when `taken` is a list."""
 
     taken: list[Role] | None = None
 
     @property
     def role(self) -> Role:
-        return self._role
+        return self.__dict__["role"]
 
     @role.setter
     def role(self, role: Role) -> None:
-        self._role = role
+        self.__dict__["role"] = role
         if self.taken is not None:
             self.taken.append(role)
+
+
+class Watched(Quorum):
+    """A quorum whose roles are remembered."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._elections.__class__ = WatchedElections
+
+    @property
+    def taken(self) -> list[Role] | None:
+        return self._elections.taken
+
+    @taken.setter
+    def taken(self, taken: list[Role] | None) -> None:
+        self._elections.taken = taken
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from quorum_text import kind, show_voters
-from quorum_world import Asked, Entry, FakeLog, Letter, Node, QuorumWorld, show_role
+from quorum_world import Asked, Entry, FakeLog, Letter, Node, QuorumWorld
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -21,6 +20,7 @@ from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import ElectionState
 from hightide_broker.core.quorum.roles import Role
+from hightide_broker.core.quorum.text import kind, show_role, show_voters
 
 METADATA = "__cluster_metadata"
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from quorum_checker import Disk, Judge
 from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
-from quorum_text import show_request, show_response, show_voters
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -20,7 +19,7 @@ from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import Answered, LogSynced, Ready, Requested, SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
-from hightide_broker.core.quorum.state_machine import Quorum
+from hightide_broker.core.quorum.text import show_request, show_response, show_role, show_voters
 
 TIMEOUT_S = 5.0
 """How long a node waits for an answer."""
@@ -305,10 +304,3 @@ class QuorumWorld:
 def span(start: int, end: int) -> str:
     """Both ends included."""
     return f"{start}..{end - 1}"
-
-
-def show_role(quorum: Quorum) -> str:
-    """A node's standing; who is not known is not mentioned."""
-    known = [(name, getattr(quorum, name)) for name in ("leader", "voted")]
-    words = [f"{name}={node}" for name, node in known if node >= 0]
-    return " ".join([quorum.role.value, f"epoch={quorum.epoch}", *words])

@@ -20,15 +20,7 @@ from table_news import NewsTable, Question, SentProposal, Unable
 
 from hightide.protocol.columns import batch_at
 from hightide.protocol.errors import Refused, error_code
-from hightide_broker.core.replication.follower import (
-    Append,
-    Ignore,
-    Pause,
-    Step,
-    Stop,
-    Truncate,
-    TruncateFully,
-)
+from hightide_broker.core.replication.text import show_step
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
@@ -372,7 +364,8 @@ class TableStory:
         name = name_of(question.follower)
         step = self.on.take_answer(question, synced=synced)
         replica = self.on.up(name)
-        return f"{name} {_done(step)}: end={replica.log.log_end} watermark={replica.high_watermark}"
+        standing = f"end={replica.log.log_end} watermark={replica.high_watermark}"
+        return f"{name} {show_step(step)}: {standing}"
 
     def _said(self, question: Question) -> str:
         assert question.answer is not None
@@ -463,22 +456,3 @@ def _names(brokers: tuple[int, ...]) -> str:
 
 def _listed(values: list[str]) -> str:
     return " ".join(values) or "nothing"
-
-
-def _done(step: Step) -> str:
-    """What a follower did about an answer."""
-    match step:
-        case Append():
-            return "takes it"
-        case Truncate(offset):
-            return f"cuts at {offset}"
-        case TruncateFully(offset):
-            return f"begins again at {offset}"
-        case Pause():
-            return "waits"
-        case Stop():
-            return "stops"
-        case Ignore():
-            return "ignores it"
-        case _:
-            return "asks for the bounds"

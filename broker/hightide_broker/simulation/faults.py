@@ -275,7 +275,7 @@ class Faults:
         if leader is None or leader.node is None:
             return
         core = leader.node.quorum.core
-        if not core.membership.is_recorded or core.high_watermark < core._log.voters_end:
+        if not core.membership.is_recorded or not core.voters_are_committed:
             return
         if self._world.knobs.forlorn or self._rng.random() < 0.5:
             await self._leave_alone(machine)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import Refused
-from hightide_broker.core.replication.follower import Append, Step, Truncate, TruncateFully
+from hightide_broker.core.replication.follower import Step, Truncate
+from hightide_broker.core.replication.text import show_step
 from hightide_broker.simulation.stepped_cluster import LAG_MAX_S, Table, name_of
 
 
@@ -79,7 +80,7 @@ class Account:
         self.step(f"{name} fetches from {leader}: {asked}")
         self.say(f"{leader} answers: {_answer(result, table.records_in(data))}")
         step = table.take(name, part, result, data)
-        self.say(f"{name} {_what(step)}")
+        self.say(f"{name} {show_step(step)}")
         return step
 
     def produce(self, table: Table, value: str) -> Callable[[], bool]:
@@ -119,18 +120,6 @@ def _answer(result: m.FetchResult, records: list[str]) -> str:
         return f"we differ; epoch {epoch} ends at offset {end} here"
     held = " ".join(records) or "nothing new"
     return f"{held}; high watermark {result.high_watermark}"
-
-
-def _what(step: Step) -> str:
-    match step:
-        case Append():
-            return "takes it"
-        case Truncate(offset):
-            return f"cuts its log at offset {offset}, and will ask again"
-        case TruncateFully(offset):
-            return f"drops its log, and begins at offset {offset}"
-        case _:
-            return f"does: {step}"
 
 
 # -- one after the other ---------------------------------------------------------------------------

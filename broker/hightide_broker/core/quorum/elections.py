@@ -24,13 +24,13 @@ from hightide_broker.core.quorum.leader import (
     check_epoch_range,
 )
 from hightide_broker.core.quorum.membership import Membership
-from hightide_broker.core.quorum.progress import Progress, last_majority_contact
+from hightide_broker.core.quorum.peers import Peers
+from hightide_broker.core.quorum.progress import HighWatermark, last_majority_contact
 from hightide_broker.core.quorum.ready import (
     NOBODY,
     Answered,
     ElectionState,
     LogView,
-    Ready,
     Sending,
 )
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
@@ -40,47 +40,48 @@ _NEVER = float("inf")
 
 
 class Elections:
-    """One node's standing in the quorum; `Quorum` is the whole of it."""
+    """One node's standing in the quorum: its role, the epoch, who leads it, whom it voted for."""
 
     def __init__(
         self,
         config: QuorumConfig,
         log: LogView,
-        election_state: ElectionState,
+        known: ElectionState,
         *,
+        membership: Membership,
+        peers: Peers,
+        fetching: QuorumFollower,
+        watermark: HighWatermark,
         random: Callable[[], float],
         now: float,
     ) -> None:
-        """`election_state` is what `quorum-state` says, `random` draws from [0, 1)."""
-        self.config = config
+        """`peers` are kept while this node leads, `fetching` is what it follows with; of the log
+        and the `watermark` only is read."""
         self.role = Role.UNATTACHED
-        self.epoch, self.leader, self.voted = election_state
-        latest = log.latest_snapshot
-        self.high_watermark = max(log.log_start, latest.end_offset if latest else 0)
-        """Everything below it is committed, as far as this node knows."""
+        self.epoch, self.leader, self.voted = known
         self.epoch_start = -1
         """Where a leader's own epoch begins."""
+        self.stopping = False
+        """Whether this node is about to stop: it stands no more."""
+        self._config = config
         self._log = log
+        self._membership = membership
+        self._peers = peers
+        self._fetching = fetching
+        self._watermark = watermark
         self._random = random
-        self._ready = Ready()
-        self._durable = election_state
-        self.membership = Membership(config, log)
-        self._peers: dict[int, Progress] = {}
-        self._observers: dict[int, Progress] = {}
-        self._votes = Votes(self.membership.voters)
+        self._votes = Votes(membership.voters)
         self._announcements = PendingAnnouncements()
         self._round_at = _NEVER
         """When a leader looks for voters that do not fetch, to tell them again."""
         self._successors: list[int] = []
         self._elections_lost = 0
-        self._stopping = False
-        self._fetching = QuorumFollower(config, log, self.membership)
         self._deadline = now + self._election_timeout()
         self._begin(now)
 
     def _begin(self, now: float) -> None:
         """The role after a start."""
-        me = self.config.node
+        me = self._config.node
         if self.epoch < self._log.last_epoch:
             self.epoch, self.leader, self.voted = self._log.last_epoch, NOBODY, NOBODY
         if self.leader == me and not (self._may_stand and self._others):
@@ -93,50 +94,66 @@ class Elections:
         elif self.leader != NOBODY:
             self.role = Role.FOLLOWER
             self._fetching.begin(self.leader, now)
-            self._deadline = now + self.config.fetch_timeout_s
+            self._deadline = now + self._config.fetch_timeout_s
         elif not self._is_voter:
             self._fetching.search(now)
         elif not self._others:
             self._deadline = now
         elif self.voted == me:
             self.role, self._deadline = Role.CANDIDATE, now
-        elif self.voted == NOBODY and self.config.first_pause_s is not None:
+        elif self.voted == NOBODY and self._config.first_pause_s is not None:
             # Nothing is known of a leader who could be disturbed, and the pre-vote asks first.
-            self._deadline = now + self.config.first_pause_s * self._random()
+            self._deadline = now + self._config.first_pause_s * self._random()
 
     def __repr__(self) -> str:
         return (
-            f"<Quorum {self.config.node} {self.role.value} epoch={self.epoch} "
-            f"leader={self.leader} watermark={self.high_watermark}>"
+            f"<Elections of {self._config.node} {self.role.value} epoch={self.epoch} "
+            f"leader={self.leader} voted={self.voted}>"
         )
 
     @property
+    def state(self) -> ElectionState:
+        """What must be durable before anything is said that rests on it."""
+        return ElectionState(self.epoch, self.leader, self.voted)
+
+    @property
     def is_leader(self) -> bool:
+        """Whether this node leads."""
         return self.role is Role.LEADER
 
     @property
+    def led_epoch(self) -> int:
+        """The epoch that this node leads; -1 if it does not."""
+        return self.epoch if self.is_leader else -1
+
+    @property
+    def wake_at(self) -> float:
+        """When time alone changes something."""
+        return min(self._deadline, self._announcements.due_at, self._round_at)
+
+    @property
     def _is_voter(self) -> bool:
-        return self.membership.is_voter
+        return self._membership.is_voter
 
     @property
     def _may_stand(self) -> bool:
         """Whether to seek votes. One that was removed does so until that is known to be committed,
         its own vote not counted: it may be the only one that has the record, and then the others,
         by the voters before, cannot elect anybody. Source: Ongaro's dissertation, 4.2.2."""
-        removal_stands = self.high_watermark >= self._log.voters_end
-        return self._is_voter or (self.membership.was_voter and not removal_stands)
+        removal_stands = self._watermark.value >= self._log.voters_end
+        return self._is_voter or (self._membership.was_voter and not removal_stands)
 
     @property
     def _others(self) -> tuple[int, ...]:
-        return self.membership.others
+        return self._membership.others
 
-    def _meet_voters(self, now: float) -> None:
+    def meet_voters(self, now: float) -> None:
         """The voters may be others since the last step: a record of them was written, or cut."""
-        if not self.membership.refresh():
+        if not self._membership.refresh():
             return
-        self._votes = Votes(self.membership.voters)
-        if self.role is Role.LEADER:
-            self._peers = {voter: self._met(voter, now) for voter in self._others}
+        self._votes = Votes(self._membership.voters)
+        if self.is_leader:
+            self._peers.meet_voters(now)
             for voter in self._others:
                 self._announcements.add(voter)
             self._announcements.due_at = now
@@ -147,24 +164,19 @@ class Elections:
             if self._is_voter:
                 self._fetching.end()
 
-    def _met(self, voter: int, now: float) -> Progress:
-        """What a leader knows of a voter, as one or as an observer before."""
-        known = self._peers.get(voter) or self._observers.pop(voter, None)
-        if known is not None and self.membership.counts(voter, known.directory):
-            return known
-        return Progress(voter, now)
-
     # -- time ------------------------------------------------------------------------------------
 
     def _election_timeout(self) -> float:
-        return self.config.election_timeout_s * (1 + self._random())
+        return self._config.election_timeout_s * (1 + self._random())
 
-    def _time_passed(self, now: float) -> None:
-        if self.role is Role.LEADER:
+    def time_passed(self, now: float) -> None:
+        """What time alone changes: a leader without a majority resigns, a timeout begins the next
+        election, or gives one up."""
+        if self.is_leader:
             self._check_quorum(now)
-        if now < self._deadline or self.role is Role.LEADER:
+        if now < self._deadline or self.is_leader:
             return
-        if self._stopping or not (self._may_stand or self.role in (Role.FOLLOWER, Role.RESIGNED)):
+        if self.stopping or not (self._may_stand or self.role in (Role.FOLLOWER, Role.RESIGNED)):
             self._deadline = _NEVER
             return
         match self.role:
@@ -180,11 +192,11 @@ class Elections:
 
     def _check_quorum(self, now: float) -> None:
         """Resign if a majority has not fetched for 1.5 fetch timeouts."""
-        heard = [self._peers[voter].heard_at for voter in self._others]
+        heard = [self._peers.voters[voter].heard_at for voter in self._others]
         last = last_majority_contact(heard, votes_itself=self._is_voter)
-        self._deadline = last + 1.5 * self.config.fetch_timeout_s
+        self._deadline = last + 1.5 * self._config.fetch_timeout_s
         if now >= self._deadline:
-            self._become_resigned(now)
+            self.resign(now)
 
     # -- becoming --------------------------------------------------------------------------------
 
@@ -193,7 +205,7 @@ class Elections:
         self.role = role
         self._announcements.end()
         self._round_at = _NEVER
-        self._peers, self._observers = {}, {}
+        self._peers.end()
         self._fetching.end()
 
     def _become_unattached(self, epoch: int, now: float, *, voted: int = NOBODY) -> None:
@@ -219,7 +231,7 @@ class Elections:
             self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
         assert self.leader in (NOBODY, leader), f"{self!r}: {leader} leads this epoch as well"
         self.leader = leader
-        self._deadline = now + self.config.fetch_timeout_s
+        self._deadline = now + self._config.fetch_timeout_s
         self._fetching.begin(leader, now)
 
     def _become_prospective(self, now: float) -> None:
@@ -231,29 +243,29 @@ class Elections:
 
     def _become_candidate(self, now: float) -> None:
         self._become(Role.CANDIDATE)
-        self.epoch, self.leader, self.voted = self.epoch + 1, NOBODY, self.config.node
+        self.epoch, self.leader, self.voted = self.epoch + 1, NOBODY, self._config.node
         self._seek_votes(now)
         if self._votes.won:
             self._become_leader(now)
 
     def _seek_votes(self, now: float) -> None:
-        self._votes.begin(self.config.node)
+        self._votes.begin(self._config.node)
         self._announcements.begin(self._others, now)
         self._deadline = now + self._election_timeout()
 
     def _become_leader(self, now: float) -> None:
         self._become(Role.LEADER)
-        self.leader = self.config.node
+        self.leader = self._config.node
         self.epoch_start = self._log.log_end
         self._elections_lost = 0
-        self._peers = {voter: Progress(voter, now) for voter in self._others}
+        self._peers.begin(now)
         self._announcements.begin(self._others, now)
-        self._round_at = now + self.config.fetch_timeout_s / 2 if self._others else _NEVER
-        self._ready.begin_epoch = True
+        self._round_at = now + self._config.fetch_timeout_s / 2 if self._others else _NEVER
         self._check_quorum(now)
 
-    def _become_resigned(self, now: float) -> None:
-        successors = sorted(self._others, key=lambda voter: -self._peers[voter].log_end)
+    def resign(self, now: float) -> None:
+        """Lead no more, and tell the others who had best stand."""
+        successors = sorted(self._others, key=lambda voter: -self._peers.voters[voter].log_end)
         self._become(Role.RESIGNED)
         self._successors = successors
         self._announcements.begin(self._others, now)
@@ -272,27 +284,30 @@ class Elections:
     def _backoff(self) -> float:
         """Longer and longer with each election lost, and never the same for two voters."""
         slots = min(1 << min(self._elections_lost, 10), 1 << 10)
-        longest = min(0.1 * slots, self.config.election_backoff_max_s)
-        return self.config.retry_backoff_s + longest * self._random()
+        longest = min(0.1 * slots, self._config.election_backoff_max_s)
+        return self._config.retry_backoff_s + longest * self._random()
 
     # -- announcing: votes, and beginnings and ends of epochs -------------------------------------
 
-    def _announce(self, now: float) -> None:
+    def announce(self, now: float) -> list[Sending]:
         """Tell those who have not answered yet what there is to tell in this role."""
-        if self.role is Role.LEADER and now >= self._round_at:
-            half = self.config.fetch_timeout_s / 2
+        if self.is_leader and now >= self._round_at:
+            half = self._config.fetch_timeout_s / 2
             self._round_at = now + half
-            for peer in self._peers.values():
+            for peer in self._peers.voters.values():
                 if now - peer.heard_at >= half:
                     self._announcements.add(peer.id)
                     self._announcements.due_at = now
-        for peer_id in self._announcements.due(now):
-            self._ready.send.append(Sending(peer_id, self._announcement(peer_id)))
+        return [Sending(peer, self._announcement(peer)) for peer in self._announcements.due(now)]
+
+    def was_told(self, peer: int) -> None:
+        """A peer fetches from this leader: it need not be told who leads."""
+        self._announcements.answered(peer)
 
     def _announcement(self, peer: int) -> m.Message:
-        me, cluster_id = self.config.node, self.config.cluster_id
-        directory = self.membership.directory_of(peer)
-        if self.role is Role.LEADER:
+        me, cluster_id = self._config.node, self._config.cluster_id
+        directory = self._membership.directory_of(peer)
+        if self.is_leader:
             return c.BeginQuorumEpochRequest(
                 cluster_id=cluster_id,
                 voter=peer,
@@ -322,18 +337,19 @@ class Elections:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, event: Answered, now: float) -> None:
+    def answered(self, event: Answered, now: float) -> None:
+        """A peer answered an announcement, or did not."""
         is_current = event.request == self._current_announcement(event.peer)
         response = event.response
         if response is None:
             if is_current:
-                again_in = self.config.retry_backoff_s
-                if self.role is Role.LEADER:
-                    again_in = self.config.fetch_timeout_s / 2
+                again_in = self._config.retry_backoff_s
+                if self.is_leader:
+                    again_in = self._config.fetch_timeout_s / 2
                 self._announcements.failed(event.peer, again_at=now + again_in)
             return
         assert isinstance(response, c.QuorumResponse), f"{response} to {event.request}"
-        if self._heed(response.leader, response.epoch, now) or not is_current:
+        if self.heed(response.leader, response.epoch, now) or not is_current:
             return
         self._announcements.answered(event.peer)
         if isinstance(response, c.VoteResponse):
@@ -344,9 +360,9 @@ class Elections:
             return None
         return self._announcement(peer)
 
-    def _heed(self, leader: int, epoch: int, now: float) -> bool:
+    def heed(self, leader: int, epoch: int, now: float) -> bool:
         """Learn from what another node says of the quorum; whether this node's role changed."""
-        if not self.epoch <= epoch <= EPOCH_MAX or leader == self.config.node:
+        if not self.epoch <= epoch <= EPOCH_MAX or leader == self._config.node:
             return False
         before = (self.role, self.epoch)
         if epoch > self.epoch:
@@ -378,6 +394,27 @@ class Elections:
                 self._elections_lost += 1
                 self._deadline = now + self._backoff()
 
+    # -- following -------------------------------------------------------------------------------
+
+    def leader_answered(self, now: float) -> None:
+        """The leader gave a useful answer: no election is needed for a while."""
+        self._elections_lost = 0
+        self._deadline = now + self._config.fetch_timeout_s
+
+    def leader_is_gone(self, now: float) -> None:
+        """The leader's process is dead, not slow: no need to wait for the whole fetch timeout."""
+        if self.role is Role.FOLLOWER:
+            soon = now + self._backoff()
+            self._deadline = min(self._deadline, soon)
+
+    def stop(self, now: float) -> None:
+        """Lead no more, and stand no more."""
+        self.stopping = True
+        if self.is_leader:
+            self.resign(now)
+        elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            self._become_unattached(self.epoch, now)
+
     # -- requests --------------------------------------------------------------------------------
 
     def _check_envelope(
@@ -386,26 +423,27 @@ class Elections:
         sender: int,
     ) -> None:
         """Raise `Refused` unless the request is for this voter, of this cluster."""
-        check_cluster(request.cluster_id or "none", self.config)
+        check_cluster(request.cluster_id or "none", self._config)
         check_epoch_range(request.epoch)
-        check_addressee(request.voter, request.voter_directory, sender, self.config)
+        check_addressee(request.voter, request.voter_directory, sender, self._config)
 
-    def _check_epoch(self, epoch: int) -> None:
+    def check_epoch(self, epoch: int) -> None:
+        """Raise `Refused` FENCED_LEADER_EPOCH for an epoch that is over."""
         if epoch < self.epoch:
             raise Refused(
                 ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is over, this is {self.epoch}"
             )
 
-    def _vote(self, request: c.VoteRequest, now: float) -> bool:
-        """Whether to vote for a candidate. Sources: KIP-595, KIP-996."""
+    def vote(self, request: c.VoteRequest, now: float) -> bool:
+        """Whether to vote for a candidate; raises `Refused`. Sources: KIP-595, KIP-996."""
         self._check_envelope(request, request.candidate)
         if (
             request.log_end < 0
             or not 0 <= request.last_epoch <= request.epoch - (not request.pre_vote)
-            or request.candidate == self.config.node
+            or request.candidate == self._config.node
         ):
             raise Refused(ErrorCode.INVALID_REQUEST, f"{request} contradicts itself")
-        self._check_epoch(request.epoch)
+        self.check_epoch(request.epoch)
         if request.epoch > self.epoch:
             self._become_unattached(request.epoch, now)
         mine = (self._log.last_epoch, self._log.log_end)
@@ -413,7 +451,7 @@ class Elections:
         if request.pre_vote:
             if self.role is Role.FOLLOWER and self._fetching.leader_is_well:
                 return False
-            return up_to_date and self.role is not Role.LEADER
+            return up_to_date and not self.is_leader
         if self.leader != NOBODY:
             return False
         if self.voted == NOBODY and up_to_date:
@@ -422,24 +460,26 @@ class Elections:
 
     def _check_rival(self, leader: int, epoch: int) -> None:
         """Raise `Refused` for an old leader, or for one of an epoch that another one leads."""
-        self._check_epoch(epoch)
+        self.check_epoch(epoch)
         is_rival = epoch == self.epoch and self.leader not in (NOBODY, leader)
-        if is_rival or leader == self.config.node:
+        if is_rival or leader == self._config.node:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
                 f"{leader} says it leads epoch {epoch}, but {self.leader} does",
             )
 
-    def _epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
+    def epoch_began(self, request: c.BeginQuorumEpochRequest, now: float) -> None:
+        """Another node says that it leads; raises `Refused`."""
         self._check_envelope(request, request.leader)
         self._check_rival(request.leader, request.epoch)
         self._become_follower(request.leader, request.epoch, now)
 
-    def _epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
-        """The leader steps down: its best successor is to stand at once, the others later."""
+    def epoch_ended(self, request: c.EndQuorumEpochRequest, now: float) -> None:
+        """The leader steps down: its best successor is to stand at once, the others later. Raises
+        `Refused`."""
         self._check_envelope(request, request.leader)
         self._check_rival(request.leader, request.epoch)
-        if len(request.successors) > len(self.membership.voters):
+        if len(request.successors) > len(self._membership.voters):
             raise Refused(ErrorCode.INVALID_REQUEST, "more successors than there are voters")
         if request.epoch > self.epoch:
             self._become_follower(request.leader, request.epoch, now)
@@ -447,10 +487,10 @@ class Elections:
             return
         self._fetching.leader_gone = True
         successors = request.successors
-        longest = self.config.election_backoff_max_s
-        if self.config.node not in successors:
+        longest = self._config.election_backoff_max_s
+        if self._config.node not in successors:
             self._deadline = now + longest
-        elif (place := successors.index(self.config.node)) == 0:
+        elif (place := successors.index(self._config.node)) == 0:
             self._deadline = now
         else:
             self._deadline = now + longest / 2 ** (len(successors) - 1) * 2 ** (place - 1)

@@ -50,6 +50,20 @@ class Progress:
         )
 
 
+@dataclass(slots=True)
+class HighWatermark:
+    """Everything below `value` is committed, as far as this node knows."""
+
+    value: int
+
+    def rise_to(self, offset: int) -> bool:
+        """Whether that is more than was known: what is committed stays so."""
+        if offset <= self.value:
+            return False
+        self.value = offset
+        return True
+
+
 def majority_of(count: int) -> int:
     """How many of `count` voters are a majority."""
     return count // 2 + 1

@@ -11,6 +11,8 @@ Sources: KIP-595, KIP-630 (snapshots), KIP-1166 (watermark in the fetch).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from hightide.protocol import controller_messages as c
@@ -18,25 +20,35 @@ from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.elections import Elections
+from hightide_broker.core.quorum.follower import QuorumFollower
 from hightide_broker.core.quorum.leader import (
     check_fetch,
     check_snapshot_fetch,
     fetch_refusal,
     locate,
 )
-from hightide_broker.core.quorum.progress import Progress, held_by_majority, majority_of
+from hightide_broker.core.quorum.membership import Membership
+from hightide_broker.core.quorum.peers import Peers
+from hightide_broker.core.quorum.progress import (
+    HighWatermark,
+    Progress,
+    held_by_majority,
+    majority_of,
+)
 from hightide_broker.core.quorum.ready import (
+    NOBODY,
     Answered,
     ElectionState,
     Event,
     LogSynced,
+    LogView,
     Ready,
     Requested,
     Resign,
     Tick,
     Unusable,
 )
-from hightide_broker.core.quorum.roles import Role, Voter
+from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
 
 RESPONSES: dict[type[m.Message], type[c.QuorumResponse]] = {
     c.VoteRequest: c.VoteResponse,
@@ -44,52 +56,141 @@ RESPONSES: dict[type[m.Message], type[c.QuorumResponse]] = {
     c.EndQuorumEpochRequest: c.EndQuorumEpochResponse,
     c.FetchSnapshotRequest: c.FetchSnapshotResponse,
 }
-OBSERVERS_MAX = 1000
-"""Observers that a leader remembers; ids come from the network."""
 
 
-class Quorum(Elections):
-    """One node's part in the quorum."""
+class Quorum:
+    """One node's part in the quorum: its standing (`Elections`), what it follows with
+    (`QuorumFollower`), whom it leads (`Peers`), and what is committed."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        log: LogView,
+        known: ElectionState,
+        *,
+        random: Callable[[], float],
+        now: float,
+    ) -> None:
+        """`known` is what `quorum-state` says, `random` draws from [0, 1)."""
+        self.config = config
+        self.membership = Membership(config, log)
+        self._log = log
+        self._ready = Ready()
+        self._durable = known
+        latest = log.latest_snapshot
+        self._watermark = HighWatermark(max(log.log_start, latest.end_offset if latest else 0))
+        self._peers = Peers(self.membership)
+        self._fetching = QuorumFollower(config, log, self.membership)
+        self._elections = Elections(
+            config,
+            log,
+            known,
+            membership=self.membership,
+            peers=self._peers,
+            fetching=self._fetching,
+            watermark=self._watermark,
+            random=random,
+            now=now,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Quorum {self.config.node} {self.role.value} epoch={self.epoch} "
+            f"leader={self.leader} watermark={self.high_watermark}>"
+        )
+
+    @property
+    def role(self) -> Role:
+        """What this node is to the quorum."""
+        return self._elections.role
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that this node knows of."""
+        return self._elections.epoch
+
+    @property
+    def leader(self) -> int:
+        """Who leads that epoch, if known."""
+        return self._elections.leader
+
+    @property
+    def voted(self) -> int:
+        """Whom this node voted for in that epoch."""
+        return self._elections.voted
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads."""
+        return self._elections.is_leader
+
+    @property
+    def epoch_start(self) -> int:
+        """Where a leader's own epoch begins."""
+        return self._elections.epoch_start
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below it is committed, as far as this node knows."""
+        return self._watermark.value
+
+    @property
+    def voters_are_committed(self) -> bool:
+        """Whether the last record of the voters is known to be."""
+        return self.high_watermark >= self._log.voters_end
 
     def step(self, event: Event, now: float) -> Ready:
         """Take one event into account; what its driver has to do now, in order."""
-        ready = self._ready = Ready()
-        self._meet_voters(now)
+        ready, elections = Ready(), self._elections
+        self._ready, before, led = ready, elections.state, elections.led_epoch
+        elections.meet_voters(now)
+        self._take(event, now)
+        elections.time_passed(now)
+        self._keep_voters(now)
+        ready.send += elections.announce(now)
+        self._fetch(now)
+        ready.begin_epoch = elections.led_epoch not in (led, -1)
+        if elections.state != self._durable:
+            ready.election_state = self._durable = elections.state
+        ready.wake_at = min(elections.wake_at, self._fetching.wake_at)
+        self._assert_safe(before)
+        return ready
+
+    def _assert_safe(self, before: ElectionState) -> None:
+        """What a step must never do, whatever the event was."""
+        known, ready = self._elections.state, self._ready
+        assert known.epoch >= before.epoch, f"{self!r} forgot epoch {before.epoch}"
+        if known.epoch == before.epoch:
+            assert before.leader in (NOBODY, known.leader), f"{self!r} forgot {before}"
+            assert before.voted in (NOBODY, known.voted), f"{self!r} forgot {before}"
+        changes = ready.append or ready.install or ready.truncate_to is not None
+        assert not (self.is_leader and changes), f"{self!r} follows while it leads: {ready}"
+        assert not (ready.begin_epoch and ready.serve), f"{self!r} serves an epoch not begun"
+        assert self.high_watermark <= self._log.log_end, f"{self!r}: the log ends before that"
+
+    def _take(self, event: Event, now: float) -> None:
         match event:
             case Tick():
                 pass
             case LogSynced():
                 self._log_synced()
             case Requested(request=request, parked=parked):
-                ready.reply = self._request(request, parked, now)
+                self._ready.reply = self._request(request, parked, now)
             case Answered(request=m.FetchRequest() | c.FetchSnapshotRequest()):
                 self._fetch_answered(event, now)
             case Answered():
-                self._answered(event, now)
+                self._elections.answered(event, now)
             case Unusable():
                 self._fetching.begin_again(now + self.config.retry_backoff_s)
             case Resign():
-                self._stopping = True
-                if self.role is Role.LEADER:
-                    self._become_resigned(now)
-                elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
-                    self._become_unattached(self.epoch, now)
-        self._time_passed(now)
-        self._keep_voters(now)
-        self._announce(now)
-        self._fetch(now)
-        election_state = ElectionState(self.epoch, self.leader, self.voted)
-        if election_state != self._durable:
-            ready.election_state = self._durable = election_state
-        ready.wake_at = min(
-            self._deadline, self._announcements.due_at, self._round_at, self._fetching.wake_at
-        )
-        return ready
+                self._elections.stop(now)
 
     # -- following -------------------------------------------------------------------------------
 
     def _fetch(self, now: float) -> None:
-        if self.role is Role.FOLLOWER or (self.role is Role.UNATTACHED and not self._is_voter):
+        if self.role is Role.FOLLOWER or (
+            self.role is Role.UNATTACHED and not self.membership.is_voter
+        ):
             self._fetching.next_request(self._ready, self.epoch, self.high_watermark, now)
 
     def _fetch_answered(self, event: Answered, now: float) -> None:
@@ -97,19 +198,16 @@ class Quorum(Elections):
             return
         if event.response is None:
             self._fetching.failed(now, gone=event.gone)
-            if event.gone and self.role is Role.FOLLOWER:
-                # The process is dead, not slow: no need to wait for the whole fetch timeout.
-                soon = now + self._backoff()
-                self._deadline = min(self._deadline, soon)
+            if event.gone:
+                self._elections.leader_is_gone(now)
             return
         leader, epoch, error = self._fetching.verdict(event.response)
-        if self._heed(leader, epoch, now):
+        if self._elections.heed(leader, epoch, now):
             return
         if error or self.role is not Role.FOLLOWER or (leader, epoch) != (self.leader, self.epoch):
             self._fetching.failed(now, gone=False)
             return
-        self._elections_lost = 0
-        self._deadline = now + self.config.fetch_timeout_s
+        self._elections.leader_answered(now)
         self._fetching.succeeded(event, self._ready, now, high_watermark=self.high_watermark)
         if self._ready.truncate_to is None:
             self._follow_watermark()
@@ -119,19 +217,19 @@ class Quorum(Elections):
         self._commit(min(known, self._log.log_end))
 
     def _log_synced(self) -> None:
-        if self.role is Role.LEADER:
+        if self.is_leader:
             self._commit_as_leader()
         elif self.role is Role.FOLLOWER:
             self._follow_watermark()
 
     def _commit(self, watermark: int) -> None:
-        if watermark > self.high_watermark:
-            self.high_watermark = self._ready.committed = watermark
+        if self._watermark.rise_to(watermark):
+            self._ready.committed = watermark
 
     def _commit_as_leader(self) -> None:
         """What a majority holds is committed, once an entry of this epoch is among it."""
-        ends = [peer.log_end for peer in self._peers.values()]
-        if self._is_voter:
+        ends = [peer.log_end for peer in self._peers.voters.values()]
+        if self.membership.is_voter:
             ends.append(self._log.synced_end)
         held = held_by_majority(ends)
         if held > self.epoch_start:
@@ -142,18 +240,18 @@ class Quorum(Elections):
     def _keep_voters(self, now: float) -> None:
         """A leader records the voters of the configuration once it knows their directories, and
         leads no more once it is committed that it is none."""
-        if self.role is not Role.LEADER or self.high_watermark <= self.epoch_start:
+        if not self.is_leader or self.high_watermark <= self.epoch_start:
             return
-        if not self._is_voter and self.high_watermark >= self._log.voters_end:
-            self._become_resigned(now)
+        if not self.membership.is_voter and self.voters_are_committed:
+            self._elections.resign(now)
             return
-        known = {peer.id: peer.directory for peer in self._peers.values()}
+        known = {peer.id: peer.directory for peer in self._peers.voters.values()}
         self._ready.set_voters = self.membership.first_record(known)
 
     def adding(self, request: q.AddVoterRequest, now: float) -> tuple[Voter, ...]:
         """The voters with one that observes and keeps up; raises `Refused`."""
         self._check_changeable()
-        peer = self._observers.get(request.id)
+        peer = self._peers.observers.get(request.id)
         voters = self.membership.with_voter(
             Voter(
                 id=request.id,
@@ -179,7 +277,9 @@ class Quorum(Elections):
 
     def has_heard_all_but(self, node: int, since: float) -> bool:
         """Whether every other voter fetched since then."""
-        return all(peer.heard_at >= since for peer in self._peers.values() if peer.id != node)
+        return all(
+            peer.heard_at >= since for peer in self._peers.voters.values() if peer.id != node
+        )
 
     def removing(self, request: q.RemoveVoterRequest, since: float) -> tuple[Voter, ...]:
         """The voters without one, if a majority of them fetched since then; raises `Refused`."""
@@ -188,7 +288,7 @@ class Quorum(Elections):
         silent = [
             voter.id
             for voter in left
-            if voter.id in self._peers and self._peers[voter.id].heard_at < since
+            if voter.id in self._peers.voters and self._peers.voters[voter.id].heard_at < since
         ]
         if len(left) - len(silent) < majority_of(len(left)):
             raise Refused(
@@ -202,7 +302,7 @@ class Quorum(Elections):
         """Raise `Refused` unless a change of the voters may begin: one at a time, and not before a
         new leader knows what is committed."""
         self._check_leadership(self.epoch)
-        if self.high_watermark < max(self.epoch_start + 1, self._log.voters_end):
+        if self.high_watermark <= self.epoch_start or not self.voters_are_committed:
             raise Refused(
                 ErrorCode.REQUEST_TIMED_OUT,
                 "another change of the voters is not committed yet: try again",
@@ -222,12 +322,12 @@ class Quorum(Elections):
                     self._serve_snapshot(request, now)
                     return None
                 case c.VoteRequest():
-                    granted = self._vote(request, now)
+                    granted = self._elections.vote(request, now)
                     return c.VoteResponse(epoch=self.epoch, leader=self.leader, granted=granted)
                 case c.BeginQuorumEpochRequest():
-                    self._epoch_began(request, now)
+                    self._elections.epoch_began(request, now)
                 case c.EndQuorumEpochRequest():
-                    self._epoch_ended(request, now)
+                    self._elections.epoch_ended(request, now)
         except Refused as refusal:
             return self._refuse(request, refusal)
         return RESPONSES[type(request)](epoch=self.epoch, leader=self.leader)
@@ -251,20 +351,20 @@ class Quorum(Elections):
                 ErrorCode.INVALID_REQUEST, f"offset {part.fetch_offset} lies inside a batch"
             )
         if not parked:
-            peer = self._peer(request.replica_id, request.replica_directory, now)
+            peer = self._peers.of(request.replica_id, request.replica_directory, now)
             peer.fetched(part.fetch_offset, log_end=self._log.log_end, now=now)
-            self._announcements.answered(peer.id)
+            self._elections.was_told(peer.id)
             self._commit_as_leader()
         self._ready.serve = True
         return None
 
     def _check_leadership(self, epoch: int) -> None:
-        self._check_epoch(epoch)
+        self._elections.check_epoch(epoch)
         if epoch > self.epoch:
             raise Refused(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is not known, this is {self.epoch}"
             )
-        if self.role is not Role.LEADER or self._stopping:
+        if not self.is_leader or self._elections.stopping:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"node {self.config.node} does not lead the metadata quorum in epoch {epoch}",
@@ -273,24 +373,8 @@ class Quorum(Elections):
     def _serve_snapshot(self, request: c.FetchSnapshotRequest, now: float) -> None:
         check_snapshot_fetch(request, self.config)
         self._check_leadership(request.current_leader_epoch)
-        node = request.replica_id
-        if node in self._peers and self.membership.counts(node, request.replica_directory):
-            self._peers[node].heard_at = now
+        self._peers.heard(request.replica_id, request.replica_directory, now)
         self._ready.serve = True
-
-    def _peer(self, node: int, directory: str, now: float) -> Progress:
-        """The one who fetches: a voter, if it has that voter's directory."""
-        peer = self._observer(node, now)
-        if node in self._peers and self.membership.counts(node, directory):
-            self._observers.pop(node, None)
-            peer = self._peers[node]
-        peer.directory = directory
-        return peer
-
-    def _observer(self, node: int, now: float) -> Progress:
-        if node not in self._observers and len(self._observers) >= OBSERVERS_MAX:
-            del self._observers[min(self._observers, key=lambda o: self._observers[o].heard_at)]
-        return self._observers.setdefault(node, Progress(node, now))
 
     # -- description -----------------------------------------------------------------------------
 
@@ -307,9 +391,9 @@ class Quorum(Elections):
             last_fetch_ms_ago=0,
             last_caught_up_ms_ago=0,
         )
-        voters = [peer.describe(end, now) for peer in self._peers.values()]
-        voters += [me] if self._is_voter else []
-        observers = [peer.describe(end, now) for peer in self._observers.values()]
+        voters = [peer.describe(end, now) for peer in self._peers.voters.values()]
+        voters += [me] if self.membership.is_voter else []
+        observers = [peer.describe(end, now) for peer in self._peers.observers.values()]
         located = [self._located(voter) for voter in sorted(voters, key=lambda v: v.id)]
         return located, sorted(observers, key=lambda o: o.id)
 

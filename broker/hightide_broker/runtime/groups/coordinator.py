@@ -49,6 +49,7 @@ from hightide_broker.core.groups.records import (
     decode,
     encode,
 )
+from hightide_broker.core.groups.text import show_group
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import SegmentDamage
@@ -227,7 +228,10 @@ class Coordinator:
     def step(self, group: Group, event: Event) -> Message | None:
         """Let something happen to a group, and see to what comes of it: answer, keep, and look
         again in time. The answer, if it is there at once; raises `Refused`."""
+        before = group.state
         outcome = group.step(event, trio.current_time())
+        if group.state is not before:
+            log.info("group %r: %s", group.group_id, show_group(group))
         self._answer(outcome)
         for write in outcome.writes:
             self._begin_write(group, write)

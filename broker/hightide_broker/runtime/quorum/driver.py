@@ -37,6 +37,7 @@ from hightide_broker.core.quorum.ready import (
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
+from hightide_broker.core.quorum.text import show_request, show_role
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
@@ -278,8 +279,7 @@ class QuorumDriver:
             self.led.advance(core.epoch)
         self.announce_move()
         self._wake_parked()
-        leader = "nobody known" if core.leader == NOBODY else f"node {core.leader}"
-        log.info("%s in epoch %d, leader: %s", core.role.value, core.epoch, leader)
+        log.info("%s", show_role(core))
 
     def _set_alarm(self, wake_at: float) -> None:
         if wake_at < self._wake_at or self._wake_at <= trio.current_time():
@@ -320,7 +320,7 @@ class QuorumDriver:
         try:
             response, attachments = await self._peers.call(peer, request, timeout_s=timeout_s)
         except HightideError as error:
-            log.debug("no answer of node %d: %s", peer, error)
+            log.debug("no answer of node %d to %s: %s", peer, show_request(request), error)
             gone = isinstance(error, BrokerUnreachable)
             self.step(Answered(peer, request, None, gone=gone))
         else:

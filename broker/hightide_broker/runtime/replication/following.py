@@ -25,6 +25,7 @@ from hightide_broker.core.replication.follower import (
     Truncate,
     TruncateFully,
 )
+from hightide_broker.core.replication.text import show_step
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replication.replica import Replica, advice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
@@ -88,7 +89,7 @@ class Following:
                 case Truncate() | TruncateFully():
                     return self._cut(replica, step)
                 case Pause() | Stop():
-                    log.info("%s waits: %s", replica.name, step.why)
+                    log.info("%s %s: %s", replica.name, show_step(step), step.why)
                 case AskOffsets() | Ignore():
                     pass
         except SegmentDamage as damage:

@@ -1,16 +1,45 @@
-"""What the members of a quorum say to each other, in a few words. For stories; not a test."""
+"""Where a node of the quorum stands, and what nodes say to each other, in a few words. Pure.
+
+For logs, and for the stories in `tests/scenarios/quorum`.
+"""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide_broker.core.quorum.roles import Voter
+from hightide_broker.core.quorum.ready import NOBODY
+from hightide_broker.core.quorum.roles import Role, Voter
 
 ADDRESSED = c.VoteRequest | c.BeginQuorumEpochRequest | c.EndQuorumEpochRequest
 
 
+class Standing(Protocol):
+    """What `show_role` needs to know of a node."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def leader(self) -> int: ...
+
+    @property
+    def voted(self) -> int: ...
+
+
+def show_role(node: Standing) -> str:
+    """A node's standing; a leader or a vote that is not known is not mentioned."""
+    known = (("leader", node.leader), ("voted", node.voted))
+    words = [f"{name}={other}" for name, other in known if other != NOBODY]
+    return " ".join([node.role.value, f"epoch={node.epoch}", *words])
+
+
 def kind(request: m.Message) -> str:
-    """What a story calls such a request."""
+    """What such a request is called."""
     match request:
         case c.VoteRequest():
             return "pre-vote" if request.pre_vote else "vote"
@@ -75,6 +104,7 @@ def _show_fetched(result: m.FetchResult) -> str:
         if place is not None:
             news = f"{name} {place.end_offset}@{place.epoch}"
     hint = result.current_leader
+    assert hint is not None, f"{result} does not say who leads"
     return f"{news} {_who(hint.leader, hint.leader_epoch)}"
 
 

@@ -1,0 +1,28 @@
+"""Where a consumer group stands, in a few words. Pure.
+
+For logs, and for the stories in `tests/scenarios/groups`.
+"""
+
+from __future__ import annotations
+
+from hightide_broker.core.groups.group import Group
+from hightide_broker.core.groups.members import Member
+
+MEMBERS_SHOWN = 20
+
+
+def show_group(group: Group, *, assigned: bool = False) -> str:
+    """State, generation and members; the leader has a star, those that only have an id stand in
+    brackets. `assigned`: with what each was given, where that is text."""
+    shown = [_show_member(member, group, assigned=assigned) for member in group.members]
+    shown += [f"({member_id})" for member_id in group.members.pending]
+    if len(shown) > MEMBERS_SHOWN:
+        shown[MEMBERS_SHOWN:] = [f"and {len(shown) - MEMBERS_SHOWN} more"]
+    return " ".join([f"{group.state} g{group.generation}:", *(shown or ["nobody"])])
+
+
+def _show_member(member: Member, group: Group, *, assigned: bool) -> str:
+    leads = "*" if member.member_id == group.leader else ""
+    instance = f"({member.instance_id})" if member.instance_id else ""
+    given = f"={member.assignment.decode()}" if assigned and member.assignment else ""
+    return f"{member.member_id}{instance}{leads}{given}"
