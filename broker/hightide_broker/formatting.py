@@ -7,6 +7,7 @@ up`). A node that finds none does not make one: it would forget what it promised
 from __future__ import annotations
 
 from hightide.net.ports import Random
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.cluster.controller import random_id
@@ -24,7 +25,7 @@ from hightide_broker.storage.runs import make_runs
 
 def directory_of(config: BrokerConfig) -> str:
     """`log.dirs` without a slash at its end; raises `ConfigError`."""
-    directory = config.text("log.dirs").rstrip("/")
+    directory = config[keys.LOG_DIRS].rstrip("/")
     if not directory:
         raise ConfigError("log.dirs is empty, expected a directory")
     return directory
@@ -39,8 +40,8 @@ def format_node(config: BrokerConfig, disk: Disk, random: Random, *, joining: bo
     that exists, where it has no vote before it is admitted. Raises `WrongDirectory`, `DiskError`.
     """
     directory = directory_of(config)
-    node = config.number("node.id")
-    cluster = config.text("cluster.id") or None
+    node = config[keys.NODE_ID]
+    cluster = config[keys.CLUSTER_ID] or None
     disk.make_dirs(directory)
     meta = read_meta(disk, directory)
     if meta is None:
@@ -60,7 +61,7 @@ def format_node(config: BrokerConfig, disk: Disk, random: Random, *, joining: bo
 
 def read_directory(config: BrokerConfig, disk: Disk) -> Meta:
     """Whose the directory is. Raises `NotFormatted`, `WrongDirectory` or `DiskError`."""
-    directory, node = directory_of(config), config.number("node.id")
+    directory, node = directory_of(config), config[keys.NODE_ID]
     meta = read_meta(disk, directory)
     if meta is None:
         lost = (
@@ -74,5 +75,5 @@ def read_directory(config: BrokerConfig, disk: Disk) -> Meta:
             f"mount or restore it; if that is lost, {lost}; for a new cluster: hightide storage "
             f"format"
         )
-    check_owner(directory, meta, cluster_id=config.text("cluster.id") or None, node_id=node)
+    check_owner(directory, meta, cluster_id=config[keys.CLUSTER_ID] or None, node_id=node)
     return meta

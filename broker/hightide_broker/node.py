@@ -23,6 +23,7 @@ from hightide.net.ports import Network, Random, Stream, WallClock
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.roles import QuorumConfig
@@ -115,7 +116,7 @@ class Node:
     ) -> None:
         """Opens the metadata log; raises `LogDamaged`, `SnapshotDamaged`,
         `QuorumStateDamaged`, `DiskError`."""
-        self.id = config.number("node.id")
+        self.id = config[keys.NODE_ID]
         self.config = config
         self.cluster_id = meta.cluster_id
         self.port = -1
@@ -143,11 +144,11 @@ class Node:
         self.metadata = MetadataLog(
             self._disk,
             path,
-            config=LogConfig(segment_bytes=config.number("metadata.log.segment.bytes")),
+            config=LogConfig(segment_bytes=config[keys.METADATA_LOG_SEGMENT_BYTES]),
             clock=clock,
         )
         self._check_voters(path)
-        fetch_timeout_s = config.seconds("controller.quorum.fetch.timeout.ms")
+        fetch_timeout_s = config.seconds(keys.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
         self.quorum = QuorumDriver(
             QuorumConfig(
                 node=self.id,
@@ -156,11 +157,13 @@ class Node:
                 directory=self._meta.directory_id,
                 joining=self._meta.joining,
                 cluster_id=self.cluster_id,
-                election_timeout_s=config.seconds("controller.quorum.election.timeout.ms"),
+                election_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS),
                 fetch_timeout_s=fetch_timeout_s,
                 fetch_wait_ms=min(FETCH_WAIT_MS, int(fetch_timeout_s * 1000 / 4)),
-                election_backoff_max_s=config.seconds("controller.quorum.election.backoff.max.ms"),
-                retry_backoff_s=config.seconds("controller.quorum.retry.backoff.ms"),
+                election_backoff_max_s=config.seconds(
+                    keys.CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS
+                ),
+                retry_backoff_s=config.seconds(keys.CONTROLLER_QUORUM_RETRY_BACKOFF_MS),
             ),
             self.metadata,
             disk=self._disk,
@@ -168,7 +171,7 @@ class Node:
             peers=self._peers,
             syncer=self._syncer,
             random=self._random,
-            request_timeout_s=config.seconds("controller.quorum.request.timeout.ms"),
+            request_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS),
             addresses=self._addresses,
             instrument=instrument,
         )
@@ -190,7 +193,7 @@ class Node:
             self.quorum,
             self.controller,
             self._forwarding,
-            timeout_s=config.seconds("request.timeout.ms"),
+            timeout_s=config.seconds(keys.REQUEST_TIMEOUT_MS),
         )
 
     def _check_voters(self, path: str) -> None:
@@ -285,7 +288,7 @@ class Node:
     @property
     def advertised_port(self) -> int:
         """The port that others are told."""
-        return self.config.number("advertised.port") or self.port
+        return self.config[keys.ADVERTISED_PORT] or self.port
 
     @property
     def image(self) -> ClusterImage:
@@ -330,7 +333,7 @@ class Node:
             nursery.start_soon(loader.run)
             if self.controller is not None:
                 nursery.start_soon(self.controller.run)
-                if self.config.text("controller.quorum.auto.join.enable") == "true":
+                if self.config[keys.CONTROLLER_QUORUM_AUTO_JOIN_ENABLE]:
                     nursery.start_soon(self._join_quorum)
                 nursery.start_soon(self._liveness.run, loader)
             nursery.start_soon(self._join, nursery, previous_epoch)
@@ -355,7 +358,7 @@ class Node:
                     cluster_id=self.cluster_id,
                     host=self.config.advertised_host,
                     port=self.advertised_port,
-                    rack=self.config.text("broker.rack"),
+                    rack=self.config[keys.BROKER_RACK],
                     roles=list(self.config.roles),
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
                     directory=self._meta.directory_id,
@@ -383,7 +386,7 @@ class Node:
 
     async def _leave(self, listener: Listener, accepting: trio.CancelScope) -> bool:
         """Hand everything on, finish requests, close the logs; whether all is whole on disk."""
-        patience_s = self.config.seconds("shutdown.timeout.ms")
+        patience_s = self.config.seconds(keys.SHUTDOWN_TIMEOUT_MS)
         if not any(self.image.is_active(b) for b in self.image.brokers if b != self.id):
             # There is nobody to hand anything to: what is at work is finished first.
             await self._stop_listening(listener, accepting, patience_s)
@@ -447,7 +450,7 @@ async def open_node(
     listener: Listener | None = None
     try:
         meta = format_node(config, disk, random) if formats else read_directory(config, disk)
-        host, port = config.text("listen.host"), config.number("listen.port")
+        host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
         try:
             listener = await listen(host, port)
         except OSError as error:

@@ -166,12 +166,13 @@ def format_(
     nothing of what was decided, and must not vote before `hightide quorum add` or `replace`.
     """
     from hightide.net.ports import system_random
+    from hightide_broker.config_keys import LOG_DIRS
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk
 
     config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
     meta = format_node(config, RealDisk(), system_random(), joining=join)
-    say(f"{config.text('log.dirs')} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
+    say(f"{config[LOG_DIRS]} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
 
 
 @storage.command(epilog="Example: hightide storage info -c broker.toml")
@@ -180,11 +181,12 @@ def format_(
 @output_option
 def info(config_file: Path | None, assignments: tuple[str, ...], output: str) -> None:
     """Whose a data directory is."""
+    from hightide_broker.config_keys import LOG_DIRS
     from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.storage.directory import CLEAN_SHUTDOWN, read_meta
 
     config = load_config(config_file, assignments)
-    directory, disk = config.text("log.dirs"), RealDisk()
+    directory, disk = config[LOG_DIRS], RealDisk()
     meta = read_meta(disk, directory)
     if meta is None:
         say(f"{directory} is not formatted")

@@ -18,6 +18,7 @@ from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 from hightide_broker.core.cluster.log_ends import LogEnds
 from hightide_broker.core.cluster.partition_changes import LogEnd
+from hightide_broker.core.cluster.topic_keys import FLUSH
 
 LONGER, SHORTER = (3, 120), (3, 90)
 
@@ -332,7 +333,7 @@ def test_the_defaults_that_all_must_agree_about_are_records_of_the_first_control
     cluster.take_over()
     cluster.alter_isr("a", 0)
     assert who(cluster) == (0, (0,), (1, 2))
-    assert cluster.image.setting("a", "flush") == "synced"
+    assert cluster.image.setting("a", FLUSH) == "synced"
 
 
 def test_the_default_of_the_cluster_is_changed_for_all_topics_that_do_not_say() -> None:

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.image import PartitionState
+from hightide_broker.core.cluster.topic_keys import FLUSH, MIN_ISR
 
 BROKERS = (1, 2, 3)
 brokers = st.sampled_from(BROKERS)
@@ -48,7 +49,7 @@ class Disks(RuleBasedStateMachine):
 
     @property
     def is_synced(self) -> bool:
-        return self.cluster.image.setting("a", "flush") == "synced"
+        return self.cluster.image.setting("a", FLUSH) == "synced"
 
     # -- the leader --------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ class Disks(RuleBasedStateMachine):
     def commit(self):
         """A record more: on every member of the ISR, and on its disk if the topic says so."""
         state = self.state
-        min_isr = int(self.cluster.image.setting("a", "min.insync.replicas"))
+        min_isr = self.cluster.image.setting("a", MIN_ISR)
         if state.leader != NONE and len(state.isr) >= min(min_isr, len(BROKERS)):
             self.committed += 1
             for broker in state.isr:

@@ -20,6 +20,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import CLUSTER, PartitionState
 from hightide_broker.core.cluster.topic_config import check_topic_configs
+from hightide_broker.core.cluster.topic_keys import MIN_ISR
 
 
 def new_topic(*, is_manual: bool, **facts: Any) -> m.NewTopic:
@@ -226,7 +227,7 @@ class Requests(RuleBasedStateMachine):
         """KIP-966; and whoever is eligible would lead if it could."""
         image = self.cluster.image
         for topic in image.topics.values():
-            min_isr = int(image.setting(topic.name, "min.insync.replicas"))
+            min_isr = image.setting(topic.name, MIN_ISR)
             for partition in topic.partitions:
                 assert set(partition.elr) <= set(partition.replicas) - set(partition.isr)
                 assert len(set(partition.elr)) == len(partition.elr)

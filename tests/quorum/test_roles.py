@@ -6,6 +6,7 @@ and never guesses. Method: tables of good and of wrong values, with the whole me
 
 import pytest
 
+from hightide_broker import config_keys as keys
 from hightide_broker.config import ConfigError, make_config
 
 THREE = "1@a:1,2@b:2,3@c:3"
@@ -161,9 +162,9 @@ def test_several_voters_need_an_id_that_they_share(node, roles):
     )
     assert refusal(node=node, roles=roles, voters=THREE, cluster="") == why
     assert refusal(node=4, roles="broker", voters=THREE, cluster="") == why
-    assert configured(node=node, roles=roles, voters=THREE).text("cluster.id") == "ours"
+    assert configured(node=node, roles=roles, voters=THREE)[keys.CLUSTER_ID] == "ours"
 
 
 @pytest.mark.parametrize("voters", ["", "1@a:1"])
 def test_a_voter_on_its_own_may_find_its_id_in_its_directory(voters):
-    assert configured(voters=voters, cluster="").text("cluster.id") == ""
+    assert configured(voters=voters, cluster="")[keys.CLUSTER_ID] == ""

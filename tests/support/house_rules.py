@@ -61,7 +61,8 @@ def floors(package, rooms, below):
 
 
 # The longest name that fits a module is its room.
-CONFIG_OF_TOPICS = ("hightide_broker.core.cluster.topic_config",)
+CONFIG_KEYS = these("hightide_broker.core.cluster", "config_key topic_keys")
+CONFIG_OF_TOPICS = ("hightide_broker.core.cluster.topic_config", *CONFIG_KEYS)
 ARROWS = {
     "hightide": Room(("hightide",), refused=("hightide.spark",)),
     **{
@@ -81,7 +82,7 @@ ARROWS = {
         ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
         stdlib_only=True,
     ),
-    "hightide_broker.config_keys": Room((), stdlib_only=True),
+    "hightide_broker.config_keys": Room(CONFIG_KEYS, stdlib_only=True),
     "hightide_broker.ports": Room(these("hightide", "net.ports protocol.records protocol.errors")),
     "hightide_cli": Room(("hightide_cli", "hightide_broker", "hightide", "pyspark_hightide")),
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.ready import Event, Ready
@@ -153,11 +154,11 @@ class Machine:
 
     def __init__(self, world: World, node: int, *, is_voter: bool, config: BrokerConfig) -> None:
         self.id = node
-        self.name = config.text("listen.host")
+        self.name = config[keys.LISTEN_HOST]
         self._who = self.name.removeprefix("machine-")
         self.is_voter = is_voter
         self.is_broker = "broker" in config.roles
-        self.directory = config.text("log.dirs")
+        self.directory = config[keys.LOG_DIRS]
         self.disk = SimDisk(sync_latency_s=world.knobs.sync_latency_s, page_bytes=PAGE_BYTES)
         if longest_s := world.knobs.thread_pause_s:
             dice = random.Random(f"{world.seed}-{self.name}-threads")

@@ -23,7 +23,7 @@ from hightide_broker.core.cluster.image import BrokerState, ClusterImage, Partit
 from hightide_broker.core.cluster.partition_changes import Forgot
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.sessions import Sessions
-from hightide_broker.core.cluster.topic_config import FLUSH, SYNCED
+from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
 
 
 class Brokers:

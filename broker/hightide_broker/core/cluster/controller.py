@@ -30,14 +30,8 @@ from hightide_broker.core.cluster.changes import (
 )
 from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
 from hightide_broker.core.cluster.partitions import Partitions
-from hightide_broker.core.cluster.topic_config import (
-    CLUSTER_KEYS,
-    MIN_ISR,
-    POLICY,
-    TOPIC_KEYS,
-    check_topic_configs,
-    unknown_key,
-)
+from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
+from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
 PRODUCER_ID_BLOCK = 1000
@@ -122,7 +116,7 @@ class Controller:
             try:
                 check_topic_name(topic.topic, taken)
                 check_topic_configs(topic.configs)
-                offsets_topic.check_configs(topic.topic, {POLICY: None, **topic.configs})
+                offsets_topic.check_configs(topic.topic, {POLICY.name: None, **topic.configs})
                 assignment = self._assignment(topic, shift)
                 room = _take_room(room, len(assignment))
             except Refused as refusal:
@@ -296,7 +290,7 @@ class Controller:
                         message=refusal.message,
                     )
                 )
-        if any(isinstance(change, SetConfig) and change.key == MIN_ISR for change in changes):
+        if any(isinstance(change, SetConfig) and change.key == MIN_ISR.name for change in changes):
             changes += self.partitions.lowered(changes)
         reply = m.AlterConfigsResponse(resources=results)
         return Decision([] if request.validate_only else changes, reply)
@@ -337,7 +331,7 @@ class Controller:
                 )
         check_topic_configs(resource.set)
         kind, name = CLUSTER
-        changed = {**resource.set, **{key: TOPIC_KEYS[key].default for key in resource.unset}}
+        changed = {**resource.set, **{key: CLUSTER_KEYS[key].default for key in resource.unset}}
         changes: list[AnyChange] = [
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in changed.items()
         ]

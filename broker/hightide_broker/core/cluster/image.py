@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
@@ -26,9 +26,11 @@ from hightide_broker.core.cluster.changes import (
     StopBroker,
     UnfenceBroker,
 )
-from hightide_broker.core.cluster.topic_config import FLUSH, SYNCED, TOPIC_KEYS
+from hightide_broker.core.cluster.config_key import Key
+from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
 from hightide_broker.core.quorum.roles import Voter
 
+T = TypeVar("T")
 NO_LEADER = -1
 CLUSTER = ("cluster", "")
 """Whose configuration holds for topics that do not say."""
@@ -204,7 +206,7 @@ class ClusterImage:
 
     def _set_config(self, change: SetConfig, offset: int) -> None:
         resource = (change.kind, change.name)
-        concerned = self.topics.values() if change.key == FLUSH else ()
+        concerned = self.topics.values() if change.key == FLUSH.name else ()
         # A topic that has no partitions yet is just being made: nobody holds anything of it.
         unsynced = [t for t in concerned if t.partitions and not self._is_synced(t)]
         entries = self.configs.setdefault(resource, {})
@@ -220,7 +222,7 @@ class ClusterImage:
 
     def _is_synced(self, topic: TopicState) -> bool:
         """Whether the metadata says so: without a record each node went by its own file."""
-        return self.topic_settings(topic.name).get(FLUSH) == SYNCED
+        return self.topic_settings(topic.name).get(FLUSH.name) == SYNCED
 
     def is_active(self, broker: int) -> bool:
         """Registered, not fenced, and not about to stop: it may lead."""
@@ -245,9 +247,9 @@ class ClusterImage:
         """What the metadata says of a topic's keys: its own values over those of the cluster."""
         return {**self.cluster_config, **self.topic_config(topic)}
 
-    def setting(self, topic: str, key: str) -> str:
+    def setting(self, topic: str, key: Key[T]) -> T:
         """One of the keys that the whole cluster must agree about (`CLUSTER_KEYS`)."""
-        return self.topic_settings(topic).get(key, TOPIC_KEYS[key].default)
+        return key.parse(self.topic_settings(topic).get(key.name, key.default))
 
     # -- snapshots -------------------------------------------------------------------------------
 

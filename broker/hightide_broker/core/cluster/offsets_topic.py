@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster.topic_config import COMPACT, POLICY
+from hightide_broker.core.cluster.topic_keys import COMPACT, POLICY
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -36,9 +36,10 @@ def check_more_partitions(topic: str) -> None:
 
 def check_configs(topic: str, changed: Mapping[str, str | None]) -> None:
     """Raise `Refused` for settings that let committed offsets go."""
-    if topic == OFFSETS_TOPIC and changed.get(POLICY, COMPACT) != COMPACT:
+    policy = changed.get(POLICY.name, COMPACT) or POLICY.default
+    if topic == OFFSETS_TOPIC and policy != COMPACT:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{POLICY} of {OFFSETS_TOPIC} is {changed[POLICY] or 'delete'}, expected {COMPACT}: "
+            f"{POLICY.name} of {OFFSETS_TOPIC} is {policy}, expected {COMPACT}: "
             f"what groups committed would be deleted (offsets.retention.ms says how long it stays)",
         )

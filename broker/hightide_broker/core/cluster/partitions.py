@@ -22,7 +22,7 @@ from hightide_broker.core.cluster.image import (
 )
 from hightide_broker.core.cluster.log_ends import LogEnds
 from hightide_broker.core.cluster.partition_changes import Election, Forgot, Rules, change_partition
-from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS, MIN_ISR, TOPIC_KEYS, UNCLEAN
+from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, UNCLEAN
 
 REBALANCE_MAX = 1000
 """Leaders moved in one batch."""
@@ -42,8 +42,8 @@ class Partitions:
     ) -> Rules:
         return Rules(
             is_active or self._image.is_active,
-            int(self._image.setting(topic.name, MIN_ISR)),
-            self._image.setting(topic.name, UNCLEAN) == "true",
+            self._image.setting(topic.name, MIN_ISR),
+            self._image.setting(topic.name, UNCLEAN),
             self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
             self._untold(topic, number),
         )
@@ -158,7 +158,7 @@ class Partitions:
             for topic, number, partition in self._all()
             if (partition.elr or partition.last_known_elr)
             and len(partition.isr)
-            >= min(int(after.setting(topic.name, MIN_ISR)), len(partition.replicas))
+            >= min(after.setting(topic.name, MIN_ISR), len(partition.replicas))
         ]
 
     def settle(self) -> list[AnyChange]:
@@ -166,9 +166,9 @@ class Partitions:
         defaults that all nodes must agree about, as its own file has them; later ones find them."""
         known = self._image.cluster_config
         missing = {
-            key: self._defaults.get(key, TOPIC_KEYS[key].default)
-            for key in CLUSTER_KEYS
-            if key not in known
+            name: self._defaults.get(name, key.default)
+            for name, key in CLUSTER_KEYS.items()
+            if name not in known
         }
         kind, name = CLUSTER
         written = [

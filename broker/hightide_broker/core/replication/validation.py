@@ -21,6 +21,12 @@ from hightide.protocol.records import (
     parse_header,
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.cluster.topic_keys import (
+    MAX_MESSAGE_BYTES,
+    SEGMENT_BYTES,
+    TIMESTAMP_AFTER_MAX_MS,
+    TIMESTAMP_BEFORE_MAX_MS,
+)
 
 
 def check_sent(batch: memoryview) -> BatchHeader:
@@ -38,13 +44,13 @@ def check_produced(
     batch: memoryview, header: BatchHeader, config: TopicConfig, *, now_ms: int, inflated_max: int
 ) -> None:
     """Raise `Refused` unless a batch that is not stored yet may be."""
-    limit = config.number("max.message.bytes")
+    limit = config[MAX_MESSAGE_BYTES]
     if len(batch) > limit:
         raise Refused(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch of {len(batch)} bytes, max.message.bytes is {limit}",
         )
-    segment_bytes = config.number("segment.bytes")
+    segment_bytes = config[SEGMENT_BYTES]
     if len(batch) > segment_bytes:
         raise Refused(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -88,8 +94,8 @@ def _check_records(columns: Columns, header: BatchHeader, config: TopicConfig, n
     if config.append_time:
         return
     oldest = header.base_timestamp + min(deltas)
-    before = config.number("message.timestamp.before.max.ms")
-    after = config.number("message.timestamp.after.max.ms")
+    before = config[TIMESTAMP_BEFORE_MAX_MS]
+    after = config[TIMESTAMP_AFTER_MAX_MS]
     impossible = oldest < 0 or newest > TIMESTAMP_MAX
     if impossible or now_ms - oldest > before or newest - now_ms > after:
         raise Refused(

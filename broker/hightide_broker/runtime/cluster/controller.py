@@ -22,6 +22,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
@@ -72,9 +73,9 @@ class ControllerShell:
         self._cluster_id = cluster_id
         self._config = config
         self._random = random
-        self._timeout_s = config.seconds("request.timeout.ms")
-        self._session_s = config.seconds("broker.session.timeout.ms")
-        self._rebalance_s = config.number("leader.imbalance.check.interval.seconds")
+        self._timeout_s = config.seconds(keys.REQUEST_TIMEOUT_MS)
+        self._session_s = config.seconds(keys.BROKER_SESSION_TIMEOUT_MS)
+        self._rebalance_s = config[keys.LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS]
         self._active: _Active | None = None
 
     @property
@@ -111,8 +112,8 @@ class ControllerShell:
         core = Controller(
             image,
             cluster_id=self._cluster_id,
-            default_partitions=self._config.number("num.partitions"),
-            default_replication=self._config.number("default.replication.factor"),
+            default_partitions=self._config[keys.NUM_PARTITIONS],
+            default_replication=self._config[keys.DEFAULT_REPLICATION_FACTOR],
             topic_defaults=self._config.topic_defaults(),
             session_timeout_s=self._session_s,
         )
@@ -138,7 +139,7 @@ class ControllerShell:
                 self._append(core.brokers.fence_silent(trio.current_time()))
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s
-                    if self._config.text("auto.leader.rebalance.enable") == "true":
+                    if self._config[keys.AUTO_LEADER_REBALANCE_ENABLE]:
                         is_well = core.brokers.who_is_well(trio.current_time())
                         self._append(core.partitions.rebalance(is_well))
             except Refused as refusal:

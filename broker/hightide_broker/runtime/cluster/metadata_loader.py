@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.changes import AnyChange
 from hightide_broker.core.cluster.image import ClusterImage, differences
@@ -68,9 +69,9 @@ class MetadataLoader:
         self._committed = committed
         self._follower: Follower | None = None
         self._applying = trio.Lock()
-        self._snapshot_bytes = config.number("metadata.log.max.record.bytes.between.snapshots")
-        self._snapshot_s = config.seconds("metadata.log.max.snapshot.interval.ms")
-        self._retention_bytes = config.number("metadata.max.retention.bytes")
+        self._snapshot_bytes = config[keys.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS]
+        self._snapshot_s = config.seconds(keys.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS)
+        self._retention_bytes = config[keys.METADATA_MAX_RETENTION_BYTES]
         self._bytes_since = 0
         self._snapshot_at = _NEVER
         if metadata.latest_snapshot is not None:

@@ -18,6 +18,7 @@ from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
@@ -56,12 +57,12 @@ class Coordinators:
         self._config = config
         self._clock = clock
         self._limits = Limits(
-            session_min_s=config.seconds("group.min.session.timeout.ms"),
-            session_max_s=config.seconds("group.max.session.timeout.ms"),
-            initial_delay_s=config.seconds("group.initial.rebalance.delay.ms"),
-            size_max=config.number("group.max.size"),
+            session_min_s=config.seconds(keys.GROUP_MIN_SESSION_TIMEOUT_MS),
+            session_max_s=config.seconds(keys.GROUP_MAX_SESSION_TIMEOUT_MS),
+            initial_delay_s=config.seconds(keys.GROUP_INITIAL_REBALANCE_DELAY_MS),
+            size_max=config[keys.GROUP_MAX_SIZE],
         )
-        self._commit_timeout_s = config.seconds("offsets.commit.timeout.ms")
+        self._commit_timeout_s = config.seconds(keys.OFFSETS_COMMIT_TIMEOUT_MS)
         self._coordinators: dict[int, Coordinator] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -71,7 +72,7 @@ class Coordinators:
             self._nursery = nursery
             try:
                 while True:
-                    await trio.sleep(self._config.seconds("offsets.retention.check.interval.ms"))
+                    await trio.sleep(self._config.seconds(keys.OFFSETS_RETENTION_CHECK_INTERVAL_MS))
                     await self._expire()
             finally:
                 self._nursery = None
@@ -99,11 +100,11 @@ class Coordinators:
     async def _make_topic(self) -> None:
         """With as many replicas as are wanted, or as there are brokers."""
         brokers = sum("broker" in each.roles for each in self._metadata.image.brokers.values())
-        wanted = self._config.number("offsets.topic.replication.factor")
+        wanted = self._config[keys.OFFSETS_TOPIC_REPLICATION_FACTOR]
         configs = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
         topic = m.NewTopic(
             topic=OFFSETS_TOPIC,
-            partitions=self._config.number("offsets.topic.num.partitions"),
+            partitions=self._config[keys.OFFSETS_TOPIC_NUM_PARTITIONS],
             replication_factor=min(wanted, brokers),
             configs=configs,
         )
@@ -192,7 +193,7 @@ class Coordinators:
             expired = offsets.expired(
                 self.topic_ids(),
                 now_ms=self._clock.now_ms(),
-                retention_ms=self._config.number("offsets.retention.ms"),
+                retention_ms=self._config[keys.OFFSETS_RETENTION_MS],
                 empty_since_ms=group.empty_since_ms,
                 read=None if group.state is State.EMPTY else topics_read(group),
             )

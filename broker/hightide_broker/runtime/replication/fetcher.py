@@ -28,6 +28,7 @@ from hightide.protocol.errors import (
     RequestTimedOut,
 )
 from hightide.protocol.records import Buffer
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch
 from hightide_broker.runtime.base.syncer import Syncer
@@ -63,10 +64,10 @@ class Fetchers:
         self.broker = broker
         self.broker_epoch = -1
         """The registration of this process, which need not be the newest one of its id."""
-        self.wait_s = config.seconds("replica.fetch.wait.max.ms")
-        self.patience_s = config.seconds("replica.socket.timeout.ms")
-        self.partition_bytes = config.number("replica.fetch.max.bytes")
-        self.response_bytes = config.number("replica.fetch.response.max.bytes")
+        self.wait_s = config.seconds(keys.REPLICA_FETCH_WAIT_MAX_MS)
+        self.patience_s = config.seconds(keys.REPLICA_SOCKET_TIMEOUT_MS)
+        self.partition_bytes = config[keys.REPLICA_FETCH_MAX_BYTES]
+        self.response_bytes = config[keys.REPLICA_FETCH_RESPONSE_MAX_BYTES]
         self.syncer = syncer
         self.following = following
         """Who carries out what an answer means."""

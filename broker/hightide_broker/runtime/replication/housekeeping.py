@@ -14,7 +14,16 @@ import trio
 
 from hightide.net.ports import WallClock
 from hightide.protocol.errors import CorruptBatch, Refused
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.topic_keys import (
+    DELETE_RETENTION_MS,
+    FILE_DELETE_DELAY_MS,
+    MIN_CLEANABLE_RATIO,
+    MIN_COMPACTION_LAG_MS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+)
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
@@ -63,7 +72,7 @@ class Housekeeping:
             nursery.start_soon(self._look_at_logs)
 
     async def _keep_high_watermarks(self) -> None:
-        every_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
+        every_s = self._config.seconds(keys.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS)
         last: dict[tuple[str, int], int] = {}
         while True:
             await trio.sleep(every_s)
@@ -73,14 +82,14 @@ class Housekeeping:
                 last = marks
 
     async def _keep_recovery_points(self) -> None:
-        every_s = self._config.seconds("log.flush.offset.checkpoint.interval.ms")
+        every_s = self._config.seconds(keys.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS)
         while True:
             await trio.sleep(every_s)
             await self._replicas.sync_all()
             await self._replicas.checkpoint_recovery_points()
 
     async def _look_at_logs(self) -> None:
-        every_s = self._config.seconds("log.retention.check.interval.ms")
+        every_s = self._config.seconds(keys.LOG_RETENTION_CHECK_INTERVAL_MS)
         while True:
             await trio.sleep(every_s)
             await self.look_once()
@@ -93,7 +102,7 @@ class Housekeeping:
             if replica.offline:
                 continue
             try:
-                expiry_ms = self._config.number("producer.id.expiration.ms")
+                expiry_ms = self._config[keys.PRODUCER_ID_EXPIRATION_MS]
                 replica.producers.expire(before_ms=self._clock.now_ms() - expiry_ms)
                 self.apply_retention(replica)
                 if replica.config.is_compacted:
@@ -131,8 +140,8 @@ class Housekeeping:
             log_start=replica.log.log_start,
             high_watermark=replica.high_watermark,
             now_ms=self._clock.now_ms(),
-            retention_ms=config.number("retention.ms") if config.is_deleted and leads else -1,
-            retention_bytes=config.number("retention.bytes") if config.is_deleted and leads else -1,
+            retention_ms=config[RETENTION_MS] if config.is_deleted and leads else -1,
+            retention_bytes=config[RETENTION_BYTES] if config.is_deleted and leads else -1,
         )
         # What is known of producers outlives their records.
         if count == replica.log.segment_count and not replica.roll():
@@ -143,7 +152,7 @@ class Housekeeping:
         log.info(
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
         )
-        due_ms = self._clock.now_ms() + config.number("file.delete.delay.ms")
+        due_ms = self._clock.now_ms() + config[FILE_DELETE_DELAY_MS]
         self._deleted_segments.update(dict.fromkeys(renamed, due_ms))
         return count
 
@@ -167,12 +176,12 @@ class Housekeeping:
             replica.log,
             dirty_from=max(cleaned if cleaned <= replica.log.log_end else 0, replica.log.log_start),
             high_watermark=replica.high_watermark,
-            dirty_ratio=config.min_cleanable_dirty_ratio,
-            newest_ms=now_ms - config.number("min.compaction.lag.ms"),
+            dirty_ratio=config[MIN_CLEANABLE_RATIO],
+            newest_ms=now_ms - config[MIN_COMPACTION_LAG_MS],
         )
         if plan is None:
             return False
-        retention_ms = config.number("delete.retention.ms")
+        retention_ms = config[DELETE_RETENTION_MS]
         work = partial(_clean, self._disk, replica.log, plan, now_ms, retention_ms, is_wanted)
         found, cuts = replica.log, replica.log.cut_count
         try:

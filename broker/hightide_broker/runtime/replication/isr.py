@@ -15,6 +15,7 @@ import trio
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import Refused, error_code
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.leader import Proposal
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
@@ -34,8 +35,8 @@ class IsrChanges:
     def __init__(self, channel: ControllerChannel, *, broker: int, config: BrokerConfig) -> None:
         self._channel = channel
         self._broker = broker
-        self._timeout_s = config.seconds("controller.quorum.request.timeout.ms")
-        self._lag_s = config.seconds("replica.lag.time.max.ms")
+        self._timeout_s = config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS)
+        self._lag_s = config.seconds(keys.REPLICA_LAG_TIME_MAX_MS)
         self._marked: dict[Replica, None] = {}
         self._wake = trio.Event()
         self._unanswered: dict[Replica, Proposal] = {}

@@ -15,6 +15,12 @@ from typing import NamedTuple
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import TopicState
 from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.cluster.topic_keys import (
+    INDEX_INTERVAL_BYTES,
+    SEGMENT_BYTES,
+    SEGMENT_INDEX_BYTES,
+    SEGMENT_MS,
+)
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.storage.aside import has_records, set_aside
@@ -32,10 +38,10 @@ NOWHERE = -1
 def log_config(config: TopicConfig) -> LogConfig:
     """What the log needs of a topic's configuration."""
     return LogConfig(
-        segment_bytes=config.number("segment.bytes"),
-        segment_ms=config.number("segment.ms"),
-        segment_index_bytes=config.number("segment.index.bytes"),
-        index_interval_bytes=config.number("index.interval.bytes"),
+        segment_bytes=config[SEGMENT_BYTES],
+        segment_ms=config[SEGMENT_MS],
+        segment_index_bytes=config[SEGMENT_INDEX_BYTES],
+        index_interval_bytes=config[INDEX_INTERVAL_BYTES],
     )
 
 

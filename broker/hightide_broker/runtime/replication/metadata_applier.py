@@ -12,6 +12,7 @@ from functools import partial
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.changes import (
     AnyChange,
@@ -59,8 +60,8 @@ class MetadataApplier:
         self._broker = broker
         self._broker_epoch = -1
         self._disk = disk
-        self._lag_max_s = config.seconds("replica.lag.time.max.ms")
-        self._pause_max_s = config.seconds("replica.fetch.backoff.ms")
+        self._lag_max_s = config.seconds(keys.REPLICA_LAG_TIME_MAX_MS)
+        self._pause_max_s = config.seconds(keys.REPLICA_FETCH_BACKOFF_MS)
 
     def registered(self, broker_epoch: int) -> None:
         """The controller knows this process as `broker_epoch`; before anything is loaded."""

@@ -174,7 +174,7 @@ class Replica:
             replicas=state.replicas,
             isr=state.isr,
             partition_epoch=state.partition_epoch,
-            min_isr=self.config.number("min.insync.replicas"),
+            min_isr=self.config.min_isr,
             synced_counts=self.config.synced,
             lag_max_s=lag_max_s,
             active={} if active is None else active,
@@ -254,7 +254,7 @@ class Replica:
         if self._log is not None:
             self._log.update_config(log_config(config))
         if self.leader is not None:
-            self.leader.min_isr = config.number("min.insync.replicas")
+            self.leader.min_isr = config.min_isr
             self.leader.synced_counts = config.synced
             self.needs_sync = True
             self.recompute()

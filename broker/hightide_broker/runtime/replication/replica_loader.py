@@ -11,6 +11,7 @@ from functools import partial
 
 from hightide.net.ports import WallClock
 from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState, TopicState
@@ -44,7 +45,7 @@ class ReplicaLoader:
         self._broker = broker
         self._config = config
         self._defaults = config.topic_defaults()
-        self._inflated_max = config.number("message.inflated.max.bytes")
+        self._inflated_max = config[keys.MESSAGE_INFLATED_MAX_BYTES]
         self._clock = clock
         self._logs = LogLoader(disk, replicas.directory, replicas.checkpoints, clean=clean)
         self._tell = partial(instrument.replica_changed, broker) if instrument else None
@@ -116,11 +117,11 @@ class ReplicaLoader:
     def warn_of_own_defaults(self, image: ClusterImage) -> None:
         """Say it where this node's file sets what the cluster has another record of."""
         for name in self._config.given:
-            key, own = KEYS[name].topic_key, self._config.text(name)
-            recorded = image.cluster_config.get(key, own)
-            if recorded != own:
+            key, own = KEYS[name].topic_key, self._config.values[name]
+            recorded = image.cluster_config.get(key.name, own) if key else own
+            if key and recorded != own:
                 log.warning(
                     "%s=%s is not used: in this cluster %s is %s (`hightide configs alter cluster` "
                     "changes it for all nodes)",
-                    *(name, own, key, recorded),
+                    *(name, own, key.name, recorded),
                 )

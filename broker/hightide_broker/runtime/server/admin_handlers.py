@@ -12,11 +12,13 @@ from typing import Protocol
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage, TopicState
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
-from hightide_broker.core.cluster.topic_config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -69,7 +71,7 @@ class AdminHandlers:
         """Brokers and topics; may make topics that are missing, if the configuration says so."""
         request = call.request
         missing = [name for name in request.topics or () if name not in self._metadata.image.topics]
-        allowed = self._config.text("auto.create.topics.enable") == "true"
+        allowed = self._config[keys.AUTO_CREATE_TOPICS_ENABLE]
         if missing and allowed and request.auto_create:
             return partial(self._create_and_describe, request, missing)
         return self._describe_metadata(request, {})
@@ -230,7 +232,7 @@ class AdminHandlers:
             return [
                 m.ConfigEntry(
                     name=key.name,
-                    value=self._config.text(key.name),
+                    value=self._config.values[key.name],
                     default=key.name not in self._config.given,
                     read_only=True,
                     doc=key.doc,
@@ -246,7 +248,6 @@ class AdminHandlers:
     def _cluster_entries(self) -> list[m.ConfigEntry]:
         """What holds for all topics that do not say themselves."""
         known = self._metadata.image.cluster_config
-        keys = [TOPIC_KEYS[name] for name in CLUSTER_KEYS]
         return [
             m.ConfigEntry(
                 name=key.name,
@@ -254,7 +255,7 @@ class AdminHandlers:
                 default=known.get(key.name, key.default) == key.default,
                 doc=key.doc,
             )
-            for key in keys
+            for key in CLUSTER_KEYS.values()
         ]
 
     def _topic_entries(self, topic: str) -> list[m.ConfigEntry]:

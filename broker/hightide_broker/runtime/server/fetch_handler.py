@@ -19,6 +19,7 @@ import trio
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.fetches import (
     check_follower,
@@ -108,7 +109,7 @@ class FetchHandler:
         self._replicas = replicas
         self._brokers = brokers
         self._hint = hint
-        self._bytes_max = config.number("fetch.max.bytes")
+        self._bytes_max = config[keys.FETCH_MAX_BYTES]
 
     def fetch(self, request: m.FetchRequest) -> Reply | Later:
         """Answer at once with enough bytes, an error or no time to wait; else park."""

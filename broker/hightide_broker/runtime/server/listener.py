@@ -27,6 +27,7 @@ from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.messages import Message, RequestEnvelope
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
 from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
@@ -104,13 +105,13 @@ class Server:
 
     def __init__(self, handlers: Handlers, config: BrokerConfig) -> None:
         self.handlers = handlers
-        self.frame_limit = config.number("socket.request.max.bytes")
-        self.idle_s = config.seconds("connections.max.idle.ms")
-        self.write_s = config.seconds("write.timeout.ms")
-        self.receive_s = config.seconds("request.timeout.ms")
-        self.in_flight_max = config.number("max.in.flight.requests.per.connection")
+        self.frame_limit = config[keys.SOCKET_REQUEST_MAX_BYTES]
+        self.idle_s = config.seconds(keys.CONNECTIONS_MAX_IDLE_MS)
+        self.write_s = config.seconds(keys.WRITE_TIMEOUT_MS)
+        self.receive_s = config.seconds(keys.REQUEST_TIMEOUT_MS)
+        self.in_flight_max = config[keys.MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION]
         self.budget = ByteBudget(max(RECEIVE_BYTES_MAX, self.frame_limit))
-        self._connections_max = config.number("max.connections")
+        self._connections_max = config[keys.MAX_CONNECTIONS]
         self._connections: dict[_Connection, None] = {}
         self._all_closed = trio.Event()
         self._stopping = False

@@ -8,6 +8,7 @@ from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.groups.parts import Commit
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
@@ -28,7 +29,7 @@ class OffsetHandlers:
     ) -> None:
         self._coordinators = coordinators
         self._metadata = metadata
-        self._metadata_bytes_max = config.number("offset.metadata.max.bytes")
+        self._metadata_bytes_max = config[keys.OFFSET_METADATA_MAX_BYTES]
         self._clock = clock
 
     async def offset_commit(self, call: Call[g.OffsetCommitRequest]) -> Reply:

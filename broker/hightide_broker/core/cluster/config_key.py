@@ -1,0 +1,171 @@
+"""One key of a configuration, of a node or of a topic: what its text may be, and means. Pure.
+
+Values are kept as text, as people wrote them; whoever needs one asks by its key, and gets it in the
+key's type: `config[keys.NUM_PARTITIONS]` is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+I64_MAX = (1 << 63) - 1
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_UNITS = {
+    "bytes": {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40},
+    "ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
+}
+
+
+class Unfit(ValueError):
+    """A text that is none of a key's values; `expected` says what is."""
+
+    def __init__(self, name: str, text: str, expected: str) -> None:
+        super().__init__(f"{name} is {text!r}, expected {expected}")
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Generic[T]):
+    """A key whose values are of type T. Made by the functions below."""
+
+    name: str
+    default: str
+    doc: str
+    read: Callable[[Key[T], str], T]
+    """What a text means; raises `Unfit`."""
+    low: int = 0
+    high: int = I64_MAX
+    unit: str = ""
+    """bytes or ms, where a text may have a unit; else empty."""
+    choices: tuple[str, ...] = ()
+    topic_key: Key[Any] | None = None
+    """The topic's key that this one, a node's, is the default of."""
+
+    def parse(self, text: str) -> T:
+        """The value that a text stands for; raises `Unfit`."""
+        return self.read(self, text)
+
+
+def text(name: str, default: str, doc: str) -> Key[str]:
+    """A key whose values are any text."""
+    return Key(name, default, doc, lambda _, text: text)
+
+
+def count(
+    name: str,
+    default: str,
+    doc: str,
+    *,
+    low: int = 0,
+    high: int = I64_MAX,
+    topic_key: Key[Any] | None = None,
+) -> Key[int]:
+    """A key whose values are whole numbers."""
+    return Key(name, default, doc, _whole, low=low, high=high, topic_key=topic_key)
+
+
+def size(
+    name: str,
+    default: str,
+    doc: str,
+    *,
+    low: int = 0,
+    high: int = I64_MAX,
+    topic_key: Key[Any] | None = None,
+) -> Key[int]:
+    """A key whose values are numbers of bytes, written as 512, 64KiB, 1GiB."""
+    return Key(name, default, doc, _whole, low=low, high=high, unit="bytes", topic_key=topic_key)
+
+
+def duration(
+    name: str, default: str, doc: str, *, low: int = 0, topic_key: Key[Any] | None = None
+) -> Key[int]:
+    """A key whose values are milliseconds, written as 250, 30s, 7d."""
+    return Key(name, default, doc, _whole, low=low, unit="ms", topic_key=topic_key)
+
+
+def ratio(name: str, default: str, doc: str, *, topic_key: Key[Any] | None = None) -> Key[float]:
+    """A key whose values are numbers from 0 to 1."""
+    return Key(name, default, doc, _ratio, topic_key=topic_key)
+
+
+def switch(name: str, default: str, doc: str, *, topic_key: Key[Any] | None = None) -> Key[bool]:
+    """A key that is true or false."""
+    return Key(name, default, doc, _switch, choices=("true", "false"), topic_key=topic_key)
+
+
+def word(
+    name: str,
+    default: str,
+    doc: str,
+    *,
+    choices: tuple[str, ...],
+    topic_key: Key[Any] | None = None,
+) -> Key[str]:
+    """A key whose values are one of a few words."""
+    return Key(name, default, doc, _word, choices=choices, topic_key=topic_key)
+
+
+def words(
+    name: str,
+    default: str,
+    doc: str,
+    *,
+    choices: tuple[str, ...],
+    topic_key: Key[Any] | None = None,
+) -> Key[frozenset[str]]:
+    """A key whose values are some of a few words, with commas."""
+    return Key(name, default, doc, _words, choices=choices, topic_key=topic_key)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _whole(key: Key[int], text: str) -> int:
+    stripped = text.strip().lower()
+    digits = stripped.rstrip(_LETTERS)
+    unit, units = stripped[len(digits) :], _UNITS.get(key.unit, {"": 1})
+    number: int | None = None
+    with suppress(ValueError):
+        number = int(digits.strip().replace("_", ""))
+    if number is None or unit not in units:
+        kinds = ", ".join(name for name in units if name)
+        raise Unfit(key.name, text, "a whole number" + (f", units {kinds}" if kinds else ""))
+    value = number * units[unit] if number >= 0 else number
+    if value < key.low:
+        raise Unfit(key.name, text, f"{key.low} or more")
+    if value > key.high:
+        raise Unfit(key.name, text, f"{key.high} or less")
+    return value
+
+
+def _ratio(key: Key[float], text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise Unfit(key.name, text, "a number from 0 to 1") from error
+    if not 0 <= number <= 1:
+        raise Unfit(key.name, text, "a number from 0 to 1")
+    return number
+
+
+def _switch(key: Key[bool], text: str) -> bool:
+    return _one_of(key.choices, key.name, text, text) == "true"
+
+
+def _word(key: Key[str], text: str) -> str:
+    return _one_of(key.choices, key.name, text, text)
+
+
+def _words(key: Key[frozenset[str]], text: str) -> frozenset[str]:
+    return frozenset(_one_of(key.choices, key.name, text, each.strip()) for each in text.split(","))
+
+
+def _one_of(choices: tuple[str, ...], name: str, text: str, found: str) -> str:
+    if found not in choices:
+        raise Unfit(name, text, f"one of {', '.join(choices)}")
+    return found
