@@ -1,6 +1,6 @@
 """Tables as people see them: no value is cut, however narrow the terminal.
 
-Goal: whoever copies a pid, a group's or a topic's name out of a table has all of it. Method: a
+Goal: anybody who copies a pid, a group's or a topic's name out of a table has all of it. Method: a
 process of its own that writes to a terminal of 50, 80 or 200 columns.
 """
 

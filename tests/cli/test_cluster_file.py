@@ -171,7 +171,7 @@ def test_a_directory_that_was_lost_with_the_file_is_not_made_for_a_voter(tmp_pat
     assert not (tmp_path / "broker-2").exists()
     assert not (tmp_path / "cluster.json").exists()
     assert make_plan(tmp_path, **NEW, replaced=(2,)) == plan, "the cluster that there was"
-    assert not (tmp_path / "broker-2").exists(), "for whoever replaces it"
+    assert not (tmp_path / "broker-2").exists(), "for anybody who replaces it"
 
 
 def test_where_only_the_file_is_lost_all_goes_on(tmp_path):

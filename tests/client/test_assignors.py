@@ -1,9 +1,9 @@
 """Who reads which partitions: the assignors of a group give what Kafka's give.
 
-Goal: members that agree on an assignor's name agree on its result, whoever of them leads the
-group; nothing is read twice or by nobody, and what need not move stays. Method: vectors worked out
-by hand from Kafka's rules; the rule for sticky written down a second time, step by step; and any
-groups at all.
+Goal: members that agree on an assignor's name agree on its result, no matter which of them leads
+the group; nothing is read twice or by nobody, and what need not move stays. Method: vectors worked
+out by hand from Kafka's rules; the rule for sticky written down a second time, step by step; and
+any groups at all.
 """
 
 import re
@@ -48,7 +48,7 @@ def group(text):
 def shown(assignment):
     """`a: x0 y1; b:`, by member, with the partitions in the order that the assignor gave."""
     return "; ".join(
-        " ".join([f"{name}:", *(f"{where.topic}{where.partition}" for where in assignment[name])])
+        " ".join([f"{name}:", *(f"{tp.topic}{tp.partition}" for tp in assignment[name])])
         for name in sorted(assignment)
     )
 
@@ -209,9 +209,9 @@ def test_of_two_owners_the_later_one_counts_and_of_one_generation_neither(member
 @pytest.mark.parametrize(
     ("counts", "members", "expected"),
     [
-        # To whoever has least.
+        # To the member with the least.
         ("x3 y1", "a: x2; b; c/x: x0 x1", "a: x2; b: y0; c: x0 x1"),
-        # To whoever may have it; then until it is even.
+        # To those that may have it; then until it is even.
         ("x2 y2", "a/x; b", "a: x0 x1; b: y0 y1"),
         # One more is no reason to move, two more are.
         ("x2 y1", "a/x: x0; b: x1 y0", "a: x0; b: x1 y0"),
@@ -240,7 +240,7 @@ def test_sticky_with_unequal_subscriptions(counts, members, expected):
 )
 def test_sticky_moves_some_of_those_that_may_move(counts, members, expected):
     found = assign_sticky(group(members), dict(places(counts)))
-    assert {name: len(wheres) for name, wheres in found.items()} == expected
+    assert {name: len(tps) for name, tps in found.items()} == expected
 
 
 # -- cooperative -----------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def groups(draw, *, equal=False, rivals=True, fewest=0):
         topics = reads if equal else draw(st.sampled_from(SUBSETS))
         owned = draw(st.lists(st.sampled_from(ALL_PLACES), unique=True, max_size=8))
         if not rivals:
-            owned = [where for where in owned if where in left]
+            owned = [tp for tp in owned if tp in left]
             left -= {*owned}
         members.append(
             Member(name, tuple(topics), instance, tuple(owned), draw(st.integers(-1, 2)))
@@ -313,11 +313,11 @@ def readable(members, counts):
 
 
 def given_out(assignment):
-    return sorted(where for wheres in assignment.values() for where in wheres)
+    return sorted(tp for tps in assignment.values() for tp in tps)
 
 
 def sizes(assignment):
-    return [len(wheres) for wheres in assignment.values()]
+    return [len(tps) for tps in assignment.values()]
 
 
 @every_assignor
@@ -327,8 +327,8 @@ def test_everything_is_given_once_in_order_and_to_a_reader(assign, drawn):
     members, counts = drawn
     found = assign(members, counts)
     assert found.keys() == {each.member_id for each in members}
-    assert all(wheres == sorted(wheres) for wheres in found.values())
-    assert all(where.topic in each.topics for each in members for where in found[each.member_id])
+    assert all(tps == sorted(tps) for tps in found.values())
+    assert all(tp.topic in each.topics for each in members for tp in found[each.member_id])
     if assign is assign_cooperative_sticky:
         assert set(given_out(found)) <= set(readable(members, counts))
         assert max(Counter(given_out(found)).values(), default=1) == 1
@@ -364,7 +364,7 @@ def sticky_by_the_rule(members, counts):
         kept = [TopicPartition(topic, number) for number, topic in kept]
         for other in others:
             if other.generation >= each.generation:
-                kept = [where for where in kept if where not in other.owned]
+                kept = [tp for tp in kept if tp not in other.owned]
         if len(kept) < least:
             under.append(each.member_id)
         elif len(kept) >= most and at_most < extra:
@@ -375,16 +375,16 @@ def sticky_by_the_rule(members, counts):
         found[each.member_id] = kept
     if at_most == extra:
         exactly.clear()
-    free = [where for where in everything if where not in given_out(found)]
+    free = [tp for tp in everything if tp not in given_out(found)]
     while under:
         for member_id in list(under):
             found[member_id].append(free.pop(0))
             if len(found[member_id]) == least:
                 under.remove(member_id)
                 exactly.append(member_id)
-    for where in free:
-        found[exactly.pop(0)].append(where)
-    return {member_id: sorted(wheres) for member_id, wheres in found.items()}
+    for tp in free:
+        found[exactly.pop(0)].append(tp)
+    return {member_id: sorted(tps) for member_id, tps in found.items()}
 
 
 @at_leisure
@@ -402,7 +402,7 @@ def test_sticky_leaves_nobody_two_more_than_who_could_have_them(drawn):
     found = assign_sticky(members, counts)
     for one in members:
         for other in members:
-            may_have = {where for where in found[one.member_id] if where.topic in other.topics}
+            may_have = {tp for tp in found[one.member_id] if tp.topic in other.topics}
             if may_have:
                 assert len(found[one.member_id]) <= len(found[other.member_id]) + 1
 
@@ -443,8 +443,8 @@ def test_cooperative_is_sticky_less_what_another_live_member_owns(drawn):
     members, counts = drawn
     whole, found = assign_sticky(members, counts), assign_cooperative_sticky(members, counts)
     for each in members:
-        elsewhere = {where for other in members if other is not each for where in other.owned}
-        mine = [where for where in whole[each.member_id] if where not in elsewhere]
+        elsewhere = {tp for other in members if other is not each for tp in other.owned}
+        mine = [tp for tp in whole[each.member_id] if tp not in elsewhere]
         assert found[each.member_id] == mine
 
 

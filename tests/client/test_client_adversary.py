@@ -1,7 +1,7 @@
 """Programs that are interrupted, cancelled, forked, dropped and wrong lose nothing and never hang.
 
-Goal: promises 2, 4 and 8 for whoever uses the clients, whatever happens to his program, and to a
-broker meanwhile. Method: `client_adversary`. HIGHTIDE_ROUNDS says how many rounds, HIGHTIDE_SEED
+Goal: promises 2, 4 and 8 for anybody who uses the clients, whatever happens to his program, and to
+a broker meanwhile. Method: `client_adversary`. HIGHTIDE_ROUNDS says how many rounds, HIGHTIDE_SEED
 where they begin, HIGHTIDE_KIND that only one kind is played; a failure names the seed of its round.
 """
 

@@ -228,16 +228,16 @@ async def test_seek_to_time_finds_the_first_record_at_or_after_it(three):
 
 
 async def offsets(consumer, timestamp):
-    return {where: at.offset for where, at in (await consumer.offsets(timestamp)).items()}
+    return {tp: at.offset for tp, at in (await consumer.offsets(timestamp)).items()}
 
 
 async def test_offsets_at_a_time_and_at_the_ends_are_told(three):
     await three.client.delete_records(7, partition=1)
     async with three.consumer() as consumer:
-        where = [TopicPartition("t", partition) for partition in range(3)]
-        assert await offsets(consumer, m.EARLIEST) == dict(zip(where, [0, 7, 0], strict=True))
-        assert await offsets(consumer, m.LATEST) == dict.fromkeys(where, 30)
-        assert await offsets(consumer, NOW_MS + 1) == dict.fromkeys(where, -1)
+        tps = [TopicPartition("t", partition) for partition in range(3)]
+        assert await offsets(consumer, m.EARLIEST) == dict(zip(tps, [0, 7, 0], strict=True))
+        assert await offsets(consumer, m.LATEST) == dict.fromkeys(tps, 30)
+        assert await offsets(consumer, NOW_MS + 1) == dict.fromkeys(tps, -1)
 
 
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 6), ("latest", 10)])

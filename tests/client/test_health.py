@@ -1,7 +1,7 @@
 """What a consumer says it waits for: the sentence, since when, and whether that is well.
 
-Goal: whoever wonders why nothing comes finds out by asking the consumer. Method: `FakeBroker` in
-memory on trio's autojump clock; and a group on brokers in virtual time.
+Goal: anybody who wonders why nothing comes finds out by asking the consumer. Method: `FakeBroker`
+in memory on trio's autojump clock; and a group on brokers in virtual time.
 """
 
 import random

@@ -248,8 +248,8 @@ AGE_S = 60
 
 
 class RackBroker(FakeBroker):
-    """Sends whoever names a rack to another broker, if it leads and `names` one; what it does not
-    lead it serves only to who names a rack."""
+    """Sends a consumer that names a rack to another broker, if it leads and `names` one; what it
+    does not lead it serves only to who names a rack."""
 
     names = NOWHERE
 

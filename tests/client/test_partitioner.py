@@ -1,6 +1,6 @@
 """Which partition a record goes to: Kafka's choice for a key, a sticky one without.
 
-Goal: whoever moves a topic from Kafka finds every key where it was; records without a key stay
+Goal: anybody who moves a topic from Kafka finds every key where it was; records without a key stay
 together for a batch and then move on. Method: Kafka's own vectors, a second murmur2 written from
 the rule in Kafka's rules, and seeded randomness.
 """

@@ -33,8 +33,8 @@ def subscribed(*partitions):
     return subscription
 
 
-def fed(subscription, where, *, batches):
-    found = subscription.get(where)
+def fed(subscription, tp, *, batches):
+    found = subscription.get(tp)
     if found.position is None:
         found.seek(0)
     for _ in range(batches):
@@ -145,8 +145,8 @@ def test_nothing_has_data_where_nothing_was_fetched():
 
 def test_partitions_with_data_take_turns():
     subscription = subscribed(ONE, TWO, THREE)
-    for where in (ONE, TWO, THREE):
-        fed(subscription, where, batches=9)
+    for tp in (ONE, TWO, THREE):
+        fed(subscription, tp, batches=9)
     served = []
     for _ in range(9):
         found = subscription.next_with_data()

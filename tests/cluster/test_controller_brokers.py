@@ -68,7 +68,7 @@ def test_a_new_incarnation_has_a_larger_epoch_and_fences_the_old_one() -> None:
 
 
 def test_a_restart_is_clean_if_the_broker_knows_its_last_epoch() -> None:
-    """KIP-966: whoever comes back without it may have lost what it had."""
+    """KIP-966: a broker that comes back without it may have lost what it had."""
     cluster = ControlledCluster()
     told = []
     for previous in (None, "last", -1, "last", 0):

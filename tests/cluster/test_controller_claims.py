@@ -67,7 +67,7 @@ class Disks(RuleBasedStateMachine):
 
     @rule(isr=st.sets(brokers, min_size=1))
     def alter_isr(self, isr):
-        """Whoever joins has fetched everything before."""
+        """A replica that joins has fetched everything before."""
         state = self.state
         if state.leader in isr:
             joining = isr - {*state.isr}

@@ -224,7 +224,7 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def who_is_eligible_is_known_only_while_the_isr_is_too_small(self):
-        """KIP-966; and whoever is eligible would lead if it could."""
+        """KIP-966; and a replica that is eligible would lead if it could."""
         image = self.cluster.image
         for topic in image.topics.values():
             min_isr = image.setting(topic.name, MIN_ISR)

@@ -1,9 +1,9 @@
 """The cluster image as a snapshot, as a copy, and as the difference to a later one.
 
 Goal: a snapshot makes the same image, down to the order in it, and goes on as the log would have; a
-copy is its own; whoever got a snapshot in place of changes and looks again at what `differences`
-names has missed nothing, and looks at nothing else. Method: histories that a seeded small cluster
-decides; images are compared whole.
+copy is its own; anybody who got a snapshot in place of changes and looks again at what
+`differences` names has missed nothing, and looks at nothing else. Method: histories that a seeded
+small cluster decides; images are compared whole.
 """
 
 from __future__ import annotations

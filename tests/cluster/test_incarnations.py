@@ -249,7 +249,7 @@ def test_a_replaced_process_leads_no_epoch_of_its_successor(topic):
 
 
 async def _stop(at):
-    """Broker 3 is fenced, too: whoever is left leads."""
+    """Broker 3 is fenced, too: the one that is left leads."""
     epoch = at.image.brokers[THREE].epoch
     return c.BrokerHeartbeatRequest(
         broker=THREE, broker_epoch=epoch, metadata_offset=0, want_fence=True

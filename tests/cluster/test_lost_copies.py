@@ -33,7 +33,7 @@ def who(cluster):
 
 
 def test_who_was_not_heard_of_lately_is_not_given_what_a_silent_broker_led():
-    """They may all be gone, one heartbeat apart: whoever comes back first has all there is."""
+    """They may all be gone, one heartbeat apart: the first to come back has all there is."""
     cluster = cluster_of(0, 1, 2)
     cluster.take_over()
     cluster.now += SESSION_S / 4

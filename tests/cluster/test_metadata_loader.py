@@ -1,9 +1,9 @@
 """A node's image of the cluster: what is committed, in order, in whole batches, and nothing else.
 
-Goal: whoever waits for `applied` finds everything below it in the image and carried out; a start or
-a node that fell behind goes on from a snapshot as if it had followed the log; snapshots are written
-when they are due, and a full disk only delays them. Method: a real metadata log on a simulated disk
-under virtual time; the follower writes down what it is told and when.
+Goal: anybody who waits for `applied` finds everything below it in the image and carried out; a
+start or a node that fell behind goes on from a snapshot as if it had followed the log; snapshots
+are written when they are due, and a full disk only delays them. Method: a real metadata log on a
+simulated disk under virtual time; the follower writes down what it is told and when.
 """
 
 from __future__ import annotations

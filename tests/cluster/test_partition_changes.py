@@ -1,4 +1,4 @@
-"""A leader asks for another ISR, and what KIP-966 makes of whoever leaves it.
+"""A leader asks for another ISR, and what KIP-966 makes of those that leave it.
 
 Goal: a wish is granted only as of the epochs that the controller has, refused for the first reason
 that Kafka would name, and a refusal changes nothing; the eligible leader replicas are those of

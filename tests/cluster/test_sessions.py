@@ -137,7 +137,7 @@ def test_two_processes_without_a_directory_are_two_processes() -> None:
 
 
 def test_a_process_that_follows_on_the_same_disk_is_let_in_at_once() -> None:
-    """The directory is locked: whoever has it has outlived the other."""
+    """The directory is locked: the process that has it has outlived the other."""
     cluster = ControlledCluster(1)
     old = cluster.image.brokers[1].epoch
     assert cluster.register(1) > old
@@ -324,7 +324,7 @@ def test_a_fenced_broker_stops_at_once() -> None:
 
 
 def test_a_broker_that_does_not_serve_any_more_gets_nothing_new() -> None:
-    """Whoever was told of a wish to stop may not make it a leader again."""
+    """A broker that told of its wish to stop may not make it a leader again."""
     cluster = ControlledCluster(1, 2)
     cluster.heartbeat(2, seen=0)
     cluster.take_over()

@@ -215,7 +215,7 @@ async def test_a_commit_that_was_not_acknowledged_may_be_lost_with_the_power():
 )
 @virtual
 async def test_of_a_commit_and_a_removal_that_are_kept_together_the_later_one_counts(first):
-    """Both records are committed at one moment; whoever hears of it first must not decide."""
+    """Both records are committed at one moment; the first to hear of it must not decide."""
     names = [f"g{number}" for number in range(12)]
     async with site(offsets_commit_timeout_ms="60s") as at:
         async with at.client() as client, trio.open_nursery() as nursery:

@@ -221,7 +221,7 @@ class AnyHistory(RuleBasedStateMachine):
         )
 
     def all_sync(self):
-        """Whoever is there still asks for its assignment, and all get theirs."""
+        """All that are still there ask for its assignment, and all get theirs."""
         on = self.on
         if on.state is State.COMPLETING:
             for member in list(on.group.members):

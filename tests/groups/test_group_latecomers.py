@@ -1,9 +1,9 @@
 """Groups whose clients go away, and groups that change, while something is being kept.
 
-Goal: what a coordinator knows is what its log says, whoever still waits for it: the next broker
-that reads the log must not know of more, or of less. Method: nodes of the simulation on virtual
-time, whose disk syncs when the test lets it; what is told is held against what the next life of
-the broker tells.
+Goal: what a coordinator knows is what its log says, no matter who still waits for it: the next
+broker that reads the log must not know of more, or of less. Method: nodes of the simulation on
+virtual time, whose disk syncs when the test lets it; what is told is held against what the next
+life of the broker tells.
 """
 
 import pytest
@@ -37,7 +37,8 @@ async def told_in_both_lives(at, *names):
     return now[0]
 
 
-# --- whoever asked goes away ----------------------------------------------------------------------
+# --- the one that asked goes away
+# ----------------------------------------------------------------------
 
 
 async def ask_and_go(at, *calls):

@@ -218,7 +218,7 @@ def test_what_was_acknowledged_survives_the_kill_of_every_node(start):
 
 
 def is_running(pid):
-    """Whether a process is there, and not only its exit code for whoever asks for it."""
+    """Whether a process is there, and not only its exit code for anybody who asks for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

@@ -245,7 +245,7 @@ def test_up_replaces_only_what_is_lost(start):
 
 def test_a_directory_that_was_lost_with_the_plan_is_not_made_for_a_voter(start):
     cluster = start("-n", "3")
-    # Two are in sync with everything, whoever stops last.
+    # Two are in sync with everything, no matter who stops last.
     cluster.place("t", (1, 2, 3), min_insync_replicas=2)
     cluster.fill("t", 0, 10)
     cluster.until_recorded()

@@ -476,7 +476,7 @@ def test_a_damaged_snapshot_is_refused_when_the_log_begins_behind_it() -> None:
     for _ in range(2):
         with pytest.raises(SnapshotDamaged, match="restore it from a copy"):
             open_log(disk)
-        assert ids(disk) == [40, 60], "it is left as it is for whoever looks into it"
+        assert ids(disk) == [40, 60], "it is left as it is for anybody who looks into it"
 
 
 def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused() -> None:

@@ -299,7 +299,7 @@ class Past(NamedTuple):
 @st.composite
 def pasts(draw: st.DrawFn) -> Past:
     """Epochs rise, and each was written by one leader: no epoch has two different batches at one
-    offset. Whoever led the last common epoch may have gone on in it, alone."""
+    offset. The leader of the last common epoch may have gone on in it, alone."""
     counts = st.integers(1, 3)
     kept = sorted(draw(st.lists(st.integers(0, 3), max_size=5)))
     common = [(epoch, draw(counts)) for epoch in kept]

@@ -354,7 +354,7 @@ async def test_a_disk_that_fails_to_take_an_epoch_takes_the_replica_offline_at_t
 
 
 def check_offline(place: Place, old: Watermark) -> None:
-    """The disk has failed, and whoever waited heard of it."""
+    """The disk has failed, and those that waited heard of it."""
     assert "Input/output error" in place.replica.offline
     assert isinstance(old.closed, Refused)
     assert old.closed.code == ErrorCode.KAFKA_STORAGE_ERROR

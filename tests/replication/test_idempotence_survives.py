@@ -36,7 +36,7 @@ FIRST = (ME, 0, 0)
     ids=lambda altered: next(iter(altered)),
 )
 async def test_what_is_stored_is_known_whatever_a_setting_says_by_now(altered):
-    """Whoever is refused cuts the batch in two, and sends both under other numbers."""
+    """A producer that is refused cuts the batch in two, and sends both under other numbers."""
     values, clock = [b"%d" % number * 100 for number in range(30)], FakeClock()
     async with new_node(SimDisk(), settings(), clock) as node, client_of(node) as client:
         await client.create()

@@ -155,7 +155,7 @@ def test_a_member_that_the_metadata_adds_takes_nothing_back() -> None:
     assert some.on_append(20, 0.0) == 10
 
 
-# Whoever is about to join.
+# A replica that is about to join.
 
 
 def just_removed(**facts: Any) -> Leader:

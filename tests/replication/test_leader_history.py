@@ -1,11 +1,11 @@
 """A partition's leader under any events in any order, alone and against a real controller.
 
 Goal: the watermark is what its rule says and never falls; and whatever the network does with
-proposals, their answers, metadata and fetches, whoever the controller has in the ISR has all that
-is committed, and a calm brings everybody back. Method: two Hypothesis state machines. One throws
-any events at a leader and works the watermark out again from everything that happened. The other
-lets a leader, followers with real log ends and the controller talk through messages that may be
-late, lost, or found again.
+proposals, their answers, metadata and fetches, those whom the controller has in the ISR has all
+that is committed, and a calm brings everybody back. Method: two Hypothesis state machines. One
+throws any events at a leader and works the watermark out again from everything that happened. The
+other lets a leader, followers with real log ends and the controller talk through messages that may
+be late, lost, or found again.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class WithController(RuleBasedStateMachine):
         self.states = [self.cluster.partition("a")]
         (first,) = self.states
         self.pace = pace
-        """What passes before an append; whoever lags is not waited for any more."""
+        """What passes before an append; a replica that lags is not waited for any more."""
         self.now = 0.0
         self.leader: Leader = leader(
             replicas=first.replicas,

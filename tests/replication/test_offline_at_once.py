@@ -1,4 +1,4 @@
-"""A replica whose disk fails: whoever waits for it goes on at once, not with the next heartbeat.
+"""A replica whose disk fails: those that wait for it go on at once, not with the next heartbeat.
 
 Goal: as soon as a replica is offline the controller hears of it, so that a follower leaves the ISR
 and a leader is followed by another one; a send with acks=all takes about as long as ever. Method:

@@ -1,8 +1,9 @@
 """The simulated network: what a real one may do, and nothing else.
 
-Goal: whoever proves a rule of the cluster in a simulated world has met TCP as it is: order inside a
-connection, silence instead of errors where nothing gets through, errors where somebody answers.
-Method: two or three named machines on virtual time; times are exact, or bounded by the weather.
+Goal: anybody who proves a rule of the cluster in a simulated world has met TCP as it is: order
+inside a connection, silence instead of errors where nothing gets through, errors where somebody
+answers. Method: two or three named machines on virtual time; times are exact, or bounded by the
+weather.
 """
 
 import math

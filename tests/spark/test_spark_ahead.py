@@ -237,7 +237,7 @@ def test_a_topic_that_was_unknown_once_before_silence_is_not_gone(monkeypatch):
 
 
 def test_who_waits_for_more_does_so_also_while_nobody_leads(played):
-    """A leader may have died since the ends were found; whoever waits looks for them again."""
+    """A leader may have died since the ends were found; a query that waits looks for them again."""
     client, peer, _ = played
     knows(client, [broker_at(1, *peer.address)], led_by(-1, [1]))
     client.wait_for_more({("t", 0): 5, ("gone", 0): 5}, 0.0)

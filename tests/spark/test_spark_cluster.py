@@ -3,7 +3,8 @@
 Goal: what works on `local[2]` works where the driver, the workers and the executors are different
 processes: Spark's `local-cluster`, and a standalone master with two workers. Method: the same
 `pipeline run --once` for each master, from JSON records of two partitions to Parquet and to a
-results topic; whoever wrote, all of it is there once. HIGHTIDE_MASTERS=all tries both kinds.
+results topic; whichever writer it was, all of it is there once. HIGHTIDE_MASTERS=all tries both
+kinds.
 """
 
 # ruff: noqa: F811 - fixtures are imported by name

@@ -190,10 +190,8 @@ def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch, task
     ):
         begun(target, 0, 0, rows(0, 300), run="dead")
         ids = producers_of("sink-of-orders", 0)
-        client, where = target.client(), ("orders", 0)
-        until(
-            lambda: not states_of(client, where, ids, timeout_s=PATIENCE_S), what="it is forgotten"
-        )
+        client, tp = target.client(), ("orders", 0)
+        until(lambda: not states_of(client, tp, ids, timeout_s=PATIENCE_S), what="it is forgotten")
         monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
         assert target.run(0, *(rows(*task) for task in tasks), **AGAIN) == 300
         assert everything(target) == [*range(500)]

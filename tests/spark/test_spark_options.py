@@ -129,17 +129,17 @@ def test_a_time_wins_over_times_of_partitions_and_those_over_offsets(side):
     times = {by(side, "times"): TIMES}
     time = {by(side, "time"): "1700000000123"}
 
-    def where(*given_ones):
+    def tp(*given_ones):
         merged = {name: text for each in given_ones for name, text in each.items()}
         return getattr(options_of(False, **merged), side)
 
     or_latest = side == "ending"
     for_each = ByTime({"t": {0: 1500, 1: 0}}, or_latest=or_latest)
     for_all = ByTime(1_700_000_000_123, or_latest=or_latest)
-    assert where(offsets) == {"t": {0: 7}}
-    assert where(times) == where(offsets, times) == for_each
-    assert where(time) == where(offsets, time) == where(times, time) == for_all
-    assert where(offsets, times, time) == for_all
+    assert tp(offsets) == {"t": {0: 7}}
+    assert tp(times) == tp(offsets, times) == for_each
+    assert tp(time) == tp(offsets, time) == tp(times, time) == for_all
+    assert tp(offsets, times, time) == for_all
 
 
 def test_a_time_says_nothing_about_the_other_side():
@@ -343,12 +343,12 @@ counts = st.none() | st.integers(1, 60)
 @st.composite
 def some_ranges(draw):
     """Ranges with records, each of a partition of its own."""
-    wheres = draw(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), unique=True))
-    starts = [draw(st.integers(0, 1000)) for _ in wheres]
-    sizes = [draw(st.integers(1, 400)) for _ in wheres]
+    tps = draw(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), unique=True))
+    starts = [draw(st.integers(0, 1000)) for _ in tps]
+    sizes = [draw(st.integers(1, 400)) for _ in tps]
     return [
         OffsetRange(topic, f"id of {topic}", partition, start, start + size)
-        for (topic, partition), start, size in zip(wheres, starts, sizes, strict=True)
+        for (topic, partition), start, size in zip(tps, starts, sizes, strict=True)
     ]
 
 

@@ -182,9 +182,9 @@ def test_a_stream_has_no_ending_offsets():
 # -- positions -----------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "a-b", "Z"])
-wheres = st.tuples(names, st.integers(0, 12))
+tps = st.tuples(names, st.integers(0, 12))
 placed = st.builds(Place, st.integers(0, 50), st.integers(-1, 3))
-positions = st.dictionaries(wheres, placed, max_size=8).map(
+positions = st.dictionaries(tps, placed, max_size=8).map(
     lambda places: Position(places, {topic: f"id of {topic}" for topic, _ in places})
 )
 
@@ -244,23 +244,23 @@ def test_a_position_advanced_if_an_offset_rose_or_a_partition_is_new():
 def test_no_further_back_keeps_the_later_of_both(start, end):
     kept = no_further_back(start, end)
     assert kept.places.keys() == end.places.keys()
-    for where, place in kept.places.items():
-        before = start.places.get(where, place)
-        later = before.offset > end.places[where].offset
-        assert place == (before if later else end.places[where])
+    for tp, place in kept.places.items():
+        before = start.places.get(tp, place)
+        later = before.offset > end.places[tp].offset
+        assert place == (before if later else end.places[tp])
 
 
 @st.composite
 def backlogs(draw):
     """(start, end, first, limit) with partitions new, empty, behind, or fallen back."""
     start, end, first = {}, {}, {}
-    for where in draw(st.sets(wheres, min_size=1, max_size=8)):
+    for tp in draw(st.sets(tps, min_size=1, max_size=8)):
         begin, more = draw(st.integers(0, 1000)), draw(st.integers(-5, 10_000))
         if draw(st.booleans()):
-            start[where] = Place(begin, 0)
+            start[tp] = Place(begin, 0)
         else:
-            first[where] = begin
-        end[where] = Place(max(0, begin + more), 1)
+            first[tp] = begin
+        end[tp] = Place(max(0, begin + more), 1)
     ids = {topic: "id" for topic, _ in end}
     return Position(start, ids), Position(end, ids), first, draw(st.integers(1, 3000))
 
@@ -271,16 +271,13 @@ def test_prorate_gives_each_backlog_something_and_about_the_limit_in_all(case):
     cut = prorate(start, end, limit, first)
     assert cut.topic_ids == end.topic_ids
     assert cut.places.keys() == end.places.keys()
-    begins = {
-        where: start.places[where].offset if where in start.places else first[where]
-        for where in end.places
-    }
+    begins = {tp: start.places[tp].offset if tp in start.places else first[tp] for tp in end.places}
     total = planned = backlogged = 0
-    for where, place in end.places.items():
-        backlog = max(0, place.offset - begins[where])
-        taken = max(0, cut.places[where].offset - begins[where])
+    for tp, place in end.places.items():
+        backlog = max(0, place.offset - begins[tp])
+        taken = max(0, cut.places[tp].offset - begins[tp])
         total, planned, backlogged = total + backlog, planned + taken, backlogged + (backlog > 0)
-        assert cut.places[where].offset <= max(place.offset, begins[where])
+        assert cut.places[tp].offset <= max(place.offset, begins[tp])
         assert taken >= (backlog > 0)
     assert planned <= limit + backlogged
     # Progress is near the limit too: not one record a partition for ever.

@@ -1,4 +1,4 @@
-"""The Spark sink stores each row of a batch once, whoever writes the batch again and however.
+"""The Spark sink stores each row of a batch once, no matter who writes the batch again and however.
 
 Goal: a task that is repeated, from the start, from another place or beside its first attempt,
 leaves what one attempt would have left. Method: `TaskWriter`, which is what a task is, against a
@@ -131,7 +131,7 @@ class Target:
         """The values of each partition, in order."""
         count = len(self.admin.describe_topic(self.name).partitions)
         places = [(self.name, number) for number in range(count)]
-        ends = {where: each.offset for where, each in self.admin.offsets(places, LATEST).items()}
+        ends = {tp: each.offset for tp, each in self.admin.offsets(places, LATEST).items()}
         found = {number: [] for number in range(count)}
         with Consumer(
             self.cluster.bootstrap, topics=[self.name], auto_offset_reset="earliest"

@@ -1,8 +1,8 @@
 """Whole Spark queries that write to topics: batches, streams, and what is run again.
 
-Goal: what a sink topic holds is what the query's rows are, once each, whoever died in between.
-Method: one broker in its own process and Spark on this machine; drivers that are to be killed, and
-tasks that are to fail, run in a process of their own.
+Goal: what a sink topic holds is what the query's rows are, once each, no matter who died in
+between. Method: one broker in its own process and Spark on this machine; drivers that are to be
+killed, and tasks that are to fail, run in a process of their own.
 """
 
 # ruff: noqa: F811 - fixtures are imported by name

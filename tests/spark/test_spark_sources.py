@@ -46,7 +46,7 @@ def batch(spark, broker, **options):
     return reader.options(**options).load()
 
 
-def where(frame):
+def tp(frame):
     """(topic, partition, offset) of each row, in order."""
     rows = frame.select("topic", "partition", "offset").collect()
     return sorted((row[0], row[1], row[2]) for row in rows)
@@ -72,11 +72,11 @@ def test_a_pattern_reads_every_topic_whose_whole_name_matches_and_no_internal_on
         internal = {each.topic for each in admin.list_topics() if each.topic.startswith("__")}
     assert internal == {"__wide-1", "__consumer_offsets"}
     frame = batch(spark, broker, subscribePattern=r"(__)?wide-\d+|__.*")
-    assert where(frame) == [(topic, 0, offset) for topic in wanted for offset in range(2)]
+    assert tp(frame) == [(topic, 0, offset) for topic in wanted for offset in range(2)]
 
 
 def test_a_pattern_that_matches_nothing_reads_nothing(spark, broker):
-    assert where(batch(spark, broker, subscribePattern="nothing-is-called-this")) == []
+    assert tp(batch(spark, broker, subscribePattern="nothing-is-called-this")) == []
 
 
 def test_a_stream_of_a_pattern_reads_a_topic_that_is_made_later_from_its_start(broker, stream):
@@ -123,7 +123,7 @@ def test_assigned_partitions_are_read_and_no_others(spark, broker, stream):
     assigned = {one: [2, 0], two: [1]}
     expected = [(one, 0), (one, 2), (two, 1)]
     rows = [(*place, offset) for place in expected for offset in range(2)]
-    assert where(batch(spark, broker, assign=json.dumps(assigned))) == rows
+    assert tp(batch(spark, broker, assign=json.dumps(assigned))) == rows
     sink = stream.run(assign=json.dumps(assigned))
     assert [row[:3] for row in sink.rows] == rows
 
@@ -159,7 +159,7 @@ def times(topic, *seconds):
 
 def offsets(spark, broker, topic, **options):
     """What a batch query reads: (offsets of partition 0, of partition 1)."""
-    rows = where(batch(spark, broker, subscribe=topic, **options))
+    rows = tp(batch(spark, broker, subscribe=topic, **options))
     return tuple([offset for _, partition, offset in rows if partition == n] for n in range(2))
 
 
@@ -296,7 +296,7 @@ def test_a_group_is_told_how_far_the_query_is(broker, stream):
     places = stream.position()["topics"][topic]
     ends = {(topic, int(n)): tuple(place) for n, place in places["partitions"].items()}
     assert group_offsets(broker, "dash board") == ends
-    assert {where: end[0] for where, end in ends.items()} == {(topic, 0): 7, (topic, 1): 4}
+    assert {tp: end[0] for tp, end in ends.items()} == {(topic, 0): 7, (topic, 1): 4}
     # A query that goes on tells it of each batch.
     query = stream.start(sink, **named)
     broker.fill(topic, numbered(7, 9))

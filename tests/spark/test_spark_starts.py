@@ -121,7 +121,7 @@ def test_a_position_without_starts_is_read_as_before(served):
 
 @given(positions)
 def test_starts_survive_the_way_through_json(position):
-    starts = {where: number for number, where in enumerate(position.places)}
+    starts = {tp: number for number, tp in enumerate(position.places)}
     whole = position._replace(starts=starts)
     assert Position.from_json(whole.to_json()) == whole
 

@@ -270,7 +270,7 @@ async def test_a_topic_inherits_nothing_from_a_deleted_one_of_its_name(nursery, 
     before.append(6)
     sync(before.disk, replica.log)
     await keeping(before, nursery, begin=begin)
-    before.disk.begin = 1000  # whoever waits goes on waiting
+    before.disk.begin = 1000  # those that wait go on waiting
     new = {"topic_id": "id-of-another", "partition": 0, "leader": ME, "leader_epoch": 0}
     await before.apply(RemoveTopic(topic_id="id-of-jade"))
     await before.apply(

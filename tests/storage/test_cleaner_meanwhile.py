@@ -1,5 +1,5 @@
 """Compaction beside everything else: what happens to a log while a worker thread rewrites it, and
-what whoever copies a compacted log learns of its leaders.
+what a copy of a compacted log learns of its leaders.
 
 Goal: a pass never touches what is not its log any more, and takes nothing that others need to find
 where their logs differ.
@@ -52,7 +52,7 @@ def fill(log, *pairs, epoch=0):
 
 
 def ends_of(log, *epochs):
-    """Where each epoch ends, as whoever asks is told."""
+    """Where each epoch ends, as anybody who asks is told."""
     return [log.epochs.end_offset_for(epoch, log.log_end)[1] for epoch in epochs]
 
 

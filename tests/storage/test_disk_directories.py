@@ -1,9 +1,9 @@
 """Loss of power and the names on the simulated disk: what a directory holds after it.
 
-Goal: whoever relies on a name that nobody synced loses it here, in every way in which a disk may
-lose it, and only so: what was done to one directory is kept up to some place in its order, a rename
-is kept whole or not at all, and a directory that is lost takes all in it along. Method: the same
-steps before many crashes, and the set of all that was left.
+Goal: anybody who relies on a name that nobody synced loses it here, in every way in which a disk
+may lose it, and only so: what was done to one directory is kept up to some place in its order, a
+rename is kept whole or not at all, and a directory that is lost takes all in it along. Method: the
+same steps before many crashes, and the set of all that was left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The simulated disk's faults: no room, failures by path, and loss of power by seed.
 
-Goal: whoever proves a storage rule on this disk has met every fate that unsynced bytes and names
-may have, and only those. Method: many seeds for each claim, with the set of fates that were met
-compared to the set there is; where one fate is wanted, chance itself is the worst. Directories,
+Goal: anybody who proves a storage rule on this disk has met every fate that unsynced bytes and
+names may have, and only those. Method: many seeds for each claim, with the set of fates that were
+met compared to the set there is; where one fate is wanted, chance itself is the worst. Directories,
 syncs that fail and disks that are swapped have files of their own beside this one.
 """
 

@@ -147,7 +147,8 @@ async def test_a_hundred_followers_take_a_new_epochs_first_records_with_a_few_du
 
 
 async def test_the_epochs_of_records_that_are_durable_survive_a_loss_of_power(nursery):
-    """Whoever writes them, and when: no recovery point passes an epoch that is not on disk."""
+    """No matter who writes them, and when: no recovery point passes an epoch that is not on
+    disk."""
     disk = CountingDisk()
     here = Frail(disk)
     nursery.start_soon(here.replicas._syncer.run)

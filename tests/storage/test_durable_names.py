@@ -1,8 +1,8 @@
 """Directories of the real disk, and whether a loss of power would leave them.
 
 Goal: `make_dirs` makes durable what it makes, each name in the directory above it; a node's data
-directory is there after a loss of power, whoever made it, with all that says whose it is. Method:
-every sync of the process is watched, and what a crash would leave is worked out from it.
+directory is there after a loss of power, no matter who made it, with all that says whose it is.
+Method: every sync of the process is watched, and what a crash would leave is worked out from it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Small files of the real disk that several threads replace at once.
 
-Goal: every `replace` of a path succeeds, whoever else replaces it at that moment; the file is
+Goal: every `replace` of a path succeeds, no matter who else replaces it at that moment; the file is
 always one of the contents that were given, whole; nothing is left beside it; and one that began
 after all others were done is the one that stays. Method: threads that meet at a certain call of the
 system, and threads that are let loose.

@@ -13,7 +13,7 @@ BALLAST = "ballast"
 @contextmanager
 def small_disks(directories, size):
     """Each directory is a file system of its own, of so many bytes (`256m`; empty: none is). It
-    stays where the block fails. Raises `CalledProcessError` for whoever is not root."""
+    stays where the block fails. Raises `CalledProcessError` for anybody who is not root."""
     directories = directories if size else []
     for directory in directories:
         directory.mkdir(parents=True)

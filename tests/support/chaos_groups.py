@@ -67,18 +67,18 @@ class Member:
 
     def _assigned(self, partitions):
         self._notes.rebalances += 1
-        for where in partitions:
-            self._notes.own(self._consumer.generation, where, f"{self._name}-{self._life}")
-            begin, floor = self._consumer.position(*where) or 0, self._floor.get(where, 0)
-            assert begin >= floor, f"{self._name} begins {where} at {begin}, not {floor}"
+        for tp in partitions:
+            self._notes.own(self._consumer.generation, tp, f"{self._name}-{self._life}")
+            begin, floor = self._consumer.position(*tp) or 0, self._floor.get(tp, 0)
+            assert begin >= floor, f"{self._name} begins {tp} at {begin}, not {floor}"
 
     async def _work(self):
         consumer = self._consumer
         while True:
             try:
                 for record in await consumer.poll(timeout_ms=200):
-                    where = (record.topic, record.partition)
-                    self._notes.seen.setdefault(where, set()).add(record.offset)
+                    tp = (record.topic, record.partition)
+                    self._notes.seen.setdefault(tp, set()).add(record.offset)
                 if self._random.random() < 0.3:
                     positions = {w: consumer.position(*w) for w in consumer.assignment()}
                     await consumer.commit()

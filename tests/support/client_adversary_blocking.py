@@ -237,7 +237,7 @@ def end_consumer(each, strike, consumer, reading):
 
 
 def tails(each):
-    """Whoever waits for records that are being written, and is interrupted, gets each once."""
+    """A reader that waits for records being written, and is interrupted, gets each once."""
     chance, strike = each.chance, Interrupts(each)
     ends, book, options = each.ends(), each.sender(), producer_options(chance)
 

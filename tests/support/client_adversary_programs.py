@@ -68,7 +68,7 @@ def threads(each):
 
 
 def close(each, client):
-    """Close it; whoever else sends may be told that his records are not stored."""
+    """Close it; anybody else who sends may be told that his records are not stored."""
     try:
         client.close()
     except ClosedError:
@@ -240,7 +240,7 @@ def drops(each):
                 del client
                 gc.collect(chance.choice([0, 1, 2]))
                 gc.collect()
-                # Whoever moves its records on may still hold it.
+                # A process that moves its records on may still hold it.
                 each.until(lambda opened=opened: is_collected(opened), "its end")
             assert any("never closed" in str(warning.message) for warning in told)
             each.tally["dropped producers"] += 1

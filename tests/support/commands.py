@@ -1,7 +1,7 @@
 """What the live tests share: commands run as processes, and a cluster that `up --detach` started.
 
 No test lives here. The command is found through the interpreter that runs the tests, and sees none
-of the HIGHTIDE_ variables of whoever started them.
+of the HIGHTIDE_ variables of the shell that started them.
 """
 
 import json

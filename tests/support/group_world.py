@@ -361,7 +361,7 @@ class Reader:
 
     @property
     def places(self):
-        return {where.partition for where in self.consumer.assignment()}
+        return {tp.partition for tp in self.consumer.assignment()}
 
 
 async def shared(readers, sizes, count=6):
@@ -386,7 +386,7 @@ async def joined(consumer: Consumer, count: int = 1) -> None:
     """Ask for nothing until it has so many partitions and knows where to begin."""
     with trio.fail_after(60):
         while len(consumer.assignment()) != count or None in [
-            consumer.position(*where) for where in consumer.assignment()
+            consumer.position(*tp) for tp in consumer.assignment()
         ]:
             assert await consumer.poll(timeout_ms=10, max_records=0) == []
 

@@ -1,7 +1,7 @@
 """What the live tests of lost disks share: clusters whose directories are taken away and come back.
 
-No test lives here. Whoever is started writes into the log of its node; what a process of its own
-said is told apart by where that log ended before.
+No test lives here. A process that is started writes into the log of its node; what a process of its
+own said is told apart by where that log ended before.
 """
 
 import json
@@ -27,7 +27,7 @@ VOTERS = msgpack.packb("type") + msgpack.packb("voters")
 
 def ports_in_a_row(count):
     """The first of some ports of loopback that are all free, and not among those that the system
-    gives to whoever asks for any: they must still be free when a cluster comes back."""
+    gives to those that ask for any: they must still be free when a cluster comes back."""
     places = LASTING_PORTS[::count]
     for first in random.sample(places, k=len(places)):
         with ExitStack() as held, suppress(OSError):

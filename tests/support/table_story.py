@@ -88,7 +88,7 @@ class TableStory:
     # -- what has to hold ------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
-        """After every step. What a watermark passed never changes, and whoever may lead by the
+        """After every step. What a watermark passed never changes, and those that may lead by the
         controller's word has all of it, and so all that was acknowledged."""
         for name in self._up():
             replica = self.on.replica(name)
@@ -120,7 +120,7 @@ class TableStory:
             assert of == held.epoch, f"{name}: {held} at {offset} is of epoch {of} by its cache"
 
     def _check_own_isr(self, name: str, replica: Replica) -> None:
-        """Whoever thinks that it leads has committed nothing that its followers lack."""
+        """A broker that thinks it leads has committed nothing that its followers lack."""
         isr = replica.leader.isr if replica.leader else ()
         mine = self._held(name)
         for member in filter(self._up().__contains__, map(name_of, isr)):

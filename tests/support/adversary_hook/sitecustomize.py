@@ -13,7 +13,7 @@ PLACE = os.environ.get("HIGHTIDE_ADVERSARY")
 
 
 def strike(request, when):
-    """Kill whoever is to be killed here, if this is the place."""
+    """Kill the one that is to be killed here, if this is the place."""
     try:
         plan = json.loads(Path(PLACE, "plan").read_text())
     except FileNotFoundError:
@@ -22,7 +22,7 @@ def strike(request, when):
         return
     with Path(PLACE, plan["name"]).open("ab", buffering=0) as met:
         met.write(b".")
-        count = met.tell()  # behind what this process wrote, whoever else does so
+        count = met.tell()  # behind what this process wrote, anybody else who does so
     if count != plan["nth"]:
         return
     Path(PLACE, f"{plan['name']}-struck").touch()
