@@ -37,7 +37,7 @@ class BrokerConfig:
 
     def __getitem__(self, key: Key[T]) -> T:
         """A value, in its key's type: sizes in bytes, durations in ms."""
-        return key.parse(self.values[key.name])
+        return key.value(self.values[key.name])
 
     def seconds(self, key: Key[int]) -> float:
         """A duration in seconds."""

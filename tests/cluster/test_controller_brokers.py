@@ -267,7 +267,9 @@ def test_the_image_asserts_what_a_controller_guarantees() -> None:
     cluster = three_brokers()
     topic_id, at = cluster.image.topics["a"].topic_id, cluster.image.offset
     for wrong, words in (
-        (ChangePartition(topic_id=topic_id, partition=0, isr=(1, 9)), r"replicas \(1, 2, 3\)"),
+        (ChangePartition(topic_id=topic_id, partition=0, isr=(1, 9)), "that have no replica"),
+        (ChangePartition(topic_id=topic_id, partition=0, elr=(1, 2)), "in sync and eligible"),
+        (ChangePartition(topic_id=topic_id, partition=0, isr=(2, 3)), "leader is not in sync"),
         (FenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),
         (UnfenceBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),
         (StopBroker(broker=1, broker_epoch=99), "epoch=99.* but its epoch is 3"),

@@ -36,18 +36,30 @@ class Key(Generic[T]):
     default: str
     doc: str
     read: Callable[[Key[T], str], T]
-    """What a text means; raises `Unfit`."""
+    """What a text means; raises `Unfit` for one that means nothing."""
     low: int = 0
     high: int = I64_MAX
+    """The limits of numbers."""
     unit: str = ""
     """bytes or ms, where a text may have a unit; else empty."""
     choices: tuple[str, ...] = ()
     topic_key: Key[Any] | None = None
     """The topic's key that this one, a node's, is the default of."""
 
-    def parse(self, text: str) -> T:
-        """The value that a text stands for; raises `Unfit`."""
+    def value(self, text: str) -> T:
+        """The value of a text that was accepted when it was set: the limits may have been others
+        then. Raises `Unfit`."""
         return self.read(self, text)
+
+    def parse(self, text: str) -> T:
+        """The value that a text stands for, within the limits; raises `Unfit`."""
+        value = self.value(text)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not value >= self.low:  # nor is what is no number
+                raise Unfit(self.name, text, f"{self.low} or more")
+            if value > self.high:
+                raise Unfit(self.name, text, f"{self.high} or less")
+        return value
 
 
 def text(name: str, default: str, doc: str) -> Key[str]:
@@ -90,7 +102,7 @@ def duration(
 
 def ratio(name: str, default: str, doc: str, *, topic_key: Key[Any] | None = None) -> Key[float]:
     """A key whose values are numbers from 0 to 1."""
-    return Key(name, default, doc, _ratio, topic_key=topic_key)
+    return Key(name, default, doc, _number, high=1, topic_key=topic_key)
 
 
 def switch(name: str, default: str, doc: str, *, topic_key: Key[Any] | None = None) -> Key[bool]:
@@ -135,22 +147,14 @@ def _whole(key: Key[int], text: str) -> int:
     if number is None or unit not in units:
         kinds = ", ".join(name for name in units if name)
         raise Unfit(key.name, text, "a whole number" + (f", units {kinds}" if kinds else ""))
-    value = number * units[unit] if number >= 0 else number
-    if value < key.low:
-        raise Unfit(key.name, text, f"{key.low} or more")
-    if value > key.high:
-        raise Unfit(key.name, text, f"{key.high} or less")
-    return value
+    return number * units[unit] if number >= 0 else number
 
 
-def _ratio(key: Key[float], text: str) -> float:
+def _number(key: Key[float], text: str) -> float:
     try:
-        number = float(text)
+        return float(text)
     except ValueError as error:
-        raise Unfit(key.name, text, "a number from 0 to 1") from error
-    if not 0 <= number <= 1:
-        raise Unfit(key.name, text, "a number from 0 to 1")
-    return number
+        raise Unfit(key.name, text, "a number") from error
 
 
 def _switch(key: Key[bool], text: str) -> bool:

@@ -87,6 +87,14 @@ class PartitionState:
             self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
         )
 
+    def assert_consistent(self) -> None:
+        """What every change keeps: who leads is in sync, and nobody is in sync and eligible beside
+        it (KIP-966)."""
+        everybody = {*self.isr, *self.elr, *self.last_known_elr}
+        assert everybody <= {*self.replicas}, f"{self} names brokers that have no replica"
+        assert not {*self.isr} & {*self.elr}, f"{self} has members that are in sync and eligible"
+        assert self.leader in (NO_LEADER, *self.isr), f"{self}: the leader is not in sync"
+
 
 @dataclass(slots=True)
 class TopicState:
@@ -197,12 +205,14 @@ class ClusterImage:
                 change.last_known_elr,
             )
         )
+        topic.partitions[-1].assert_consistent()
 
     def _change_partition(self, change: ChangePartition) -> None:
         topic = self.topics_by_id[change.topic_id]
         old = topic.partitions[change.partition]
-        assert {*(change.isr or ())} <= {*old.replicas}, f"{change}: replicas {old.replicas}"
-        topic.partitions[change.partition] = old.changed(change)
+        changed = old.changed(change)
+        changed.assert_consistent()
+        topic.partitions[change.partition] = changed
 
     def _set_config(self, change: SetConfig, offset: int) -> None:
         resource = (change.kind, change.name)
@@ -249,7 +259,7 @@ class ClusterImage:
 
     def setting(self, topic: str, key: Key[T]) -> T:
         """One of the keys that the whole cluster must agree about (`CLUSTER_KEYS`)."""
-        return key.parse(self.topic_settings(topic).get(key.name, key.default))
+        return key.value(self.topic_settings(topic).get(key.name, key.default))
 
     # -- snapshots -------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Sessions:
         session = self._sessions.get(broker)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker] = Session(broker_epoch, now)
+        assert now >= session.heard_at, f"broker {broker} was heard of later, at {session.heard_at}"
         session.heard_at = now
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session

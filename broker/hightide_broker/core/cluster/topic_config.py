@@ -47,7 +47,7 @@ class TopicConfig:
     def __getitem__(self, key: Key[T]) -> T:
         # Asked for with every batch: the text is read once.
         if key.name not in self._parsed:
-            self._parsed[key.name] = key.parse(self.values[key.name])
+            self._parsed[key.name] = key.value(self.values[key.name])
         return cast("T", self._parsed[key.name])
 
     @property

@@ -154,18 +154,21 @@ class Members:
 
     def add(self, member: Member) -> None:
         """One more."""
+        assert member.member_id not in self.by_id, f"{member.name} is a member already"
         self.by_id[member.member_id] = member
         if member.instance_id:
             self.static[member.instance_id] = member.member_id
 
     def remove(self, member: Member) -> None:
-        """One less."""
+        """One less; its requests have been answered."""
+        assert (member.joining, member.syncing) == (None, None), f"{member.name} still waits"
         del self.by_id[member.member_id]
         if self.static.get(member.instance_id) == member.member_id:
             del self.static[member.instance_id]
 
     def rename(self, member: Member, new_id: str) -> None:
         """A static member got another member id; its place stays."""
+        assert member.instance_id, f"{member.name} is not static, and keeps its id"
         member.member_id = new_id
         self.by_id = {each.member_id: each for each in self}
         self.static[member.instance_id] = new_id

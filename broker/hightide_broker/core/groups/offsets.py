@@ -48,6 +48,7 @@ class GroupOffsets:
 
     def commit(self, tp: TopicPartition, value: OffsetValue | None, at: int) -> None:
         """A record is committed; None: a tombstone."""
+        assert at >= 0, f"{tp} is committed by a record that is nowhere"
         known = self._known.get(tp)
         if known is None or known.at <= at:
             self._known[tp] = Committed(value, at)

@@ -30,6 +30,8 @@ class Progress:
     def fetched(self, offset: int, *, log_end: int, now: float) -> None:
         """Take a valid fetch into account. A lower offset than before means a lost disk: it is
         recorded as it is."""
+        assert 0 <= offset <= log_end, f"node {self.id} fetched from {offset}, the end is {log_end}"
+        assert now >= self.heard_at, f"node {self.id} was heard of later, at {self.heard_at}"
         if offset >= log_end or 0 <= self.asked_end <= offset:
             self.caught_up_at = now if offset >= log_end else self.heard_at
         self.log_end = offset

@@ -20,6 +20,7 @@ class Votes:
 
     def count(self, voter: int, *, granted: bool) -> None:
         """Count what a voter answered; the last answer of each counts."""
+        assert voter in self._voters, f"{voter} votes, and is none of {self._voters}"
         self._votes[voter] = granted
 
     @property

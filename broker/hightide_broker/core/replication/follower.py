@@ -102,7 +102,9 @@ class Follower:
             return self._on_error(result.error, result.message, now)
         if result.diverging_epoch is not None:
             self._pause_s = PAUSE_MIN_S
-            return Truncate(_last_common(result.diverging_epoch, log))
+            common = _last_common(result.diverging_epoch, log)
+            assert 0 <= common <= log.log_end, f"{self} cuts at {common}, the end is {log.log_end}"
+            return Truncate(common)
         self._pause_s = PAUSE_MIN_S
         return Append(result.high_watermark, result.log_start_offset)
 

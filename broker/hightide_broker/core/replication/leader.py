@@ -182,6 +182,7 @@ class Leader:
     ) -> int:
         """A replica fetched from `offset` in this epoch, and its log agrees with this one up to
         there; the high watermark after that. May leave a proposal."""
+        assert offset <= self.log_end, f"{broker} fetched from {offset}, above the end: {self}"
         remote = self.remotes[broker]
         if offset >= self.log_end:
             remote.caught_up_at = now
@@ -289,3 +290,6 @@ class Leader:
         assert self.high_watermark <= self.log_end, f"watermark above the log end: {self}"
         assert self.synced_end <= self.log_end, f"synced above the log end: {self}"
         assert self.broker in self.replicas, f"leader is no replica: {self}"
+        assert self.broker in self.isr, f"leader is not in sync with itself: {self}"
+        proposed = self.proposal.isr if self.proposal else self.isr
+        assert self.broker in proposed, f"leader proposes to leave: {self}"

@@ -113,6 +113,8 @@ class Producers:
         known = self._by_id.get(header.producer_id)
         if known is None or header.producer_epoch != known.epoch:
             known = self._by_id[header.producer_id] = Producer(header.producer_epoch)
+        last = known.batches[-1].last_offset if known.batches else -1
+        assert header.base_offset > last, f"{header} is taken in again, after {last}"
         known.batches.append(
             KnownBatch(
                 header.base_sequence,
