@@ -249,7 +249,7 @@ class Channel:
 class Nothing:
     """There is nothing to tell of any replica."""
 
-    troubles = Watermark()
+    news = Watermark()
 
     def offline(self):
         return []

@@ -71,7 +71,7 @@ def topic(name):
 
 async def test_a_replica_that_is_offline_as_soon_as_it_is_made_ends_nothing_else(here, nursery):
     """It is made in a thread, which may not wake those who wait for troubles."""
-    nursery.start_soon(here.replicas.troubles.wait_for, 1)
+    nursery.start_soon(here.replicas.news.wait_for, 1)
     await trio.testing.wait_all_tasks_blocked()
     here.disk.bad["list"] = "jade-0"
     await here.apply(*topic("jade"))

@@ -65,7 +65,6 @@ class Syncer:
                 if not subject.needs_sync:
                     break
         except DiskError as error:
-            log.error("sync failed, taken offline: %s", error)
             subject.go_offline(str(error))
         finally:
             subject.syncing = False

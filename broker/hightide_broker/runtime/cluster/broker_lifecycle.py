@@ -33,8 +33,10 @@ _FATAL = (
 class Reports(Protocol):
     """What there is to tell the controller of this broker's replicas."""
 
-    troubles: Watermark
-    """Rises when it should be told at once."""
+    @property
+    def news(self) -> Watermark:
+        """Rises when it should be told at once."""
+        ...
 
     def offline(self) -> list[c.OfflineReplica]: ...
 
@@ -88,7 +90,7 @@ class BrokerLifecycle:
         """Send heartbeats until cancelled, or until `stop` takes over."""
         pause = RETRY_S
         while True:
-            troubles = self._replicas.troubles.value
+            known = self._replicas.news.value
             try:
                 async with self._beating:
                     if self._stopping:
@@ -105,7 +107,7 @@ class BrokerLifecycle:
                 await self._applied.wait_for(offset)
                 self.unfenced.set()
             with trio.move_on_after(RETRY_S if reply.fenced else self._interval_s):
-                await self._replicas.troubles.wait_for(troubles + 1)
+                await self._replicas.news.wait_for(known + 1)
 
     async def _beat(self, *, stopping: bool = False) -> tuple[c.BrokerHeartbeatResponse, int]:
         request = c.BrokerHeartbeatRequest(

@@ -78,6 +78,7 @@ class MetadataApplier:
                     must_reach = self._loader.must_reach(image, topic, number)
                     replica = await self._make(image, topic, number, must_reach=must_reach)
                     self.take_role(replica, state)
+        self._replicas.troubles.tell_leaderless()
         self._replicas.checkpoints.forget_all_but(self._replicas.partitions)
         ours = [replica.name for replica in self._replicas]
         self._pending_deletes.keep_only([METADATA_DIRECTORY, *ours])
@@ -105,6 +106,7 @@ class MetadataApplier:
                 known = tp in self._replicas
                 replica = self._replicas[tp] if known else await self._make(image, topic, number)
                 self.take_role(replica, state)
+        self._replicas.troubles.tell_leaderless()
 
     def _see_brokers(self, image: ClusterImage) -> None:
         """Raises `NodeMustStop` once another process is this broker: what is decided for that one
@@ -131,12 +133,12 @@ class MetadataApplier:
             elif state.leader_epoch > replica.leader_epoch:
                 self._follow(replica, state)
             replica.lacks_space = False
+            self._replicas.troubles.has_room(replica.name)
         except DiskError as error:
             if error.full:
-                log.warning("%s waits for room on the disk: %s", replica.name, error)
+                self._replicas.troubles.no_room(replica.name, error)
                 replica.lacks_space = True
             else:
-                log.error("%s is offline: %s", replica.name, error)
                 replica.go_offline(str(error))
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
@@ -155,7 +157,7 @@ class MetadataApplier:
     def _follow(self, replica: Replica, state: PartitionState) -> None:
         replica.become_follower(state, pause_max_s=self._pause_max_s)
         if replica.follower is None:
-            self._replicas.troubles.advance(self._replicas.troubles.value + 1)
+            self._replicas.troubles.leaderless(replica.name)
         self._replicas.mark_dirty(replica)
         self._fetchers.follow(replica)
 
@@ -185,6 +187,7 @@ class MetadataApplier:
         why = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         for replica in gone:
             replicas.remove(replica)
+            replicas.troubles.forget(replica.name)
             replica.resign(replica.leader_epoch, why)
             replica.close_log()
             replica.offline = "the topic was deleted"

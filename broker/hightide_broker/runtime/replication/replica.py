@@ -28,6 +28,7 @@ from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.leadership import Leadership
 from hightide_broker.runtime.replication.log_loader import log_config
+from hightide_broker.runtime.replication.troubles import Troubles
 from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, SegmentDamage, TimestampOffset
 from hightide_broker.storage.sync_job import SyncJob
@@ -78,7 +79,7 @@ class Replica:
         is_damaged: bool = False,
         lacks_space: bool = False,
         must_reach: int = -1,
-        troubles: Watermark | None = None,
+        troubles: Troubles | None = None,
         tell: Callable[[Replica], None] | None = None,
         now: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -103,12 +104,10 @@ class Replica:
         self.needs_sync = False
         self.syncing = False
         self.log_is_missing = log is None
-        self._troubles = troubles
-        """How often the controller had something to hear at once."""
+        self.troubles = troubles or Troubles()
         self._log = log
         self.tell = tell or _tell_nobody
-        """Told of this replica after each change of role or offset, and when it goes offline; see
-        `ReplicaInstrument`."""
+        """Told of each change of role or offset, and when it goes offline: `ReplicaInstrument`."""
         self._inflated_max = inflated_max
         self._now = now
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
@@ -241,8 +240,7 @@ class Replica:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
             self.offline, self.is_damaged, self.lacks_space = why, damaged, False
-            if self._troubles is not None:
-                self._troubles.advance(self._troubles.value + 1)
+            self.troubles.offline(self.name, why)
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
             self._end_leadership(refusal)
             self._let_go(refusal)
@@ -312,6 +310,7 @@ class Replica:
             )
         except DiskError as error:
             raise self._storage_refusal(error) from error
+        self.troubles.has_room(self.name)
         if log.segment_count != segments_before:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
             self.rolled(stored.base_offset)
@@ -345,6 +344,7 @@ class Replica:
 
     def _storage_refusal(self, error: DiskError) -> Refused:
         if error.full:
+            self.troubles.no_room(self.name, error)
             return Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the disk of this broker is full: {error}; nothing was stored, free some room",

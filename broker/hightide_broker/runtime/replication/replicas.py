@@ -19,6 +19,7 @@ from hightide_broker.runtime.replication.at_work import AtWork
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.isr import IsrChanges
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.troubles import Troubles
 from hightide_broker.storage.sync_job import carry_out
 
 log = logging.getLogger("hightide.replicas")
@@ -33,9 +34,7 @@ class Replicas:
         self.directory = directory
         self.checkpoints = Checkpoints(disk, directory)
         self.at_work = AtWork()
-        self.troubles = Watermark()
-        """Rises when there is something that the controller should hear at once: a replica went
-        offline, or nobody leads it."""
+        self.troubles = Troubles()
         self._disk = disk
         self._syncer = syncer
         self._isr_changes = isr_changes
@@ -94,6 +93,12 @@ class Replicas:
         """Have a leader's proposal sent to the controller, if there is one."""
         if replica.leader is not None and replica.leader.proposal is not None:
             self._isr_changes.mark(replica)
+
+    @property
+    def news(self) -> Watermark:
+        """Rises when there is something that the controller should hear at once: a replica went
+        offline, or nobody leads it."""
+        return self.troubles.count
 
     def offline(self) -> list[c.OfflineReplica]:
         """The replicas that serve nobody, and will not by themselves."""

@@ -1,0 +1,58 @@
+"""What keeps the replicas of this broker from serving. Said in the log as it begins and as it ends,
+once; and counted, for those who tell the controller of it at once."""
+
+from __future__ import annotations
+
+import logging
+
+from hightide_broker.runtime.base.watermark import Watermark
+
+log = logging.getLogger("hightide.replicas")
+
+NAMES_SHOWN = 10
+
+
+class Troubles:
+    """The troubles of all replicas of one broker."""
+
+    def __init__(self) -> None:
+        self.count = Watermark()
+        """How often the controller had something to hear at once."""
+        self._full: set[str] = set()
+        self._leaderless: list[str] = []
+
+    def offline(self, name: str, why: str) -> None:
+        """A replica serves nobody any more."""
+        log.error("%s is offline: %s", name, why)
+        self._count()
+
+    def leaderless(self, name: str) -> None:
+        """Nobody leads a partition any more; `tell_leaderless` says so, of all at once."""
+        self._leaderless.append(name)
+        self._count()
+
+    def tell_leaderless(self) -> None:
+        """The metadata at hand is carried out: say what nobody leads by now."""
+        names, self._leaderless = self._leaderless, []
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            log.warning("nobody leads %s%s", ", ".join(names[:NAMES_SHOWN]), more)
+
+    def no_room(self, name: str, error: Exception) -> None:
+        """The disk is too full for what a replica has to write."""
+        if name not in self._full:
+            self._full.add(name)
+            log.error("%s waits for room on the disk: %s", name, error)
+
+    def has_room(self, name: str) -> None:
+        """A replica has written what it had to."""
+        if name in self._full:
+            self._full.remove(name)
+            log.info("%s has room on the disk again", name)
+
+    def forget(self, name: str) -> None:
+        """A replica is no more."""
+        self._full.discard(name)
+
+    def _count(self) -> None:
+        self.count.advance(self.count.value + 1)
