@@ -148,7 +148,11 @@ def _space(directory: Path) -> Finding:
 
 def _sync_time(directory: Path) -> Finding:
     """How long appending 4 KiB and syncing it takes: what a synced acknowledgement costs."""
-    times = sorted(_timed(directory))
+    try:
+        times = sorted(_timed(directory))
+    except OSError as error:
+        why = f"{directory}: {error.strerror}"
+        return Finding("sync time", FAIL, why, "make room or the disk writable, or another --data")
     p50, p99 = times[len(times) // 2], times[-1]
     found = f"p50 {p50 * 1000:.2f} ms, worst {p99 * 1000:.2f} ms"
     if p50 > SYNC_P50_S_MAX:

@@ -58,6 +58,17 @@ def test_ps_lists_a_living_broker(cluster):
     assert hightide("ps", "--data", cluster.data, "-o", "quiet").out == b"1\n"
 
 
+def test_doctor_beside_a_living_broker_knows_whose_the_port_is(cluster):
+    port = cluster.ps()[0]["port"]
+    words = ("--data", cluster.data, "--port", port, "-o", "json")
+    found = json.loads(hightide("doctor", *words, code=None).out)
+    (row,) = [row for row in found if row["check"] == "port"]
+    assert (row["status"], row["found"]) == (
+        "ok",
+        f"{port} is served by broker 1 of {cluster.data}",
+    )
+
+
 def test_a_second_up_finds_what_runs_and_makes_what_is_missing(cluster):
     before = cluster.ps()
     words = ["--detach", "--data", cluster.data, "--port", "0", "--topic", "added-later:2"]
