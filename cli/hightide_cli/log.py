@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,11 @@ from hightide_cli.options import say
 from hightide_cli.record_json import encode_bytes
 
 if TYPE_CHECKING:
+    from hightide.protocol.columns import Record
     from hightide_broker.storage.segment import Segment
 
 METADATA = "__cluster_metadata"
+OFFSETS = "__consumer_offsets"
 _NAME = re.compile(r"\d{20}(-\d{10})?")
 
 
@@ -34,7 +37,7 @@ def log() -> None:
 
 @log.command(epilog="Example: hightide log dump .hightide/broker-1/orders-0 --records")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--records", is_flag=True, help="Every record too.")
+@click.option("--records", is_flag=True, help="Every record too; those of internal topics decoded.")
 @click.option("-J", "--json-lines", is_flag=True, help="One JSON object a batch.")
 def dump(path: Path, records: bool, json_lines: bool) -> None:
     """Print the batches of a segment or metadata snapshot, or of all in a directory; indexes
@@ -182,18 +185,42 @@ def _record_rows(
     header: BatchHeader, data: memoryview, topic: str, partition: int
 ) -> Iterator[dict[str, Any]]:
     for record in to_records(data, header, topic, partition):
-        value: Any = encode_bytes(record.value)
-        if topic == METADATA and record.value is not None:
-            value = msgspec.msgpack.decode(record.value)
+        key, value = _decoded(topic, record)
         yield {
             "offset": record.offset,
             "timestamp": record.timestamp,
-            "key": encode_bytes(record.key),
+            "key": key,
             "value": value,
             "key_size": -1 if record.key is None else len(record.key),
             "value_size": -1 if record.value is None else len(record.value),
             "headers": [[name, encode_bytes(text)] for name, text in record.headers],
         }
+
+
+def _decoded(topic: str, record: Record) -> tuple[Any, Any]:
+    """Key and value; those of hightide's own topics as what they mean."""
+    from hightide_broker.core.groups.records import GroupRecordDamaged, decode
+
+    if topic == METADATA and record.value is not None:
+        return encode_bytes(record.key), msgspec.msgpack.decode(record.value)
+    if topic == OFFSETS:
+        with suppress(GroupRecordDamaged):
+            key, value = decode(record.key or b"", record.value)
+            kind = type(key).__struct_config__.tag
+            said = None if value is None else _with_bytes(msgspec.structs.asdict(value))
+            return {"type": kind, **msgspec.structs.asdict(key)}, said
+    return encode_bytes(record.key), encode_bytes(record.value)
+
+
+def _with_bytes(value: Any) -> Any:
+    """Plain data; bytes as everywhere in hightide's JSON."""
+    if isinstance(value, bytes):
+        return encode_bytes(value)
+    if isinstance(value, msgspec.Struct):
+        return _with_bytes(msgspec.structs.asdict(value))
+    if isinstance(value, dict):
+        return {name: _with_bytes(each) for name, each in value.items()}
+    return [_with_bytes(each) for each in value] if isinstance(value, list) else value
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -213,14 +240,17 @@ def _line(row: dict[str, Any]) -> str:
     for number, record in enumerate(row.get("records", [])):
         sequence = -1 if row["base_sequence"] < 0 else row["base_sequence"] + number
         names = ",".join(name for name, _ in record["headers"])
-        payload = record["value"]
-        shown = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+        key = None if record["key"] is None else _text(record["key"])
         lines.append(
             f"| offset: {record['offset']} {row['timestamp_type']}: {record['timestamp']} "
             f"keySize: {record['key_size']} valueSize: {record['value_size']} sequence: {sequence} "
-            f"headerKeys: [{names}] key: {record['key']} payload: {shown}"
+            f"headerKeys: [{names}] key: {key} payload: {_text(record['value'])}"
         )
     return "\n".join(lines)
+
+
+def _text(shown: Any) -> str:
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
 
 
 def _dump_index(file: Path, json_lines: bool) -> None:

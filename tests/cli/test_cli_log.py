@@ -100,6 +100,23 @@ def test_the_metadata_log_is_dumped_decoded(cluster):
     assert '"register_broker"' in hightide("log", "dump", where, "--records").out.decode()
 
 
+def test_what_groups_committed_is_dumped_decoded(cluster, topic):
+    cluster.run("produce", topic, stdin=b"a\nb\n")
+    cluster.run("consume", topic, "-g", "readers", "--from", "start", "-c", "2")
+    rows = [
+        row
+        for place in (cluster.data / "broker-1").glob("__consumer_offsets-*")
+        for row in hightide("log", "dump", place, "-J", "--records").rows
+    ]
+    records = [record for row in rows for record in row["records"]]
+    told = [(record["key"], record["value"]) for record in records]
+    committed = {"type": "offset", "group": "readers", "topic": topic, "partition": 0}
+    assert [value["offset"] for key, value in told if key == committed][-1] == 2
+    kept = [value for key, value in told if key == {"type": "group", "group": "readers"}]
+    (member,) = next(value["members"] for value in kept if value["members"])
+    assert isinstance(member["assignment"], dict | str), "bytes, as everywhere in JSON"
+
+
 def test_index_files_are_dumped_and_point_at_batches(cluster):
     cluster.run("topics", "create", "indexed", "--config", "segment.bytes=65536")
     for part in range(4):
