@@ -132,8 +132,10 @@ def _check(key: Key[Any], value: str) -> None:
 
 
 def _for_topics(key: Key[Any], value: str) -> str:
-    """The value as a topic's: those have no units."""
-    return str(key.parse(value)) if key.unit else value
+    """The value as a topic's, whose numbers are written plainly."""
+    parsed = key.parse(value)
+    is_number = isinstance(parsed, int) and not isinstance(parsed, bool)
+    return str(parsed) if is_number else value.strip()
 
 
 def read_toml(text: str) -> dict[str, str]:

@@ -28,11 +28,15 @@ from hightide_broker.core.cluster.config_key import Unfit
 from hightide_broker.core.cluster.topic_config import TopicConfig, check_topic_configs
 from hightide_broker.core.cluster.topic_keys import (
     DELETE_RETENTION_MS,
+    FLUSH,
     MIN_CLEANABLE_RATIO,
     MIN_ISR,
+    POLICY,
     RETENTION_MS,
     SEGMENT_BYTES,
+    TIMESTAMP_TYPE,
     TOPIC_KEYS,
+    UNCLEAN,
 )
 
 BYTES, MS = KEYS["log.retention.bytes"], KEYS["log.retention.ms"]
@@ -392,6 +396,34 @@ def test_a_value_that_was_accepted_once_is_in_force_though_the_limits_are_others
     with pytest.raises(Refused, match="1024 or more"):
         check_topic_configs({"segment.bytes": "200"})
     assert TopicConfig.of({"segment.bytes": "200"}, {})[SEGMENT_BYTES] == 200
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        (UNCLEAN, " true", True),
+        (FLUSH, "synced\n", "synced"),
+        (TIMESTAMP_TYPE, " LogAppendTime", "LogAppendTime"),
+        (POLICY, " compact , delete", {"compact", "delete"}),
+        (FLUSH, "sometimes", "synced"),
+        (MIN_ISR, "1__0", 1),
+    ],
+)
+def test_what_is_in_force_can_always_be_read(key, text, value) -> None:
+    """Blanks are harmless, and what no version would accept is the default: a node that raised
+    here would end at each start, and could not be told another value."""
+    assert TopicConfig.of({key.name: text}, {})[key] == value
+
+
+@pytest.mark.parametrize("text", ["1__0", "_5", "5_", "", "²"])
+def test_a_number_is_what_every_reader_of_it_takes_for_one(text: str) -> None:
+    with pytest.raises(Refused, match="a whole number"):
+        check_topic_configs({"min.insync.replicas": text})
+
+
+@pytest.mark.parametrize("text", [" 5", "+5", "0_5", "\u0665", "5 "])
+def test_numbers_reach_the_metadata_written_plainly(text: str) -> None:
+    assert make_config({"min.insync.replicas": text}).topic_defaults()["min.insync.replicas"] == "5"
 
 
 def test_the_defaults_are_kafkas() -> None:

@@ -45,6 +45,14 @@ def test_a_session_timeout_has_bounds(session, error):
     assert refused == (E.INVALID_SESSION_TIMEOUT if error else E.MEMBER_ID_REQUIRED)
 
 
+@pytest.mark.parametrize("rebalance", [0, (1 << 31) / 1000, float(1 << 54)])
+def test_a_rebalance_timeout_has_bounds(rebalance):
+    """What is kept of a member must fit into its record."""
+    on = Coordinator()
+    assert on.join(new="a", rebalance=rebalance).error == E.INVALID_REQUEST
+    assert on.join(new="a", rebalance=((1 << 31) - 1) / 1000).error == E.MEMBER_ID_REQUIRED
+
+
 def test_who_has_no_id_is_given_one_and_is_no_member_before_it_joins_with_it():
     on = Coordinator()
     first = on.join(new="a")

@@ -20,9 +20,10 @@ from groupkit import (
 from test_group import completing, preparing
 from test_group_static import with_static
 
+from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import State
-from hightide_broker.core.groups.records import GroupValue, MemberValue
+from hightide_broker.core.groups.records import GroupValue, MemberValue, encode
 
 E = ErrorCode
 
@@ -379,6 +380,14 @@ def test_the_last_to_join_a_group_that_is_too_large_are_out():
     assert len(joins[0].answer.members) == 2
 
 
+AS_KEPT = MemberValue(
+    member_id="a",
+    session_ms=10_000,
+    rebalance_ms=60_000,
+    protocols=[g.Protocol(name="range", metadata=b"x")],
+)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -386,6 +395,11 @@ def test_the_last_to_join_a_group_that_is_too_large_are_out():
         {"protocol": "unknown"},
         {"members": []},
         {"generation": -7},
+        {"generation": (1 << 64) - 1},
+        {"members": [MemberValue(member_id="a", session_ms=500, rebalance_ms=0, protocols=[])]},
+        {"members": [AS_KEPT, msgspec.structs.replace(AS_KEPT, instance_id="i")]},
+        {"members": [msgspec.structs.replace(AS_KEPT, session_ms=(1 << 64) - 1)]},
+        {"members": [msgspec.structs.replace(AS_KEPT, protocols=[])]},
     ],
     ids=str,
 )
@@ -394,9 +408,13 @@ def test_a_value_that_no_coordinator_wrote_harms_nobody(wrong):
     on.fail_over(msgspec.structs.replace(on.group.to_value(), **wrong))
     on.wait(1000)
     assert on.state is State.EMPTY
-    join = on.enter("b")
-    on.wait(3)
-    assert join.answer.leader == "b"
+    while on.writes:
+        on.written()
+    joins = [on.enter("b"), on.join(new="c", instance="i")]
+    on.wait(6)
+    assert joins[0].answer.leader == "b"
+    on.complete()
+    encode(on.group.to_value())
 
 
 def test_a_value_is_kept_as_it_was_after_a_round_trip():

@@ -141,7 +141,9 @@ class Coordinator:
 
     def leave(self, member="", *, instance="", reason=""):
         leaving = g.LeavingMember(member_id=member, instance_id=instance, reason=reason)
-        return self._refusal(parts.Leave(leaving))
+        answer = self._step(parts.Leave(g.LeaveGroupRequest(group="g", members=[leaving])))
+        (result,) = answer.members
+        return result.error
 
     def commit(self, member="", *, generation=-1, instance=""):
         request = g.OffsetCommitRequest(

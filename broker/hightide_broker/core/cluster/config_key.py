@@ -47,13 +47,16 @@ class Key(Generic[T]):
     """The topic's key that this one, a node's, is the default of."""
 
     def value(self, text: str) -> T:
-        """The value of a text that was accepted when it was set: the limits may have been others
-        then. Raises `Unfit`."""
-        return self.read(self, text)
+        """The value of a text that was accepted when it was set, whatever would be accepted now;
+        the default where it means nothing any more."""
+        try:
+            return self.read(self, text)
+        except Unfit:
+            return self.read(self, self.default)
 
     def parse(self, text: str) -> T:
         """The value that a text stands for, within the limits; raises `Unfit`."""
-        value = self.value(text)
+        value = self.read(self, text)
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not value >= self.low:  # nor is what is no number
                 raise Unfit(self.name, text, f"{self.low} or more")
@@ -143,7 +146,7 @@ def _whole(key: Key[int], text: str) -> int:
     unit, units = stripped[len(digits) :], _UNITS.get(key.unit, {"": 1})
     number: int | None = None
     with suppress(ValueError):
-        number = int(digits.strip().replace("_", ""))
+        number = int(digits)
     if number is None or unit not in units:
         kinds = ", ".join(name for name in units if name)
         raise Unfit(key.name, text, "a whole number" + (f", units {kinds}" if kinds else ""))
@@ -158,18 +161,19 @@ def _number(key: Key[float], text: str) -> float:
 
 
 def _switch(key: Key[bool], text: str) -> bool:
-    return _one_of(key.choices, key.name, text, text) == "true"
+    return _one_of(key, text, text) == "true"
 
 
 def _word(key: Key[str], text: str) -> str:
-    return _one_of(key.choices, key.name, text, text)
+    return _one_of(key, text, text)
 
 
 def _words(key: Key[frozenset[str]], text: str) -> frozenset[str]:
-    return frozenset(_one_of(key.choices, key.name, text, each.strip()) for each in text.split(","))
+    return frozenset(_one_of(key, text, each) for each in text.split(","))
 
 
-def _one_of(choices: tuple[str, ...], name: str, text: str, found: str) -> str:
-    if found not in choices:
-        raise Unfit(name, text, f"one of {', '.join(choices)}")
+def _one_of(key: Key[Any], text: str, each: str) -> str:
+    found = each.strip()
+    if found not in key.choices:
+        raise Unfit(key.name, text, f"one of {', '.join(key.choices)}")
     return found

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.groups.members import NEVER, Member, Members, common, metadata_of
+from hightide_broker.core.groups.members import NEVER, Member, Members, metadata_of
 from hightide_broker.core.groups.parts import (
     Cause,
     Commit,
@@ -39,8 +39,10 @@ from hightide_broker.core.groups.parts import (
     Ticket,
     Write,
     Written,
+    because,
+    leave_result,
 )
-from hightide_broker.core.groups.records import GroupValue
+from hightide_broker.core.groups.records import I32_MAX, GroupValue, is_sound
 
 REBALANCES_KEPT = 20
 """How many causes of rebalances are remembered."""
@@ -87,8 +89,9 @@ class Group:
                 self._heartbeat(request, now)
             case Commit(request=request):
                 self._check_commit(request, now)
-            case Leave(leaving=leaving):
-                self._leave(leaving, now)
+            case Leave(request=request):
+                left = [self._leave(leaving, now) for leaving in request.members]
+                outcome.reply = g.LeaveGroupResponse(members=left)
             case Written(token=token, refusal=refusal):
                 self._written(token, refusal, now)
             case Tick():
@@ -101,7 +104,6 @@ class Group:
 
     def _assert_consistent(self) -> None:
         """What holds after every event; `groupkit.check` of the tests looks at each member, too."""
-        assert self.generation >= 0
         if self.state is State.EMPTY:
             assert not self.members, f"{self.group_id} is empty, with {list(self.members.by_id)}"
             assert (self.leader, self.protocol) == ("", "")
@@ -149,7 +151,7 @@ class Group:
             self.members.check_joining(self.limits.size_max)
         self._update(member, request, ticket)
         why = f"{member.name} {'joined again' if same else 'joined with other words'}"
-        self._begin(why + _because(request.reason), now)
+        self._begin(why + because(request.reason), now)
         return None
 
     def _join_static(
@@ -203,7 +205,7 @@ class Group:
         self.members.add(member)
         self.leader = self.leader or member_id
         self._has_grown = True
-        self._begin(f"{member.name} joined{_because(request.reason)}", now)
+        self._begin(f"{member.name} joined{because(request.reason)}", now)
 
     def _update(self, member: Member, request: g.JoinGroupRequest, ticket: Ticket) -> None:
         self._answer_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, "it asked again")
@@ -384,7 +386,14 @@ class Group:
         if self.state is State.PREPARING:
             raise self._rebalancing()
 
-    def _leave(self, leaving: g.LeavingMember, now: float) -> None:
+    def _leave(self, leaving: g.LeavingMember, now: float) -> g.LeaveResult:
+        try:
+            self._let_out(leaving, now)
+        except Refused as refusal:
+            return leave_result(leaving, refusal)
+        return leave_result(leaving)
+
+    def _let_out(self, leaving: g.LeavingMember, now: float) -> None:
         member_id = leaving.member_id
         if leaving.instance_id and not member_id:
             member_id = self.members.static.get(leaving.instance_id, "")
@@ -393,7 +402,7 @@ class Group:
             self._look_for_all(now)
             return
         member = self.members.find(member_id, leaving.instance_id)
-        self._remove(member, f"{member.name} left{_because(leaving.reason)}", now)
+        self._remove(member, f"{member.name} left{because(leaving.reason)}", now)
 
     def _time_passed(self, now: float) -> None:
         """A member that was silent for too long is out, and nobody waits for ever."""
@@ -480,18 +489,12 @@ class Group:
 
     def restore(self, value: GroupValue, now: float) -> None:
         """Take over what another coordinator kept: everybody is a member, and has a whole session
-        to show up. Members that agree on nothing no coordinator wrote: they have to join again."""
-        self.protocol_type, self.generation = value.protocol_type, max(value.generation, 0)
-        self.empty_since_ms = value.written_at_ms
-        members = Members()
-        for kept in value.members:
-            members.add(Member.of_value(kept, now))
-        if value.protocol in common(members) and value.leader in members.by_id:
-            self.state, self.members = State.STABLE, members
-            self.protocol, self.leader = value.protocol, value.leader
+        to show up. Members that no coordinator wrote down so have to join again."""
+        self.protocol_type, self.empty_since_ms = value.protocol_type, value.written_at_ms
+        self.generation = min(max(value.generation, 0), I32_MAX)
+        if value.members and is_sound(value):
+            for kept in value.members:
+                self.members.add(Member.of_value(kept, now))
+            self.state, self.protocol, self.leader = State.STABLE, value.protocol, value.leader
         if len(self.members) > self.limits.size_max:
             self._begin(f"more members than group.max.size {self.limits.size_max}", now)
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.messages import Message
-from hightide_broker.core.groups.records import GroupValue
+from hightide_broker.core.groups.records import I32_MAX, GroupValue
 
 Ticket = Hashable
 """A request that waits for its answer."""
@@ -43,10 +43,10 @@ class Limits(NamedTuple):
                 f"{self.session_min_s * 1000:.0f} to {self.session_max_s * 1000:.0f} "
                 f"(group.min.session.timeout.ms, group.max.session.timeout.ms)",
             )
-        if request.rebalance_timeout_ms <= 0:
+        if not 1 <= request.rebalance_timeout_ms <= I32_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"rebalance_timeout_ms is {request.rebalance_timeout_ms}, expected 1 or more "
+                f"rebalance_timeout_ms is {request.rebalance_timeout_ms}, expected 1 to {I32_MAX} "
                 f"(max_poll_interval_ms)",
             )
         if not request.protocol_type or not request.protocols:
@@ -94,9 +94,9 @@ class Commit(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A member goes."""
+    """Members go; each has its own answer."""
 
-    leaving: g.LeavingMember
+    request: g.LeaveGroupRequest
 
 
 class Written(NamedTuple):
@@ -134,8 +134,23 @@ class Outcome:
     """What one event leads to."""
 
     reply: Message | None = None
-    """The answer to the `Join` or `Sync` that was the event; None: it comes later."""
+    """The answer to the `Join`, `Sync` or `Leave` that was the event; None: it comes later."""
     replies: list[tuple[Ticket, Message]] = field(default_factory=list)
     """Answers to requests that waited."""
     writes: list[Write] = field(default_factory=list)
     """What is to be kept, in this order."""
+
+
+def leave_result(leaving: g.LeavingMember, refusal: Refused | None = None) -> g.LeaveResult:
+    """The answer to one member that goes."""
+    return g.LeaveResult(
+        member_id=leaving.member_id,
+        instance_id=leaving.instance_id,
+        error=refusal.code if refusal else None,
+        message=refusal.message if refusal else "",
+    )
+
+
+def because(reason: str) -> str:
+    """What a member said of its reason, behind what it did."""
+    return f": {reason}" if reason else ""

@@ -34,6 +34,7 @@ class GroupKey(msgspec.Struct, frozen=True, array_like=True, tag="group"):
 
 
 Key = OffsetKey | GroupKey
+I32_MAX = (1 << 31) - 1
 
 
 class OffsetValue(Message, frozen=True, kw_only=True):
@@ -64,6 +65,22 @@ class GroupValue(Message, frozen=True, kw_only=True):
     leader: str = ""
     written_at_ms: int = -1
     members: list[MemberValue] = []
+
+
+def is_sound(value: GroupValue) -> bool:
+    """Whether a coordinator may have written this: its members differ, agree on the protocol, and
+    one of them leads. Everything else is damage."""
+    ids = [member.member_id for member in value.members]
+    instances = [member.instance_id for member in value.members if member.instance_id]
+    times = [t for member in value.members for t in (member.session_ms, member.rebalance_ms)]
+    offered = [{protocol.name for protocol in member.protocols} for member in value.members]
+    return (
+        value.leader in ids
+        and len({*ids}) == len(ids)
+        and len({*instances}) == len(instances)
+        and all(0 < each <= I32_MAX for each in times)
+        and all(value.protocol in each for each in offered)
+    )
 
 
 class GroupRecordDamaged(Exception):

@@ -9,13 +9,14 @@ from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.members import Member
 
 MEMBERS_SHOWN = 20
+NAME_SHOWN = 80
 
 
 def show_group(group: Group, *, assigned: bool = False) -> str:
     """State, generation and members; the leader has a star, those that only have an id stand in
-    brackets. `assigned`: with what each was given, where that is text."""
+    brackets. `assigned`: with what each was given, which must be text."""
     shown = [_show_member(member, group, assigned=assigned) for member in group.members]
-    shown += [f"({member_id})" for member_id in group.members.pending]
+    shown += [f"({_name(member_id)})" for member_id in group.members.pending]
     if len(shown) > MEMBERS_SHOWN:
         shown[MEMBERS_SHOWN:] = [f"and {len(shown) - MEMBERS_SHOWN} more"]
     return " ".join([f"{group.state} g{group.generation}:", *(shown or ["nobody"])])
@@ -23,6 +24,12 @@ def show_group(group: Group, *, assigned: bool = False) -> str:
 
 def _show_member(member: Member, group: Group, *, assigned: bool) -> str:
     leads = "*" if member.member_id == group.leader else ""
-    instance = f"({member.instance_id})" if member.instance_id else ""
+    instance = f"({_name(member.instance_id)})" if member.instance_id else ""
     given = f"={member.assignment.decode()}" if assigned and member.assignment else ""
-    return f"{member.member_id}{instance}{leads}{given}"
+    return f"{_name(member.member_id)}{instance}{leads}{given}"
+
+
+def _name(name: str) -> str:
+    """A name that its client chose: it must not fill the log, nor look like a line of it."""
+    cut = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…"
+    return cut if cut.isprintable() else repr(cut)

@@ -170,6 +170,9 @@ class Coordinator:
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
+                if what.members and not group.members:
+                    log.warning("group %r is damaged: its members have to join again", known.group)
+                    group.empty_since_ms = self._clock.now_ms()
                 self._watch_for(group)
         log.info("%s: %d groups are read", self._replica.name, len(self.groups))
 

@@ -71,8 +71,9 @@ class GroupHandlers:
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         group = _existing(coordinator, request.group)
-        results = [_leave(coordinator, group, leaving) for leaving in request.members]
-        return Reply(g.LeaveGroupResponse(members=results))
+        answer = coordinator.step(group, Leave(request))
+        assert answer is not None, "it never has to wait"
+        return Reply(answer)
 
     # -- administration --------------------------------------------------------------------------
 
@@ -171,17 +172,3 @@ def _existing(coordinator: Coordinator, name: str) -> Group:
     if group is None:
         raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {name!r} here")
     return group
-
-
-def _leave(coordinator: Coordinator, group: Group, leaving: g.LeavingMember) -> g.LeaveResult:
-    error, message = None, ""
-    try:
-        coordinator.step(group, Leave(leaving))
-    except Refused as refusal:
-        error, message = refusal.code, refusal.message
-    return g.LeaveResult(
-        member_id=leaving.member_id,
-        instance_id=leaving.instance_id,
-        error=error,
-        message=message,
-    )
