@@ -195,7 +195,8 @@ def test_a_stream_that_begins_where_nothing_is_that_late_reads_what_comes_later(
     topic = broker.topic()
     broker.fill(topic, numbered(0, 3))
     sink = Sink()
-    later = {"startingTimestamp": str(T0 + 3_600_000)}
+    tomorrow = time.time_ns() // 1_000_000 + 24 * 3_600_000  # not of T0, which may be hours ago
+    later = {"startingTimestamp": str(tomorrow)}
     later["startingOffsetsByTimestampStrategy"] = "latest"
     query = stream.start(sink, subscribe=topic, **later)
     stream.await_commits(query)
