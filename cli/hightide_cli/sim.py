@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import signal
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
     from hightide_broker.simulation.run import Outcome
 
 CHUNK = 5
+"""Seeds that a process is given at a time."""
+AHEAD = 4
+"""How many times it has been given some before it has begun with them."""
+LOOK_S = 0.1
+_DEAF_TO_CTRL_C = (signal.SIGINT, signal.SIG_IGN)
 SEEDS_MAX = 10_000_000
 JOBS_MAX = 512
 PROGRESS_S = 5.0
@@ -93,19 +101,44 @@ def _parse(text: str) -> range:
 
 
 def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
-    run_one = partial(_run, world)
     if jobs == 1 or len(seeds) == 1:
-        yield from map(run_one, seeds)
+        yield from map(partial(_run, world), seeds)
         return
-    pool, is_done = ProcessPoolExecutor(jobs), False
+    chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
+    pool = ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=_DEAF_TO_CTRL_C)
+    is_done = False
     try:
-        yield from pool.map(run_one, seeds, chunksize=CHUNK)
+        with _noticing_ctrl_c() as check:
+            running = deque(pool.submit(_run_all, world, c) for c in islice(chunks, AHEAD * jobs))
+            while running:
+                while not wait([running[0]], timeout=LOOK_S).done:
+                    check()
+                check()
+                running.extend(pool.submit(_run_all, world, c) for c in islice(chunks, 1))
+                yield from running.popleft().result()
         is_done = True
     finally:
         if not is_done:
             for child in multiprocessing.active_children():
                 child.terminate()  # it would run what it was given to the end
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _noticing_ctrl_c() -> Iterator[Callable[[], None]]:
+    """Ctrl-C ends nothing by itself in this block, but what it gives raises `KeyboardInterrupt`
+    then: one that strikes inside of a pool may leave a lock behind that its threads wait for."""
+    struck: list[int] = []
+
+    def check() -> None:
+        if struck:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, lambda number, _: struck.append(number))
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
@@ -117,6 +150,10 @@ def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
         if sys.stderr.isatty() and now - said > PROGRESS_S:
             said = now
             say(f"{number} of {count} seeds, {number / (now - since):.1f} a second")
+
+
+def _run_all(world: str, seeds: range) -> list[Outcome]:
+    return [_run(world, seed) for seed in seeds]
 
 
 def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:

@@ -125,6 +125,33 @@ def test_an_interrupted_simulation_ends_at_once_and_quietly(words):
     assert "Traceback" not in done.stderr
 
 
+def test_ctrl_c_strikes_nothing_half_done():
+    """Inside of the pool it could leave a lock behind, and its threads would wait for ever."""
+    command = [sys.executable, "-c", STRUCK_INSIDE, "sim", "run", "--seeds", "1..1000"]
+    done = subprocess.run([*command, "--jobs", "2"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "went on\n")
+
+
+STRUCK_INSIDE = """
+import os, queue, signal, sys
+from hightide_cli.main import main
+
+put = queue.Queue._put
+
+
+def struck(self, item):
+    queue.Queue._put = put
+    os.kill(os.getpid(), signal.SIGINT)
+    put(self, item)
+    print("went on", flush=True)
+
+
+queue.Queue._put = struck
+sys.argv[0] = "hightide"
+main()
+"""
+
+
 INTERRUPTED = """
 import os, signal, sys, threading
 from hightide_broker.simulation import run
