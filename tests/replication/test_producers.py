@@ -9,7 +9,7 @@ moves the leadership to a replica that saw nothing but the log.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hightide.protocol.errors import ErrorCode, Refused
@@ -404,6 +404,7 @@ def test_a_damaged_snapshot_is_refused_and_nothing_changes() -> None:
         max_size=12,
     )
 )
+@example([(1, 0, 1, 0), (1, LAST_SEQUENCE, 1, 0)])
 @settings(max_examples=100, deadline=None)
 def test_a_restored_leader_knows_the_last_batch_of_everybody(
     batches: list[tuple[int, int, int, int]],
@@ -420,10 +421,11 @@ def test_a_restored_leader_knows_the_last_batch_of_everybody(
     for header in newest.values():
         assert partition.produce(header) == header.base_offset
         after = (header.last_sequence + 1) % 2**31
-        assert (
-            partition.produce(header._replace(base_sequence=after)) == partition.log[-1].base_offset
-        )
-    assert len(partition.log) == len(distinct) + len(newest)
+        if (header.producer_id, header.producer_epoch, after) in distinct:
+            continue  # 2^31 records later; a window of five batches cannot reach so far
+        end = partition.end
+        assert partition.produce(header._replace(base_sequence=after)) == end
+        assert partition.end > end
 
 
 # The promise: idempotent means once, and no false refusal within the window.

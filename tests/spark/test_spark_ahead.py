@@ -365,9 +365,10 @@ def replicated(cluster, client):
 @pytest.mark.slow
 def test_a_replica_nearby_is_read_and_once_it_is_dead_its_leader(fetched, monkeypatch):
     limit(monkeypatch, 999, 1)
-    monkeypatch.setattr(BlockingClient, "nearby", lambda self, *_: self.metadata.brokers[FOLLOWER])
     with OwnCluster(brokers=3) as cluster, closing(client_for(cluster.address)) as client:
         wanted = replicated(cluster, client)
+        near = client.metadata.brokers[FOLLOWER]  # nobody knows it any more once it is fenced
+        monkeypatch.setattr(BlockingClient, "nearby", lambda *_: near)
         # On a busy machine another one may lead by now; who answers for the dead one does lead.
         known = client.metadata.brokers
         others = {node.port for number, node in known.items() if number != FOLLOWER}
