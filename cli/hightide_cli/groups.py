@@ -71,7 +71,7 @@ def describe(group: str, bootstrap: str, output: str, timeout_s: float) -> None:
 
 async def _describe(admin: Admin, group: str) -> dict[str, Any]:
     described = await admin.describe_group(group)
-    lag = await admin.group_lag(group)
+    offsets = await _offsets(admin, group, of_sinks=True)
     return {
         "group": group,
         "state": described.state,
@@ -80,7 +80,7 @@ async def _describe(admin: Admin, group: str) -> dict[str, Any]:
         "leader": described.leader,
         "coordinator": described.coordinator,
         "members": _members(described),
-        "offsets": [_lag_row(each) for each in lag],
+        "offsets": offsets,
         "rebalances": [
             {"at": _time(each.at_ms), "generation": each.generation, "cause": each.cause}
             for each in described.rebalances
@@ -138,7 +138,11 @@ def _reads(row: Mapping[str, Any]) -> str:
 @click.argument("names", metavar="GROUP…", nargs=-1)
 @client_options
 def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -> None:
-    """How many records lie before a group, for each partition; all groups if none is named."""
+    """How many records lie before a group, for each partition; all groups if none is named.
+
+    What a Spark sink keeps of its batches is kept as a group's offsets, too: it is shown where it
+    is named, and has no lag.
+    """
     rows = ask(bootstrap, timeout_s, _lag, names)
     columns = ["group", "topic", "partition", "committed", "log_end_offset", "lag", "member_id"]
     show(rows, output, columns=columns, key="lag")
@@ -147,8 +151,27 @@ def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -
 async def _lag(admin: Admin, names: tuple[str, ...]) -> list[dict[str, Any]]:
     wanted = names or [each.group for each in await admin.list_groups()]
     return [
-        {"group": name, **_lag_row(each)} for name in wanted for each in await admin.group_lag(name)
+        {"group": name, **row}
+        for name in wanted
+        for row in await _offsets(admin, name, of_sinks=bool(names))
     ]
+
+
+async def _offsets(admin: Admin, group: str, *, of_sinks: bool) -> list[dict[str, Any]]:
+    rows = [_lag_row(each) for each in await admin.group_lag(group)]
+    kept = await admin.group_offsets(group)
+    if not any(_is_mark(each.metadata) for each in kept.values()):
+        return rows
+    return [{**row, "lag": None} for row in rows] if of_sinks else []
+
+
+def _is_mark(metadata: str) -> bool:
+    """Whether this is what a Spark sink keeps (`hightide.spark.marks`), not a reader's own word."""
+    try:
+        told = json.loads(metadata or "null")
+    except ValueError:
+        return False
+    return isinstance(told, dict) and {"v", "next", "checkpoint", "run"} <= told.keys()
 
 
 def _lag_row(lag: GroupLag) -> dict[str, Any]:

@@ -4,11 +4,15 @@ Method: commands as processes of their own against a cluster of this process.
 """
 
 import json
+from contextlib import closing
 
 import pytest
+from commands import PATIENCE_S
 from commands import hightide as command
 
 import hightide
+from hightide.spark.client import BlockingClient
+from hightide.spark.marks import Mark, TopicMark, group_of
 from hightide.testing import BlockingCluster
 from hightide_cli.failures import CONFLICT, NOT_FOUND, USAGE
 
@@ -59,6 +63,21 @@ def test_members_of_a_group_go_on_where_it_is(run, group):
     assert len({*rest}) == 40
     lag = rows(run("groups", "lag", group, "-o", "json"))
     assert [row["lag"] for row in lag] == [0, 0]
+
+
+def test_what_a_spark_sink_keeps_is_no_lag(run, cluster, group):
+    sink = "of-a-query"
+    mark = Mark(next_batch=3, topics={"orders": TopicMark("", (5, 7))})
+    with closing(BlockingClient(cluster.bootstrap)) as client:
+        mark.write(client, sink, ["orders"], timeout_s=PATIENCE_S)
+    kept = group_of(sink)
+    told = {row["group"]: row["lag"] for row in rows(run("groups", "lag", "-o", "json"))}
+    assert kept not in told
+    assert told[group] is not None
+    named = rows(run("groups", "lag", kept, "-o", "json"))
+    assert [(row["committed"], row["lag"]) for row in named] == [(5, None), (7, None)]
+    described = rows(run("groups", "describe", kept, "-o", "json"))
+    assert [row["lag"] for row in described["offsets"]] == [None, None]
 
 
 def test_describe_has_the_stable_json_and_every_cause(run, group):
