@@ -11,7 +11,7 @@ import json
 import pytest
 import trio
 from commands import hightide
-from three_nodes import Nodes, until
+from three_nodes import STOP_IN_ORDER, Nodes, until
 
 from hightide import Admin, Producer
 from hightide.protocol.records import HEADER_BYTES, encode_batch, iter_batches
@@ -38,7 +38,7 @@ COMPARED = ["broker", "log_start_offset", "high_watermark", "batches", "error"]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    made = Nodes(tmp_path_factory.mktemp("replicas") / "data", "-n", "3")
+    made = Nodes(tmp_path_factory.mktemp("replicas") / "data", "-n", "3", stop=STOP_IN_ORDER)
     try:
         trio.run(fill, made.address)
         yield made

@@ -296,6 +296,7 @@ class Interrupts:
     def __init__(self, each):
         self._chance, self._tally = each.chance, each.tally
         self._strikes = self._points = 0
+        self._is_looking = False
         self.struck = None
         """What the last call met."""
 
@@ -338,7 +339,14 @@ class Interrupts:
         return value
 
     def _on_signal(self, number, frame):
-        if self._strikes and not is_finalizer(frame):
+        if not self._strikes or self._is_looking:
+            return  # on a busy machine the next signal may come before this one was looked at
+        self._is_looking = True
+        try:
+            is_spared = is_finalizer(frame)
+        finally:
+            self._is_looking = False
+        if not is_spared:
             self._strikes -= 1
             raise KeyboardInterrupt
 

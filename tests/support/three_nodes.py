@@ -11,12 +11,14 @@ import time
 from contextlib import suppress
 
 from commands import StartedCluster, hightide
-from patience import PATIENCE_S, Patience, wait_until
+from patience import PATIENCE_MS, PATIENCE_S, Patience, wait_until
 
 from hightide_cli.processes import read_plan, start_node
 
 QUICK_STOP = ("--set", "shutdown.timeout.ms=1s")
 """The last nodes of a cluster that stops wait for a majority that is gone."""
+STOP_IN_ORDER = ("--set", f"shutdown.timeout.ms={PATIENCE_MS}")
+"""A node that stops is heard by the others, however busy the machine is."""
 POLL_S = 0.05
 
 
@@ -28,12 +30,13 @@ def until(true, *, what, progress=lambda: None):
 class Nodes(StartedCluster):
     """A cluster of several nodes."""
 
-    def __init__(self, data, *words):
+    def __init__(self, data, *words, stop=QUICK_STOP):
         self.data = data
+        self._stop = stop
         self.started = []
         """Nodes that were started without `up`."""
         try:
-            super().__init__(data, "--port", "0", *QUICK_STOP, *words)
+            super().__init__(data, "--port", "0", *stop, *words)
         except BaseException:
             self.end()
             raise
@@ -62,7 +65,7 @@ class Nodes(StartedCluster):
         until(lambda: not self.pids().keys() & set(nodes), what=f"nodes {nodes} are gone")
 
     def up_again(self, code=0):
-        return hightide("up", "--detach", "--data", self.data, *QUICK_STOP, code=code)
+        return hightide("up", "--detach", "--data", self.data, *self._stop, code=code)
 
     def down(self):
         return hightide("down", "--data", self.data)
