@@ -16,6 +16,7 @@ import click
 
 from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, say, show, timeout_option
+from hightide_cli.signals import told_to_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,8 @@ def run_(
     _check_topics(config, timeout_s)
     check_same(config)
     name = f"hightide-{config.name}"
-    with open_session(name, master, config.spark) as session, _told_to_stop() as stop:
+    stopping = told_to_stop(signal.SIGINT, signal.SIGTERM)
+    with open_session(name, master, config.spark) as session, stopping as stop:
         from hightide.spark.pipeline import start
 
         running = start(session, config, once=once)
@@ -171,19 +173,6 @@ def open_session(
         yield made
     finally:
         made.stop()
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM."""
-    event = threading.Event()
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.signal(kind, lambda *_: event.set()) for kind in kinds}
-    try:
-        yield event
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def follow(

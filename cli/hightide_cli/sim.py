@@ -10,9 +10,8 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import click
 
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, say, show_one
+from hightide_cli.signals import told_to_stop
 
 if TYPE_CHECKING:
     from hightide_broker.simulation.run import Outcome
@@ -108,37 +108,22 @@ def _outcomes(seeds: range, world: str, jobs: int) -> Iterator[Outcome]:
     pool = ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=_DEAF_TO_CTRL_C)
     is_done = False
     try:
-        with _noticing_ctrl_c() as check:
+        # Ctrl-C inside of the pool could leave a lock behind that its threads wait for.
+        with told_to_stop(signal.SIGINT) as struck:
             running = deque(pool.submit(_run_all, world, c) for c in islice(chunks, AHEAD * jobs))
             while running:
-                while not wait([running[0]], timeout=LOOK_S).done:
-                    check()
-                check()
-                running.extend(pool.submit(_run_all, world, c) for c in islice(chunks, 1))
-                yield from running.popleft().result()
+                done = wait([running[0]], timeout=LOOK_S).done
+                if struck.is_set():
+                    raise KeyboardInterrupt
+                if done:
+                    running.extend(pool.submit(_run_all, world, c) for c in islice(chunks, 1))
+                    yield from running.popleft().result()
         is_done = True
     finally:
         if not is_done:
             for child in multiprocessing.active_children():
                 child.terminate()  # it would run what it was given to the end
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _noticing_ctrl_c() -> Iterator[Callable[[], None]]:
-    """Ctrl-C ends nothing by itself in this block, but what it gives raises `KeyboardInterrupt`
-    then: one that strikes inside of a pool may leave a lock behind that its threads wait for."""
-    struck: list[int] = []
-
-    def check() -> None:
-        if struck:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, lambda number, _: struck.append(number))
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
