@@ -8,9 +8,7 @@ from hightide_broker.core.cluster import topic_keys as of_topic
 from hightide_broker.core.cluster.config_key import (
     Key,
     count,
-    duration,
     ratio,
-    size,
     switch,
     text,
     word,
@@ -55,35 +53,43 @@ FLUSH = word(
     choices=of_topic.FLUSH.choices,
     topic_key=of_topic.FLUSH,
 )
-LOG_SEGMENT_BYTES = size(
-    "log.segment.bytes", "1GiB", "a segment rolls at this size", topic_key=of_topic.SEGMENT_BYTES
+LOG_SEGMENT_BYTES = count(
+    "log.segment.bytes",
+    "1GiB",
+    "a segment rolls at this size",
+    unit="bytes",
+    topic_key=of_topic.SEGMENT_BYTES,
 )
-LOG_ROLL_MS = duration(
-    "log.roll.ms", "7d", "a segment rolls at this age", topic_key=of_topic.SEGMENT_MS
+LOG_ROLL_MS = count(
+    "log.roll.ms", "7d", "a segment rolls at this age", unit="ms", topic_key=of_topic.SEGMENT_MS
 )
-LOG_INDEX_SIZE_MAX_BYTES = size(
+LOG_INDEX_SIZE_MAX_BYTES = count(
     "log.index.size.max.bytes",
     "10MiB",
     "the largest index of a segment",
+    unit="bytes",
     topic_key=of_topic.SEGMENT_INDEX_BYTES,
 )
-LOG_INDEX_INTERVAL_BYTES = size(
+LOG_INDEX_INTERVAL_BYTES = count(
     "log.index.interval.bytes",
     "4096",
     "bytes between two index entries",
+    unit="bytes",
     topic_key=of_topic.INDEX_INTERVAL_BYTES,
 )
-LOG_RETENTION_MS = duration(
+LOG_RETENTION_MS = count(
     "log.retention.ms",
     "7d",
     "how long records stay, -1 = for ever",
+    unit="ms",
     low=-1,
     topic_key=of_topic.RETENTION_MS,
 )
-LOG_RETENTION_BYTES = size(
+LOG_RETENTION_BYTES = count(
     "log.retention.bytes",
     "-1",
     "bytes a partition keeps, -1 = no limit",
+    unit="bytes",
     low=-1,
     topic_key=of_topic.RETENTION_BYTES,
 )
@@ -94,19 +100,25 @@ LOG_CLEANUP_POLICY = words(
     choices=of_topic.POLICIES,
     topic_key=of_topic.POLICY,
 )
-LOG_RETENTION_CHECK_INTERVAL_MS = duration(
-    "log.retention.check.interval.ms", "5m", "how often retention and compaction look", low=1
+LOG_RETENTION_CHECK_INTERVAL_MS = count(
+    "log.retention.check.interval.ms",
+    "5m",
+    "how often retention and compaction look",
+    unit="ms",
+    low=1,
 )
-LOG_SEGMENT_DELETE_DELAY_MS = duration(
+LOG_SEGMENT_DELETE_DELAY_MS = count(
     "log.segment.delete.delay.ms",
     "1m",
     "how long a deleted segment's file stays",
+    unit="ms",
     topic_key=of_topic.FILE_DELETE_DELAY_MS,
 )
-LOG_CLEANER_DELETE_RETENTION_MS = duration(
+LOG_CLEANER_DELETE_RETENTION_MS = count(
     "log.cleaner.delete.retention.ms",
     "1d",
     "how long a tombstone stays",
+    unit="ms",
     topic_key=of_topic.DELETE_RETENTION_MS,
 )
 LOG_CLEANER_MIN_CLEANABLE_RATIO = ratio(
@@ -115,45 +127,62 @@ LOG_CLEANER_MIN_CLEANABLE_RATIO = ratio(
     "how much must be new before compaction runs",
     topic_key=of_topic.MIN_CLEANABLE_RATIO,
 )
-LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = duration(
-    "log.flush.offset.checkpoint.interval.ms", "1m", "how often recovery points are kept", low=1
+LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = count(
+    "log.flush.offset.checkpoint.interval.ms",
+    "1m",
+    "how often recovery points are kept",
+    unit="ms",
+    low=1,
 )
-REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = duration(
-    "replica.high.watermark.checkpoint.interval.ms", "5s", "how often watermarks are kept", low=1
+REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = count(
+    "replica.high.watermark.checkpoint.interval.ms",
+    "5s",
+    "how often watermarks are kept",
+    unit="ms",
+    low=1,
 )
-REPLICA_FETCH_WAIT_MAX_MS = duration(
+REPLICA_FETCH_WAIT_MAX_MS = count(
     "replica.fetch.wait.max.ms",
     "500",
     "how long a leader may wait for news before it answers a follower's fetch",
+    unit="ms",
     low=1,
 )
-REPLICA_FETCH_MAX_BYTES = size(
-    "replica.fetch.max.bytes", "1MiB", "bytes of one partition in a follower's fetch"
+REPLICA_FETCH_MAX_BYTES = count(
+    "replica.fetch.max.bytes", "1MiB", "bytes of one partition in a follower's fetch", unit="bytes"
 )
-REPLICA_FETCH_RESPONSE_MAX_BYTES = size(
+REPLICA_FETCH_RESPONSE_MAX_BYTES = count(
     "replica.fetch.response.max.bytes",
     "10MiB",
     "bytes of all partitions in a follower's fetch; one batch always fits",
+    unit="bytes",
 )
-REPLICA_FETCH_BACKOFF_MS = duration(
-    "replica.fetch.backoff.ms", "1s", "the longest pause of a follower after an error", low=1
+REPLICA_FETCH_BACKOFF_MS = count(
+    "replica.fetch.backoff.ms",
+    "1s",
+    "the longest pause of a follower after an error",
+    unit="ms",
+    low=1,
 )
-REPLICA_SOCKET_TIMEOUT_MS = duration(
+REPLICA_SOCKET_TIMEOUT_MS = count(
     "replica.socket.timeout.ms",
     "30s",
     "how long a follower waits for its leader's answer, beyond the fetch's own wait",
+    unit="ms",
     low=1,
 )
-REPLICA_LAG_TIME_MAX_MS = duration(
+REPLICA_LAG_TIME_MAX_MS = count(
     "replica.lag.time.max.ms",
     "30s",
     "a replica that has not caught up for so long leaves the in-sync replicas",
+    unit="ms",
     low=1,
 )
-MESSAGE_MAX_BYTES = size(
+MESSAGE_MAX_BYTES = count(
     "message.max.bytes",
     "1048588",
     "the largest batch a producer may send",
+    unit="bytes",
     topic_key=of_topic.MAX_MESSAGE_BYTES,
 )
 MIN_INSYNC_REPLICAS = count(
@@ -163,71 +192,90 @@ MIN_INSYNC_REPLICAS = count(
     low=1,
     topic_key=of_topic.MIN_ISR,
 )
-MESSAGE_INFLATED_MAX_BYTES = size(
+MESSAGE_INFLATED_MAX_BYTES = count(
     "message.inflated.max.bytes",
     "64MiB",
     "what one compressed batch may inflate to: no more than every reader takes",
+    unit="bytes",
     low=1,
     high=64 << 20,
 )
-PRODUCER_ID_EXPIRATION_MS = duration(
-    "producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", low=1
+PRODUCER_ID_EXPIRATION_MS = count(
+    "producer.id.expiration.ms", "1d", "a silent idempotent producer is forgotten", unit="ms", low=1
 )
-FETCH_MAX_BYTES = size("fetch.max.bytes", "55MiB", "the largest answer to a fetch", low=1)
-SOCKET_REQUEST_MAX_BYTES = size(
-    "socket.request.max.bytes", "100MiB", "the largest frame a client may send", low=1024
+FETCH_MAX_BYTES = count(
+    "fetch.max.bytes", "55MiB", "the largest answer to a fetch", unit="bytes", low=1
+)
+SOCKET_REQUEST_MAX_BYTES = count(
+    "socket.request.max.bytes",
+    "100MiB",
+    "the largest frame a client may send",
+    unit="bytes",
+    low=1024,
 )
 MAX_CONNECTIONS = count("max.connections", "10000", "connections at a time", low=1)
 MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION = count(
     "max.in.flight.requests.per.connection", "256", "requests of one connection at work", low=1
 )
-CONNECTIONS_MAX_IDLE_MS = duration(
-    "connections.max.idle.ms", "10m", "a connection that says nothing is closed", low=1
+CONNECTIONS_MAX_IDLE_MS = count(
+    "connections.max.idle.ms", "10m", "a connection that says nothing is closed", unit="ms", low=1
 )
-WRITE_TIMEOUT_MS = duration(
-    "write.timeout.ms", "30s", "a client that does not take its answer is dropped", low=1
+WRITE_TIMEOUT_MS = count(
+    "write.timeout.ms", "30s", "a client that does not take its answer is dropped", unit="ms", low=1
 )
-REQUEST_TIMEOUT_MS = duration(
-    "request.timeout.ms", "30s", "the longest a request waits for commit", low=1
+REQUEST_TIMEOUT_MS = count(
+    "request.timeout.ms", "30s", "the longest a request waits for commit", unit="ms", low=1
 )
-CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = duration(
+CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = count(
     "controller.quorum.election.timeout.ms",
     "1s",
     "a voter that knows no leader stands after one to two times this",
+    unit="ms",
     low=1,
 )
-CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = duration(
+CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = count(
     "controller.quorum.fetch.timeout.ms",
     "2s",
     "a follower that has not reached its leader for so long stands; a leader not "
     "fetched from for 1.5 times this resigns",
+    unit="ms",
     low=1,
 )
-CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = duration(
+CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = count(
     "controller.quorum.election.backoff.max.ms",
     "1s",
     "the longest pause after a lost election",
+    unit="ms",
     low=1,
 )
-CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS = duration(
+CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS = count(
     "controller.quorum.request.timeout.ms",
     "2s",
     "how long a node waits for another one's answer",
+    unit="ms",
     low=1,
 )
-CONTROLLER_QUORUM_RETRY_BACKOFF_MS = duration(
-    "controller.quorum.retry.backoff.ms", "20", "the first pause before asking again", low=1
+CONTROLLER_QUORUM_RETRY_BACKOFF_MS = count(
+    "controller.quorum.retry.backoff.ms",
+    "20",
+    "the first pause before asking again",
+    unit="ms",
+    low=1,
 )
 CONTROLLER_QUORUM_AUTO_JOIN_ENABLE = switch(
     "controller.quorum.auto.join.enable",
     "false",
     "a controller whose directory was made for a cluster that exists becomes a voter by itself",
 )
-BROKER_HEARTBEAT_INTERVAL_MS = duration(
-    "broker.heartbeat.interval.ms", "2s", "how often a broker says it is alive", low=1
+BROKER_HEARTBEAT_INTERVAL_MS = count(
+    "broker.heartbeat.interval.ms", "2s", "how often a broker says it is alive", unit="ms", low=1
 )
-BROKER_SESSION_TIMEOUT_MS = duration(
-    "broker.session.timeout.ms", "9s", "a broker that is silent for so long is fenced", low=1
+BROKER_SESSION_TIMEOUT_MS = count(
+    "broker.session.timeout.ms",
+    "9s",
+    "a broker that is silent for so long is fenced",
+    unit="ms",
+    low=1,
 )
 AUTO_LEADER_REBALANCE_ENABLE = switch(
     "auto.leader.rebalance.enable", "true", "move leaders back to the preferred replicas"
@@ -244,25 +292,28 @@ UNCLEAN_LEADER_ELECTION_ENABLE = switch(
     "whether a replica that may miss records may lead when no other is left",
     topic_key=of_topic.UNCLEAN,
 )
-METADATA_LOG_SEGMENT_BYTES = size(
-    "metadata.log.segment.bytes", "1GiB", "the metadata log rolls at this size", low=1
+METADATA_LOG_SEGMENT_BYTES = count(
+    "metadata.log.segment.bytes", "1GiB", "the metadata log rolls at this size", unit="bytes", low=1
 )
-METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS = size(
+METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS = count(
     "metadata.log.max.record.bytes.between.snapshots",
     "20MiB",
     "so many new bytes of metadata make a snapshot due",
+    unit="bytes",
     low=1,
 )
-METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS = duration(
+METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS = count(
     "metadata.log.max.snapshot.interval.ms",
     "1h",
     "so much time since new metadata makes a snapshot due",
+    unit="ms",
     low=1,
 )
-METADATA_MAX_RETENTION_BYTES = size(
+METADATA_MAX_RETENTION_BYTES = count(
     "metadata.max.retention.bytes",
     "100MiB",
     "older snapshots, and the log before them, go while metadata takes more",
+    unit="bytes",
     low=1,
 )
 OFFSETS_TOPIC_NUM_PARTITIONS = count(
@@ -277,35 +328,45 @@ OFFSETS_TOPIC_REPLICATION_FACTOR = count(
     "replicas of __consumer_offsets, or as many as there are brokers",
     low=1,
 )
-OFFSETS_RETENTION_MS = duration(
-    "offsets.retention.ms", "7d", "how long offsets of groups without members stay"
+OFFSETS_RETENTION_MS = count(
+    "offsets.retention.ms", "7d", "how long offsets of groups without members stay", unit="ms"
 )
-OFFSETS_RETENTION_CHECK_INTERVAL_MS = duration(
-    "offsets.retention.check.interval.ms", "10m", "how often old offsets are looked for", low=1
+OFFSETS_RETENTION_CHECK_INTERVAL_MS = count(
+    "offsets.retention.check.interval.ms",
+    "10m",
+    "how often old offsets are looked for",
+    unit="ms",
+    low=1,
 )
-OFFSETS_COMMIT_TIMEOUT_MS = duration(
+OFFSETS_COMMIT_TIMEOUT_MS = count(
     "offsets.commit.timeout.ms",
     "5s",
     "the longest that keeping an offset or a group may take",
+    unit="ms",
     low=1,
 )
-OFFSET_METADATA_MAX_BYTES = size(
-    "offset.metadata.max.bytes", "4096", "the longest text beside a committed offset", high=1 << 20
+OFFSET_METADATA_MAX_BYTES = count(
+    "offset.metadata.max.bytes",
+    "4096",
+    "the longest text beside a committed offset",
+    unit="bytes",
+    high=1 << 20,
 )
-GROUP_MIN_SESSION_TIMEOUT_MS = duration(
-    "group.min.session.timeout.ms", "6s", "the shortest session a member may ask for"
+GROUP_MIN_SESSION_TIMEOUT_MS = count(
+    "group.min.session.timeout.ms", "6s", "the shortest session a member may ask for", unit="ms"
 )
-GROUP_MAX_SESSION_TIMEOUT_MS = duration(
-    "group.max.session.timeout.ms", "30m", "the longest session a member may ask for"
+GROUP_MAX_SESSION_TIMEOUT_MS = count(
+    "group.max.session.timeout.ms", "30m", "the longest session a member may ask for", unit="ms"
 )
-GROUP_INITIAL_REBALANCE_DELAY_MS = duration(
+GROUP_INITIAL_REBALANCE_DELAY_MS = count(
     "group.initial.rebalance.delay.ms",
     "3s",
     "how long the first member of a group waits for others",
+    unit="ms",
 )
 GROUP_MAX_SIZE = count("group.max.size", "10000", "members of a group", low=1)
-SHUTDOWN_TIMEOUT_MS = duration(
-    "shutdown.timeout.ms", "10s", "an orderly stop waits so long for requests at work"
+SHUTDOWN_TIMEOUT_MS = count(
+    "shutdown.timeout.ms", "10s", "an orderly stop waits so long for requests at work", unit="ms"
 )
 
 KEYS: dict[str, Key[Any]] = {

@@ -77,30 +77,12 @@ def count(
     *,
     low: int = 0,
     high: int = I64_MAX,
+    unit: str = "",
     topic_key: Key[Any] | None = None,
 ) -> Key[int]:
-    """A key whose values are whole numbers."""
-    return Key(name, default, doc, _whole, low=low, high=high, topic_key=topic_key)
-
-
-def size(
-    name: str,
-    default: str,
-    doc: str,
-    *,
-    low: int = 0,
-    high: int = I64_MAX,
-    topic_key: Key[Any] | None = None,
-) -> Key[int]:
-    """A key whose values are numbers of bytes, written as 512, 64KiB, 1GiB."""
-    return Key(name, default, doc, _whole, low=low, high=high, unit="bytes", topic_key=topic_key)
-
-
-def duration(
-    name: str, default: str, doc: str, *, low: int = 0, topic_key: Key[Any] | None = None
-) -> Key[int]:
-    """A key whose values are milliseconds, written as 250, 30s, 7d."""
-    return Key(name, default, doc, _whole, low=low, unit="ms", topic_key=topic_key)
+    """A key whose values are whole numbers; with a unit, bytes (512, 64KiB, 1GiB) or ms (250, 30s,
+    7d)."""
+    return Key(name, default, doc, _whole, low=low, high=high, unit=unit, topic_key=topic_key)
 
 
 def ratio(name: str, default: str, doc: str, *, topic_key: Key[Any] | None = None) -> Key[float]:

@@ -13,7 +13,6 @@ from hightide.net.ports import WallClock
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState, TopicState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
@@ -117,7 +116,7 @@ class ReplicaLoader:
     def warn_of_own_defaults(self, image: ClusterImage) -> None:
         """Say it where this node's file sets what the cluster has another record of."""
         for name in self._config.given:
-            key, own = KEYS[name].topic_key, self._config.values[name]
+            key, own = keys.KEYS[name].topic_key, self._config.values[name]
             recorded = image.cluster_config.get(key.name, own) if key else own
             if key and recorded != own:
                 log.warning(

@@ -14,7 +14,6 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.config_keys import KEYS
 from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage, TopicState
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
 from hightide_broker.core.cluster.topic_config import TopicConfig
@@ -237,7 +236,7 @@ class AdminHandlers:
                     read_only=True,
                     doc=key.doc,
                 )
-                for key in KEYS.values()
+                for key in keys.KEYS.values()
             ]
         raise Refused(
             ErrorCode.INVALID_REQUEST,
