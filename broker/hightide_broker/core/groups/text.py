@@ -5,6 +5,8 @@ For logs, and for the stories in `tests/scenarios/groups`.
 
 from __future__ import annotations
 
+from itertools import chain, islice
+
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.members import Member
 
@@ -15,10 +17,14 @@ NAME_SHOWN = 80
 def show_group(group: Group, *, assigned: bool = False) -> str:
     """State, generation and members; the leader has a star, those that only have an id stand in
     brackets. `assigned`: with what each was given, which must be text."""
-    shown = [_show_member(member, group, assigned=assigned) for member in group.members]
-    shown += [f"({_name(member_id)})" for member_id in group.members.pending]
-    if len(shown) > MEMBERS_SHOWN:
-        shown[MEMBERS_SHOWN:] = [f"and {len(shown) - MEMBERS_SHOWN} more"]
+    members, pending = group.members, group.members.pending
+    told = chain(
+        (_show_member(member, group, assigned=assigned) for member in members),
+        (f"({_name(member_id)})" for member_id in pending),
+    )
+    shown = list(islice(told, MEMBERS_SHOWN))
+    if len(members) + len(pending) > MEMBERS_SHOWN:
+        shown.append(f"and {len(members) + len(pending) - MEMBERS_SHOWN} more")
     return " ".join([f"{group.state} g{group.generation}:", *(shown or ["nobody"])])
 
 

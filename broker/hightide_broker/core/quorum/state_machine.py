@@ -150,8 +150,8 @@ class Quorum:
         ready.send += elections.announce(now)
         self._fetch(now)
         ready.begin_epoch = elections.led_epoch not in (led, -1)
-        if elections.state != self._durable:
-            ready.election_state = self._durable = elections.state
+        if (state := elections.state) != self._durable:
+            ready.election_state = self._durable = state
         ready.wake_at = min(elections.wake_at, self._fetching.wake_at)
         self._assert_safe(before)
         return ready

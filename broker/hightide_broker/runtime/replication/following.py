@@ -99,7 +99,7 @@ class Following:
             return follower.back_off(f"the leader sent damaged records: {error}", now)
         except DiskError as error:
             if error.full:
-                replica.troubles.no_room(replica.name, error)
+                replica.troubles.no_room(replica.tp, error)
                 return follower.back_off(f"the disk is full: {error}", now)
             replica.go_offline(str(error))
             return Stop(str(error))
@@ -138,7 +138,7 @@ class Following:
         if found.segment_count != segments_before:
             replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)
-        replica.troubles.has_room(replica.name)
+        replica.troubles.has_room(replica.tp)
 
     def _cut(self, replica: Replica, step: Truncate | TruncateFully) -> Step:
         """Cut the log, or drop all of it. A disk that fails in the middle takes the replica

@@ -133,10 +133,10 @@ class MetadataApplier:
             elif state.leader_epoch > replica.leader_epoch:
                 self._follow(replica, state)
             replica.lacks_space = False
-            self._replicas.troubles.has_room(replica.name)
+            self._replicas.troubles.has_room(replica.tp)
         except DiskError as error:
             if error.full:
-                self._replicas.troubles.no_room(replica.name, error)
+                self._replicas.troubles.no_room(replica.tp, error)
                 replica.lacks_space = True
             else:
                 replica.go_offline(str(error))
@@ -187,7 +187,7 @@ class MetadataApplier:
         why = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         for replica in gone:
             replicas.remove(replica)
-            replicas.troubles.forget(replica.name)
+            replicas.troubles.forget(replica.tp)
             replica.resign(replica.leader_epoch, why)
             replica.close_log()
             replica.offline = "the topic was deleted"

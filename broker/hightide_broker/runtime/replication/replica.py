@@ -310,7 +310,7 @@ class Replica:
             )
         except DiskError as error:
             raise self._storage_refusal(error) from error
-        self.troubles.has_room(self.name)
+        self.troubles.has_room(self.tp)
         if log.segment_count != segments_before:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
             self.rolled(stored.base_offset)
@@ -344,7 +344,7 @@ class Replica:
 
     def _storage_refusal(self, error: DiskError) -> Refused:
         if error.full:
-            self.troubles.no_room(self.name, error)
+            self.troubles.no_room(self.tp, error)
             return Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the disk of this broker is full: {error}; nothing was stored, free some room",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.base.watermark import Watermark
 
 log = logging.getLogger("hightide.replicas")
@@ -18,7 +19,7 @@ class Troubles:
     def __init__(self) -> None:
         self.count = Watermark()
         """How often the controller had something to hear at once."""
-        self._full: set[str] = set()
+        self._full: set[TopicPartition] = set()
         self._leaderless: list[str] = []
 
     def offline(self, name: str, why: str) -> None:
@@ -38,21 +39,21 @@ class Troubles:
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             log.warning("nobody leads %s%s", ", ".join(names[:NAMES_SHOWN]), more)
 
-    def no_room(self, name: str, error: Exception) -> None:
+    def no_room(self, tp: TopicPartition, error: Exception) -> None:
         """The disk is too full for what a replica has to write."""
-        if name not in self._full:
-            self._full.add(name)
-            log.error("%s waits for room on the disk: %s", name, error)
+        if tp not in self._full:
+            self._full.add(tp)
+            log.error("%s waits for room on the disk: %s", tp, error)
 
-    def has_room(self, name: str) -> None:
-        """A replica has written what it had to."""
-        if name in self._full:
-            self._full.remove(name)
-            log.info("%s has room on the disk again", name)
+    def has_room(self, tp: TopicPartition) -> None:
+        """A replica has written what it had to; asked with every batch."""
+        if self._full and tp in self._full:
+            self._full.remove(tp)
+            log.info("%s has room on the disk again", tp)
 
-    def forget(self, name: str) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """A replica is no more."""
-        self._full.discard(name)
+        self._full.discard(tp)
 
     def _count(self) -> None:
         self.count.advance(self.count.value + 1)
