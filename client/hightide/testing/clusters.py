@@ -5,8 +5,8 @@
         await c.kill(1)
 
 The brokers are those of `hightide up`, with files in a temporary directory; the network between
-them can be cut. Without an event loop: `with hightide.testing.BlockingCluster() as c`, or the
-pytest fixture `hightide_cluster`, which comes with the package.
+them can be cut. Without an event loop: `with hightide.testing.BlockingCluster() as c`. Fixtures
+for pytest come with the package; see `hightide.pytest_plugin`.
 """
 
 from __future__ import annotations
@@ -232,6 +232,16 @@ class BlockingCluster(Blocking):
     def bootstrap(self) -> str:
         """host:port of every broker, with commas."""
         return self._cluster.bootstrap
+
+    @property
+    def ports(self) -> dict[int, int]:
+        """Broker → its port."""
+        return self._cluster.ports
+
+    @property
+    def directory(self) -> Path:
+        """Where the brokers have their files, `broker-1` and so on."""
+        return self._cluster.directory
 
     @property
     def alive(self) -> list[int]:
