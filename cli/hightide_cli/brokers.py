@@ -8,6 +8,7 @@ import click
 
 from hightide_cli.failures import NOT_FOUND
 from hightide_cli.options import ask, client_options, say, show, show_one
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -19,6 +20,7 @@ def brokers() -> None:
 
 
 @brokers.command(name="list", epilog="Example: hightide brokers list -o json")
+@watchable
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
     """Every registered broker, fenced ones too."""
@@ -29,6 +31,7 @@ def list_(bootstrap: str, output: str, timeout_s: float) -> None:
 
 
 @brokers.command(epilog="Example: hightide brokers describe 2")
+@watchable
 @click.argument("broker", type=int)
 @client_options
 def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None:

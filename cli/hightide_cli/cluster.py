@@ -27,6 +27,7 @@ from hightide_cli.processes import (
     tail,
     wait_for_all,
 )
+from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
 """How long `up --replace` waits for a new directory to catch up with the metadata, and vote."""
@@ -282,6 +283,7 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
 
 
 @click.command(epilog="Example: hightide ps -o json")
+@watchable
 @data_option
 @output_option
 def ps(data: Path, output: str) -> None:

@@ -22,6 +22,7 @@ from hightide_cli.options import (
     yes_option,
 )
 from hightide_cli.times import parse_time
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -36,6 +37,7 @@ def groups() -> None:
 
 
 @groups.command(name="list", epilog="Example: hightide groups list -o json")
+@watchable
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
     """All groups, with their states."""
@@ -56,6 +58,7 @@ async def _list(admin: Admin) -> list[dict[str, Any]]:
 
 
 @groups.command(epilog="Example: hightide groups describe billing")
+@watchable
 @click.argument("group")
 @client_options
 def describe(group: str, bootstrap: str, output: str, timeout_s: float) -> None:
@@ -135,6 +138,7 @@ def _reads(row: Mapping[str, Any]) -> str:
 
 
 @groups.command(epilog="Examples: hightide groups lag · hightide groups lag billing -o json")
+@watchable
 @click.argument("names", metavar="GROUP…", nargs=-1)
 @client_options
 def lag(names: tuple[str, ...], bootstrap: str, output: str, timeout_s: float) -> None:

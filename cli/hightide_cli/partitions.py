@@ -18,6 +18,7 @@ from hightide_cli.options import (
     show,
     yes_option,
 )
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -29,6 +30,7 @@ def partitions() -> None:
 
 
 @partitions.command(epilog="Example: hightide partitions describe orders:0")
+@watchable
 @click.argument("part", metavar="TOPIC:PARTITION")
 @client_options
 def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:

@@ -17,6 +17,7 @@ import click
 from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, say, show, timeout_option
 from hightide_cli.signals import told_to_stop
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,6 +210,7 @@ def tell(progress: Progress, output: str) -> None:
 
 
 @pipeline.command("status", epilog=EXAMPLES)
+@watchable
 @click.option(
     "--checkpoint",
     required=True,

@@ -9,6 +9,7 @@ import click
 
 from hightide_cli.failures import UNHEALTHY
 from hightide_cli.options import ask, client_options, print_table, say, show_one
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -23,6 +24,7 @@ def quorum() -> None:
 
 
 @quorum.command(epilog="Example: hightide quorum status -o json")
+@watchable
 @client_options
 def status(bootstrap: str, output: str, timeout_s: float) -> None:
     """Who leads the metadata quorum, and how far every voter and observer has followed."""

@@ -18,6 +18,7 @@ from hightide_cli.options import (
     timeout_option,
     yes_option,
 )
+from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide.admin.descriptions import ConfigEntry, ReplicaDescription, TopicDescription
@@ -47,6 +48,7 @@ def topics() -> None:
 
 
 @topics.command(name="list", epilog="Example: hightide topics list -o quiet")
+@watchable
 @click.option("--internal", is_flag=True, help="Those whose names begin with __ too.")
 @client_options
 def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None:
@@ -122,6 +124,7 @@ def create(
 @topics.command(
     epilog="Examples: hightide topics describe orders · hightide topics describe --under-replicated"
 )
+@watchable
 @click.argument("topic", required=False)
 @click.option("--under-replicated", is_flag=True, help="Partitions with replicas out of sync.")
 @click.option("--at-min-isr", is_flag=True, help="Partitions that can lose no replica more.")

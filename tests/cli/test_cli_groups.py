@@ -4,10 +4,12 @@ Method: commands as processes of their own against a cluster of this process.
 """
 
 import json
+import signal
+import subprocess
 from contextlib import closing
 
 import pytest
-from commands import PATIENCE_S
+from commands import COMMAND, PATIENCE_S
 from commands import hightide as command
 
 import hightide
@@ -78,6 +80,18 @@ def test_what_a_spark_sink_keeps_is_no_lag(run, cluster, group):
     assert [(row["committed"], row["lag"]) for row in named] == [(5, None), (7, None)]
     described = rows(run("groups", "describe", kept, "-o", "json"))
     assert [row["lag"] for row in described["offsets"]] == [None, None]
+
+
+def test_watching_shows_a_change_and_ends_well(run, cluster, group):
+    words = ["groups", "lag", group, "--watch", "0.1", "-o", "ndjson", "-b", cluster.bootstrap]
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as watching:
+        before = json.loads(watching.stdout.readline())
+        assert before["committed"] > 0
+        run("groups", "seek", group, "--to-start", "--yes")
+        assert any(json.loads(line)["committed"] == 0 for line in watching.stdout)
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+    assert watching.returncode == 0
 
 
 def test_describe_has_the_stable_json_and_every_cause(run, group):
