@@ -210,18 +210,36 @@ spark.stop()
 """
 
 
-def test_a_plain_session_finds_the_format_without_registering_it(broker):
-    topic = broker.topic()
-    broker.fill(topic, numbered(0, 7))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN_SESSION, broker.address, topic],
-        env=environment,
+def plain_session(broker, topic, *, first="", **environment):
+    kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    return subprocess.run(
+        [sys.executable, "-c", first + PLAIN_SESSION, broker.address, topic],
+        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
+        check=False,
     )
+
+
+def test_a_plain_session_finds_the_format_without_registering_it(broker):
+    topic = broker.topic()
+    broker.fill(topic, numbered(0, 7))
+    done = plain_session(broker, topic, PYSPARK_PYTHON=sys.executable)
     assert done.stdout.splitlines() == ["rows 7", "imported []"], done.stderr
+
+
+@pytest.mark.parametrize("module", ["hightide.spark", "pyspark_hightide"])
+def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path, module):
+    """As in a virtual environment that is not activated, where Spark takes the system's Python."""
+    topic = broker.topic()
+    broker.fill(topic, numbered(0, 7))
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = plain_session(broker, topic, first=f"import {module}\n", PATH=path)
+    assert done.stdout.splitlines()[0] == "rows 7", done.stderr
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Retention and segments that compaction emptied: nothing is left in them that could be too young.
 
 Goal: with `cleanup.policy=compact,delete` records go by age although every record before them was
-replaced, and what must stay stays. Method: segments written out, as in `test_retention.py`; a log
-that is really compacted; a node whose clock goes on.
+replaced, and what must stay stays. Method: segments written out, as in
+`replication/test_retention.py`; a log that is really compacted; a node whose clock goes on.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ data source in Spark, so it imports nothing heavy; pyarrow comes when the first 
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -96,3 +99,17 @@ def started(writer: DataStreamWriter) -> StreamingQuery:
     from hightide.spark import starts
 
     return starts.started(writer)
+
+
+def _use_this_python() -> None:
+    """Have a session that is made after this import start its Python processes with the Python that
+    has this module. Spark takes the `python3` of PATH, which is another one in a virtual
+    environment that is not activated. What `PYSPARK_PYTHON` or `spark-submit` said stays."""
+    if "PYSPARK_PYTHON" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    taken = shutil.which("python3")
+    if taken is None or os.path.dirname(taken) != os.path.dirname(sys.executable):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+_use_this_python()
