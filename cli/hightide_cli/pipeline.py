@@ -205,7 +205,7 @@ def tell(progress: Progress, output: str) -> None:
         lag = ", ".join(f"{topic} {count:,}" for topic, count in progress.lag.items())
         say(
             f"{progress.query}: batch {progress.batch}, {progress.rows:,} rows, "
-            f"{progress.rows_per_s:,.0f} rows/s, behind by {lag or 'an unknown number'}"
+            f"{progress.rows_per_s:,.0f} rows/s{lag and f', behind by {lag}'}"
         )
 
 

@@ -1,18 +1,20 @@
 """Which Java runs Spark: the system's if it is new enough, else the packaged one.
 
-The `spark` extra brings a Java runtime as a wheel. Spark insists on a module that this runtime
-lacks and does without (it speeds up MLlib only), so a wrapper in a directory of its own drops that
-one flag.
+The `spark` extra brings a Java runtime as a wheel. Spark asks for a module that this runtime lacks,
+that others warn of at each start, and that speeds up MLlib only; so a wrapper in a directory of its
+own drops that one flag.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ ANSWER_S = 600.0
 """How long a Java may take to say its version: a machine that is busy is only slow."""
 _DROPPED = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """#!/bin/sh
-# Runs the packaged Java without a module that it does not have and Spark does not need.
+# Runs a Java without a module that Spark asks for and does not need.
 for argument do
   shift
   case "$argument" in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
@@ -41,6 +43,15 @@ class Java:
     home: Path
     version: int
     packaged: bool
+
+    def spark_home(self) -> Path:
+        """The JAVA_HOME that Spark is given, with the wrapper; made once."""
+        try:
+            return _wrapper_home(self.home, _beside if self.packaged else _cached)
+        except OSError:
+            if self.packaged:
+                raise
+            return self.home  # one that has the module, and warns of it
 
     def __str__(self) -> str:
         kind = "packaged" if self.packaged else "system"
@@ -90,15 +101,27 @@ def _packaged() -> Java:
     version = _version_of(runtime / "bin" / "java")
     if version is None:
         raise NoJava(f"the packaged Java in {runtime} does not run")
-    return Java(_wrapper_home(runtime), version, packaged=True)
+    return Java(runtime, version, packaged=True)
 
 
-def _wrapper_home(runtime: Path) -> Path:
-    """A JAVA_HOME beside the runtime whose `bin/java` is the wrapper; made once."""
-    home = runtime.parent / "hightide-java-home"
+def _cached(runtime: Path) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
+    return cache / "hightide" / f"java-home-{digest}"
+
+
+def _beside(runtime: Path) -> Path:
+    """It goes with the environment that has the runtime."""
     if not os.access(runtime.parent, os.W_OK):
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        home = cache / "hightide" / "java-home"
+        return _cached(runtime)
+    return runtime.parent / "hightide-java-home"
+
+
+def _wrapper_home(runtime: Path, place: Callable[[Path], Path]) -> Path:
+    """A JAVA_HOME whose `bin/java` is the wrapper; raises `OSError`."""
+    if os.name == "nt":
+        return runtime
+    home = place(runtime)
     wrapper = home / "bin" / "java"
     text = _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(runtime / "bin" / "java")))
     if wrapper.exists() and wrapper.read_text() == text:

@@ -242,6 +242,33 @@ def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path, 
     assert done.stdout.splitlines()[0] == "rows 7", done.stderr
 
 
+QUIET_SESSION = """
+import sys
+from hightide.spark import session
+spark = session(master="local[1]")
+reader = spark.readStream.format("hightide").option("bootstrap.servers", sys.argv[1])
+events = reader.option("subscribe", sys.argv[2]).option("startingOffsets", "earliest").load()
+writer = events.writeStream.format("noop").option("checkpointLocation", sys.argv[3])
+writer.trigger(availableNow=True).start().awaitTermination()
+query = writer.trigger(processingTime="0 seconds").start()
+query.stop()
+spark.stop()
+"""
+
+
+def test_where_nothing_is_wrong_nothing_is_said(broker, tmp_path):
+    topic = broker.topic()
+    broker.fill(topic, numbered(0, 7))
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET_SESSION, broker.address, topic, str(tmp_path / "checkpoint")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 # -- what is refused -----------------------------------------------------------------------------
 
 

@@ -336,7 +336,7 @@ FLAG = "--add-modules=jdk.incubator.vector"
 
 def test_the_wrapper_drops_one_flag_and_passes_everything_else(tmp_path):
     runtime = make_runtime(tmp_path / "a place" / "java-runtime")
-    home = java._wrapper_home(runtime)
+    home = java.Java(runtime, 21, packaged=True).spark_home()
     assert os.path.samefile(home / "lib", runtime / "lib")
     kept = ["-Xmx1g", "two words", "", "*", "$HOME", f"{FLAG}s", "--add-modules=java.sql"]
     kept += ["--add-modulesXjdk.incubator.vector", 'a"quote', "--", "-version"]
@@ -346,23 +346,41 @@ def test_the_wrapper_drops_one_flag_and_passes_everything_else(tmp_path):
     )
     assert done.stdout.split("\n")[:-1] == kept
     assert done.returncode == 7
-    assert java._wrapper_home(runtime) == home
+    assert java.Java(runtime, 21, packaged=True).spark_home() == home
 
 
 def test_the_wrapper_runs_a_java_whose_path_means_something_to_a_shell(tmp_path):
     runtime = make_runtime(tmp_path / 'a $place of "mine"' / "java-runtime")
-    wrapper = java._wrapper_home(runtime) / "bin" / "java"
+    wrapper = java.Java(runtime, 21, packaged=True).spark_home() / "bin" / "java"
     done = subprocess.run([str(wrapper), "x"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("x\n", "")
 
 
 def test_a_wrapper_follows_its_runtime_when_that_moves(tmp_path):
     first = make_runtime(tmp_path / "old-runtime")
-    home = java._wrapper_home(first)
+    home = java.Java(first, 21, packaged=True).spark_home()
     second = make_runtime(tmp_path / "new-runtime")
-    assert java._wrapper_home(second) == home
+    assert java.Java(second, 21, packaged=True).spark_home() == home
     assert str(second) in (home / "bin" / "java").read_text()
     assert os.path.samefile(home / "lib", second / "lib")
+
+
+def test_a_systems_java_gets_a_wrapper_in_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    system = java.Java(make_runtime(tmp_path / "system"), 21, packaged=False)
+    home = system.spark_home()
+    assert home.is_relative_to(tmp_path / "cache")
+    asked = [str(home / "bin" / "java"), FLAG, "x"]
+    assert subprocess.run(asked, capture_output=True, check=False).stdout == b"x\n"
+    other = java.Java(make_runtime(tmp_path / "other"), 17, packaged=False)
+    assert other.spark_home() != home
+
+
+def test_without_a_cache_a_systems_java_is_taken_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    system = java.Java(make_runtime(tmp_path / "system"), 21, packaged=False)
+    assert system.spark_home() == system.home
 
 
 def only_java(monkeypatch, home):
@@ -390,8 +408,8 @@ def test_the_packaged_java_is_taken_if_the_systems_is_too_old(tmp_path, monkeypa
 
 def test_the_packaged_java_runs_with_the_flag_that_spark_gives(tmp_path, monkeypatch):
     only_java(monkeypatch, tmp_path)
-    home = java.find_java().home
-    bare = (home / "lib").resolve().parent
+    packaged = java.find_java()
+    home, bare = packaged.spark_home(), packaged.home
     results = [
         subprocess.run(
             [str(folder / "bin" / "java"), FLAG, "-version"], capture_output=True, timeout=60

@@ -6,6 +6,7 @@ readers are driven as Spark drives them: it keeps where a batch ends before it p
 run for its initial offset again if the first batch never committed, and plans from what it kept.
 """
 
+import json
 from contextlib import closing
 
 import pytest
@@ -20,6 +21,7 @@ from test_spark_pure import positions
 from hightide.spark.client import client_for
 from hightide.spark.offsets import DataLoss, Position
 from hightide.spark.options import read_options
+from hightide.spark.pipeline import lag
 from hightide.spark.source import HightideStreamReader
 from hightide.testing import BlockingCluster
 
@@ -50,6 +52,11 @@ class Query:
         start = self.ends[-1] if self.ends else self._reader.initialOffset()
         self.ends.append(self._reader.latestOffset(start, limit or ReadAllAvailable()))
         return self.run_again()
+
+    def lag(self):
+        """How far the last batch is behind, as Spark would tell."""
+        kept = (self._reader.reportLatestOffset(), self.ends[-1])
+        return lag(*(at and json.dumps(at) for at in kept))
 
     def run_again(self):
         """The last batch, from what was kept."""
@@ -117,6 +124,18 @@ def test_a_position_without_starts_is_read_as_before(served):
     del query.ends[0]["topics"][topic]["starts"]
     query.restart()
     assert query.run_again() == numbered(0, 3)
+
+
+def test_how_far_behind_a_batch_is_that_is_run_again_is_known(served):
+    topic = served.topic(1)
+    served.fill(topic, numbered(0, 3))
+    query = Query(served, topic)
+    query.plan()
+    served.fill(topic, numbered(3, 10))
+    query.restart()
+    assert query.lag() == {}, "nobody has looked yet"
+    query.run_again()
+    assert query.lag() == {topic: 7}
 
 
 @given(positions)

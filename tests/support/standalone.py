@@ -23,7 +23,7 @@ def environment():
     """What Spark's processes need; its driver is to listen on loopback, too."""
     return {
         **os.environ,
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(find_java().spark_home()),
         "SPARK_HOME": str(SPARK_HOME),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",

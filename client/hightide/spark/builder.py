@@ -3,7 +3,8 @@
 What each setting buys was measured on small micro-batches: Unix sockets between the JVM and Python
 spare a 40 ms stall a task; the file-system checkpoint manager spares some twenty forked processes a
 batch; few shuffle partitions spare 200 empty tasks; RocksDB keeps state off the heap. `PATIENCE` is
-for machines that are busy: what is only slow is waited for.
+for machines that are busy: what is only slow is waited for. `log4j2.properties` leaves out what
+Spark says of every query although nothing is wrong.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ SETTINGS = {
 }
 LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """Nobody else needs to reach the driver. On a cluster the executors do, by Spark's own settings."""
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def prepare_environment(master: str) -> Java:
     """Point Spark at a Java and at this Python, which on a cluster the executors need at the same
     path unless PYSPARK_PYTHON says another; raises `NoJava`."""
     java = find_java()
-    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["JAVA_HOME"] = str(java.spark_home())
     python = worker_python()
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = python
@@ -97,13 +99,23 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
     builder = SparkSession.builder.appName(app_name)
     if master:
         builder = builder.master(master)
-    local = LOCAL_SETTINGS if is_local(master) else {}
+    local = {**LOCAL_SETTINGS, **_logging()} if is_local(master) else {}
     for name, value in {**SETTINGS, **local, **conf}.items():
         builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
     if not _is_found():
         spark.dataSource.register(HightideDataSource)
     return spark
+
+
+def _logging() -> dict[str, str]:
+    """What has the driver log by our file, unless somebody has one of their own."""
+    home = os.environ.get("SPARK_HOME")
+    directory = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    own = directory and list(Path(directory).glob("log4j2.*"))
+    if own or not LOGGING.exists():
+        return {}
+    return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"}
 
 
 def _is_found() -> bool:

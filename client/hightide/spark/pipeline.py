@@ -274,7 +274,7 @@ def _progress(name: str, last: Any) -> Progress:
 
 def lag(head: str | None, done: str | None) -> dict[str, int]:
     """Topic → how many records lie between two positions in a query's own JSON; nothing if one is
-    not known, as after a batch that was run again before anybody looked at the topics."""
+    not known."""
     ends = json.loads(head or "null"), json.loads(done or "null")
     if None in ends:
         return {}

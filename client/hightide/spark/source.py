@@ -237,7 +237,9 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = begin.without(begin.made_again(until.topic_ids))
         if end != self._planned:
             # Of another run: what was planned then may have been cut off since.
-            self._losses.cuts(until, self._planner.heads())
+            heads = self._planner.heads()
+            self._losses.cuts(until, heads)
+            self._latest = heads.to_json()
         told = {tp: Place(offset, -1) for tp, offset in until.starts.items()}
         return [RangePartition(wanted) for wanted in self._planner.ranges(begin.at(told), until)]
 
