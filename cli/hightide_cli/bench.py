@@ -2,7 +2,7 @@
 
 Absolute numbers say more about the machine than about the code, so each figure comes with the same
 bytes pushed through the barest thing that could do the job: a raw loopback socket for the wire, an
-append with fdatasync for the disk.
+append with a sync for the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench_client import client, groups
 from hightide_cli.bench_spark import spark
 from hightide_cli.failover import failover
@@ -313,13 +314,13 @@ def _socket_round_trips(count: int) -> list[float]:
 
 
 def _disk_floor(directory: Path) -> float:
-    """MB/s of appending 1 MiB at a time, each made durable with fdatasync."""
+    """MB/s of appending 1 MiB at a time, each made durable."""
     chunk = os.urandom(CHUNK_BYTES)
     with tempfile.NamedTemporaryFile(dir=directory, prefix="hightide-floor-") as file:
         started = time.perf_counter()
         for _ in range(FLOOR_BYTES // CHUNK_BYTES // 4):
             os.write(file.fileno(), chunk)
-            os.fdatasync(file.fileno())
+            sync_data(file.fileno())
         return FLOOR_BYTES / 4 / (time.perf_counter() - started) / 1e6
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import click
 
+from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import UNHEALTHY
 from hightide_cli.options import output_option, show
@@ -166,5 +167,5 @@ def _timed(directory: Path) -> Iterator[float]:
         for _ in range(_SYNCS):
             started = clock()
             os.write(file.fileno(), bytes(4096))
-            os.fdatasync(file.fileno())
+            sync_data(file.fileno())
             yield clock() - started

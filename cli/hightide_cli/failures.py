@@ -44,6 +44,10 @@ def exit_code(code: str | None) -> int:
     return _BY_CODE.get(error_code(code or ""), REFUSED)
 
 
+_OF_UNIX = ("fcntl", "resource")
+"""Modules that a broker and what starts it cannot do without."""
+
+
 def explain(error: BaseException) -> tuple[str | None, int]:
     """The message for the user and the exit code; None for what is a bug of ours."""
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -58,6 +62,11 @@ def explain(error: BaseException) -> tuple[str | None, int]:
         return str(error), USAGE
     if isinstance(error, HightideError):
         return str(error), REFUSED
+    if isinstance(error, ModuleNotFoundError) and error.name in _OF_UNIX:
+        return (
+            "this needs Linux or macOS, as brokers do; what asks brokers works here too: "
+            "topics, produce, consume, groups, …"
+        ), REFUSED
     return _explain_broker(error)
 
 

@@ -1,4 +1,4 @@
-"""The real disk: the only file that names `os`, file descriptors and worker threads.
+"""The real disk: with `system`, the only file that names `os`, descriptors and worker threads.
 
 Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with
 many segments stays below its limit; a sync works on a duplicate, which the cache cannot close under
@@ -25,6 +25,7 @@ import trio
 
 from hightide.protocol.records import Buffer
 from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.runtime.base import system
 from hightide_broker.runtime.base.one_at_a_time import OneAtATime
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ def _put(path: str, temporary: str, data: bytes) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            system.sync_all(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
@@ -297,7 +298,7 @@ class _Reserve:
         with suppress(OSError):
             size = min(RESERVE_BYTES, os.fstat(descriptor).st_size + _free_bytes(descriptor))
             if size:
-                os.posix_fallocate(descriptor, 0, size)
+                system.allocate(descriptor, size)
             self._is_short = size < RESERVE_BYTES
 
 
@@ -451,7 +452,7 @@ def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:
     try:
         for path, descriptor in files:
             with _mapped(path, "sync"):
-                os.fdatasync(descriptor)
+                system.sync_data(descriptor)
         for directory in directories:
             with _mapped(directory, "sync"):
                 _sync_directory(directory)
@@ -479,6 +480,6 @@ def _make_durable_dirs(path: str) -> None:
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        system.sync_all(descriptor)
     finally:
         os.close(descriptor)

@@ -1,0 +1,43 @@
+"""What Linux and macOS call by different names."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS: its `fsync` leaves bytes in the drive's own cache, which a power cut empties."""
+_UNKNOWN_THERE = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+"""What a file system says that has no such call, as one over the network."""
+_ZEROES = bytes(1 << 16)
+
+
+def sync_data(descriptor: int) -> None:
+    """Have the drive keep a file's bytes and its size; raises `OSError`."""
+    if _FULL_SYNC is None and hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        sync_all(descriptor)
+
+
+def sync_all(descriptor: int) -> None:
+    """Have the drive keep a file, or the names in a directory; raises `OSError`."""
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(descriptor, _FULL_SYNC)
+            return
+        except OSError as error:
+            if error.errno not in _UNKNOWN_THERE:
+                raise
+    os.fsync(descriptor)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Make a file so large that it has room on the disk for all of it; raises `OSError`."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    at = os.fstat(descriptor).st_size
+    while at < size:
+        at += os.pwrite(descriptor, _ZEROES[: size - at], at)

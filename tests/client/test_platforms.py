@@ -1,0 +1,146 @@
+"""Goal: a client works where Python lacks what only Unix has, and commands that need it say so.
+
+Method: programs of their own, in which the modules and calls that Windows lacks were taken away
+once the packages of others were there.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from patience import PATIENCE_S
+
+from hightide.testing import BlockingCluster
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+ELSEWHERE = """
+import os, signal, sys
+import click, crc32c, lz4.frame, msgpack, msgspec, rich.console, rich.table, trio, zstandard
+import multiprocessing.pool, socket, subprocess, tempfile  # Python's own may need them
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "tty", "pty"):
+    sys.modules[name] = None
+for name in (
+    "fdatasync", "sendfile", "posix_fallocate", "preadv", "pread", "pwrite", "register_at_fork",
+    "fork", "geteuid", "getuid", "statvfs", "sysconf", "O_DIRECTORY", "O_CLOEXEC",
+):
+    delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGPIPE", "SIGCHLD", "pthread_sigmask"):
+    delattr(signal, name)
+"""
+PROGRAM = """
+import hightide
+from hightide.blocking import Admin, Consumer, Producer
+
+address = sys.argv[1]
+with Admin(address) as admin:
+    admin.create_topic("t", partitions=1)
+for codec in ("none", "lz4", "zstd"):
+    with Producer(address, compression_type=codec) as producer:
+        producer.send_many("t", [b"a", b"b"]).result()
+with Consumer(address, topics=["t"], auto_offset_reset="earliest", group_id="g") as consumer:
+    found = []
+    for record in consumer:
+        found.append(record.value)
+        if len(found) == 6:
+            break
+
+async def main():
+    async with hightide.Producer(address) as producer:
+        print((await (await producer.send("t", b"c"))).offset, len(found))
+
+trio.run(main)
+"""
+
+
+def elsewhere(program, *words):
+    return subprocess.run(
+        [sys.executable, "-c", ELSEWHERE + program, *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def address():
+    with BlockingCluster(1) as cluster:
+        yield cluster.bootstrap
+
+
+def test_clients_need_nothing_of_unix(address):
+    ended = elsewhere(PROGRAM, address)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["6", "6"]), ended.stderr
+
+
+def test_spark_s_client_needs_nothing_of_unix():
+    pytest.importorskip("pyspark")
+    names = ("", ".source", ".sink", ".builder", ".client")
+    ended = elsewhere("".join(f"import hightide.spark{name}\n" for name in names))
+    assert ended.returncode == 0, ended.stderr
+
+
+MACOS = """
+import fcntl, os, sys
+fcntl.F_FULLFSYNC = 51  # which this system's files do not know, as some of macOS do not
+for name in ("fdatasync", "posix_fallocate", "sched_getaffinity"):
+    delattr(os, name)
+from hightide.blocking import Admin, Producer
+from hightide.testing import BlockingCluster
+with BlockingCluster(3) as cluster, Admin(cluster.bootstrap) as admin:
+    admin.create_topic("t", partitions=1, replication_factor=3)
+    with Producer(cluster.bootstrap, acks="all") as producer:
+        print(producer.send("t", b"one").result().offset)
+"""
+
+
+def test_brokers_need_nothing_that_macos_has_not():
+    ended = subprocess.run(
+        [sys.executable, "-c", MACOS],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr
+
+
+COMMAND = "from hightide_cli.main import main\nmain()\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["topics", "list"],
+        ["groups", "list"],
+        ["quorum", "status"],
+        ["brokers", "list"],
+        ["partitions", "elect", "--all"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_that_ask_brokers_work(address, words):
+    asks = [] if words == ["--help"] else ["-b", address]
+    ended = elsewhere(COMMAND, *words, *asks)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_lines_are_produced_and_consumed(address):
+    read = ["consume", "lines", "--from", "start", "-c", "1", "-b", address]
+    made = elsewhere(COMMAND, "topics", "create", "lines", "-b", address)
+    assert made.returncode == 0, made.stderr
+    lines = "import io\nsys.stdin = io.TextIOWrapper(io.BytesIO(b'hello\\n'))\n"
+    written = elsewhere(lines + COMMAND, "produce", "lines", "-b", address)
+    assert written.returncode == 0, written.stderr
+    assert "hello" in elsewhere(COMMAND, *read).stdout
+
+
+@pytest.mark.parametrize("words", [["up"], ["ps"], ["server", "start"], ["doctor"]], ids=str)
+def test_what_needs_unix_says_so_in_a_sentence(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended = elsewhere(COMMAND, *words)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("hightide: this needs Linux or macOS")
+    assert "Traceback" not in ended.stderr
