@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long runs behind the promises, and one table of what came out: hours on two cores.
-# Names of runs as arguments choose some; SCALE=5 takes 5 % of each. Logs go to .evidence/.
+# Names of runs as arguments choose some; SCALE=5 takes 5 % of each but those of mutation. Logs go to .evidence/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export HIGHTIDE_VENV=${HIGHTIDE_VENV:-.venv}
@@ -22,13 +22,16 @@ run() {
     [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || return 0
     echo "$name: $size, see .evidence/$name.log"
     "$@" > ".evidence/$name.log" 2>&1 || { verdict=BROKEN failed=1; }
-    table+=("$(printf '%-16s %-34s %-7s %5d s' "$name" "$size" "$verdict" $((SECONDS - began)))")
+    table+=("$(printf '%-20s %-42s %-7s %5d s' "$name" "$size" "$verdict" $((SECONDS - began)))")
 }
 
 seeds=$(of 20000); run quorum "$seeds seeds" \
     "$bin/hightide" sim run --world quorum --seeds "1..$seeds" -o json
 seeds=$(of 10000); run replicated "$seeds seeds" \
     "$bin/hightide" sim run --world replicated --seeds "1..$seeds" -o json
+for room in quorum cluster replication groups; do
+    run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
+done
 seconds=$(of 1800); run chaos "$seconds s of kills, cuts, full disks" \
     env CHAOS_S="$seconds" "${pytest[@]}" tests/live/test_chaos_live.py
 rounds=$(of 2000); run clients "$rounds programs that are interrupted" \
@@ -40,6 +43,6 @@ rounds=$(of 50); run spark-kills "$rounds brokers and drivers killed" \
 run spark-clusters "every kind of Spark cluster" \
     env HIGHTIDE_MASTERS=all "${pytest[@]}" tests/spark/test_spark_cluster.py
 
-printf '\n%-16s %-34s %-7s %s\n' run size promises time
+printf '\n%-20s %-42s %-7s %s\n' run size promises time
 printf '%s\n' "${table[@]}"
 exit "$failed"

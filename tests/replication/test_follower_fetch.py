@@ -91,6 +91,15 @@ async def test_of_many_wrongs_the_first_in_order_is_named_at_once_and_nothing_is
     assert here.fetch_one(1).offsets == [1, 2]
 
 
+async def test_a_stranger_that_names_the_first_epoch_has_named_one():
+    here = Here()
+    await here.create(epoch=0)
+    found = here.fetch_one(0, by=STRANGER, current_leader_epoch=0)
+    assert found.error == FORGOTTEN
+    found = here.fetch_one(0, by=STRANGER, current_leader_epoch=NONE)
+    assert found.error == NOT_LEADER
+
+
 async def test_the_epoch_is_checked_before_leadership_whatever_is_asked():
     here = Here()
     await here.create("jade", leader=ME)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hightide.protocol.columns import encode_columns, pack_columns, to_records
 from hightide.protocol.errors import Refused
-from hightide.protocol.records import crc32c, encode_batch, parse_header
+from hightide.protocol.records import TIMESTAMP_MAX, crc32c, encode_batch, parse_header
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.validation import check_produced, check_sent
 
@@ -245,6 +245,15 @@ def test_a_record_may_be_as_old_and_as_new_as_the_topic_says():
 def test_by_default_a_record_may_be_an_hour_ahead_and_from_the_beginning_of_time():
     check(good([0, NOW + HOUR]))
     assert_refused("INVALID_TIMESTAMP", good([NOW + HOUR + 1]))
+
+
+def test_a_time_that_is_none_is_refused_whatever_the_topic_says():
+    """Before 1970, which Kafka refuses too; and what would not be a time in microseconds."""
+    longest = str(2**63 - 1)
+    over = {"message.timestamp.before.max.ms": longest, "message.timestamp.after.max.ms": longest}
+    check(good([0, TIMESTAMP_MAX]), over)
+    for times in ([-1], [NOW, -1], [TIMESTAMP_MAX + 1], [TIMESTAMP_MAX + 1, NOW]):
+        assert_refused("INVALID_TIMESTAMP", good(times), over)
 
 
 def test_under_log_append_time_a_producers_clock_does_not_matter():
