@@ -1,0 +1,163 @@
+"""Goal: whatever a newcomer gets wrong is answered by one sentence that says what was wrong, and by
+the exit code that a script can tell it by; and nothing is changed by it.
+
+Method: a table of what people typed, each a command in this process as a shell would run it,
+against a cluster of this process. What a command does right is tested elsewhere.
+"""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+import io
+import sys
+
+import pytest
+from test_cli import Ended, command, nobody, spoken  # noqa: F401
+
+from hightide.blocking import Admin, Consumer, Producer
+from hightide.testing import BlockingCluster
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+REFUSED, USAGE, UNREACHABLE, NOT_FOUND, CONFLICT = 1, 2, 3, 4, 5
+RECORDS = 10
+
+MISUSES = [
+    # topics
+    (["topics", "create"], USAGE, "TOPIC"),
+    (["topics", "create", "orders"], CONFLICT, "orders"),
+    (["topics", "create", "bad/name"], REFUSED, "bad/name"),
+    (["topics", "create", ".."], REFUSED, "'..'"),
+    (["topics", "create", ""], REFUSED, "''"),
+    (["topics", "create", "t" * 250], REFUSED, "249"),
+    (["topics", "create", "new", "-p", "0"], REFUSED, "0"),
+    (["topics", "create", "new", "-p", "many"], USAGE, "'many'"),
+    (["topics", "create", "new", "-p", str(10**30)], USAGE, "64 bits"),
+    (["topics", "create", "new", "-r", "3"], REFUSED, "3"),
+    (["topics", "create", "new", "--config", "retention=1"], USAGE, "retention.ms"),
+    (["topics", "create", "new", "--config", "retention.ms=soon"], USAGE, "'soon'"),
+    (["topics", "create", "new", "--config", "segment.bytes=1"], USAGE, "segment.bytes"),
+    (["topics", "create", "new", "--config", "cleanup.policy=burn"], USAGE, "burn"),
+    (["topics", "describe", "ordrs"], NOT_FOUND, "orders"),
+    (["topics", "alter", "orders", "-p", "1"], REFUSED, "2"),
+    (["topics", "alter", "ordrs", "-p", "4"], NOT_FOUND, "orders"),
+    (["topics", "alter", "orders", "--config", "flush=maybe"], USAGE, "maybe"),
+    (["topics", "delete", "orders"], USAGE, "--yes"),
+    (["topics", "delete", "ordrs", "--yes"], NOT_FOUND, "orders"),
+    (["topics", "delete", "__consumer_offsets", "--yes"], USAGE, "--internal"),
+    (["topics", "offsets", "ordrs"], NOT_FOUND, "orders"),
+    (["topics", "offsets", "orders", "--at", "2013-13-13"], USAGE, "2013-13-13"),
+    # configurations
+    (["configs", "describe", "topic", "ordrs"], NOT_FOUND, "ordrs"),
+    (["configs", "describe", "broker", "99"], NOT_FOUND, "99"),
+    (["configs", "describe", "table", "orders"], USAGE, "table"),
+    (["configs", "alter", "cluster", "--set", "nonsense=1"], USAGE, "nonsense"),
+    (["configs", "alter", "cluster", "orders", "--set", "flush=synced"], USAGE, "cluster"),
+    (["configs", "alter", "topic", "orders", "--set", "flush"], USAGE, "flush"),
+    # records
+    (["produce"], USAGE, "TOPIC"),
+    (["produce", "ordrs"], NOT_FOUND, "orders"),
+    (["produce", "orders", "-p", "7"], USAGE, "7"),
+    (["produce", "orders", "-K", ","], USAGE, "line 1"),
+    (["produce", "orders", "-J"], USAGE, "line 1"),
+    (["produce", "orders", "--acks", "two"], USAGE, "two"),
+    (["produce", "orders", "-z", "gzip"], USAGE, "gzip"),
+    (["produce", "orders", "-X", "linger.ms=soon"], USAGE, "soon"),
+    (["produce", "orders", "-X", "linger=5"], USAGE, "linger.ms"),
+    (["produce", "orders", "-H", "header"], USAGE, "header"),
+    (["consume", "ordrs", "-e"], NOT_FOUND, "orders"),
+    (["consume", "orders", "-p", "7", "-e"], USAGE, "7"),
+    (["consume", "orders", "--from", "middling"], USAGE, "middling"),
+    (["consume", "orders", "-f", "%z"], USAGE, "%z"),
+    (["consume", "orders", "-f", "%v{hexa}"], USAGE, "hexa"),
+    (["consume", "orders", "-c", "-1"], USAGE, "-1"),
+    (["consume", "orders", "-g", "g", "-p", "0"], USAGE, "-p"),
+    # groups
+    (["groups", "describe", "nobody"], NOT_FOUND, "nobody"),
+    (["groups", "lag", "nobody"], NOT_FOUND, "nobody"),
+    (["groups", "seek", "readers"], USAGE, "--to-start"),
+    (["groups", "seek", "readers", "--to-start", "--to-end"], USAGE, "give one of"),
+    (["groups", "seek", "readers", "--to-time", "noon"], USAGE, "noon"),
+    (["groups", "seek", "readers", "--to-start", "--topic", "orders:9"], USAGE, "9"),
+    (["groups", "seek", "readers", "--to-start", "--topic", "ordrs"], NOT_FOUND, "orders"),
+    (["groups", "seek", "fresh", "--to-start"], USAGE, "--topic"),
+    (["groups", "delete", "readers"], USAGE, "--yes"),
+    (["groups", "delete", "nobody", "--yes"], NOT_FOUND, "nobody"),
+    # brokers, partitions, quorum
+    (["brokers", "describe", "9"], NOT_FOUND, "[1]"),
+    (["brokers", "describe", "one"], USAGE, "one"),
+    (["partitions", "describe", "orders"], USAGE, "TOPIC:PARTITION"),
+    (["partitions", "describe", "orders:7"], USAGE, "7"),
+    (["partitions", "elect"], USAGE, "--all"),
+    (["partitions", "elect", "orders:0", "--unclean"], USAGE, "--yes"),
+    (["partitions", "diff", "ordrs:0"], NOT_FOUND, "orders"),
+    (["quorum", "add", "4"], USAGE, "ID@HOST:PORT"),
+    (["quorum", "remove", "9"], NOT_FOUND, "9"),
+    # how things are asked for
+    (["topics", "list", "-o", "yaml"], USAGE, "yaml"),
+    (["topics", "list", "--timeout", "-1"], USAGE, "-1"),
+    (["topics", "list", "--watch", "0"], USAGE, "0"),
+    (["topics", "lst"], USAGE, "list"),
+    (["errors", "NOT_ENOUGH_REPLICA"], NOT_FOUND, "NOT_ENOUGH_REPLICAS"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with BlockingCluster(1) as made, Admin(made.bootstrap) as admin:
+        admin.create_topic("orders", partitions=2)
+        with Producer(made.bootstrap) as producer:
+            producer.send_many("orders", [b"%d" % n for n in range(RECORDS)]).result()
+        options = {"group_id": "readers", "auto_offset_reset": "earliest"}
+        with Consumer(made.bootstrap, topics=["orders"], **options) as consumer:
+            next(iter(consumer))
+        yield made
+
+
+def what_there_is(cluster):
+    """All that a misuse might have changed."""
+    with Admin(cluster.bootstrap) as admin:
+        topics = admin.list_topics()
+        configs = [e for e in admin.describe_configs("topic", "orders") if not e.default]
+        return [
+            [(t.topic, len(t.partitions)) for t in topics],
+            configs,
+            admin.group_lag("readers"),
+            [each.group for each in admin.list_groups()],
+        ]
+
+
+def misused(command, monkeypatch, words, address) -> Ended:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no-separator\n")))
+    return command(*words, HIGHTIDE_BOOTSTRAP=address)
+
+
+def test_there_are_sixty():
+    assert len(MISUSES) >= 60
+    assert len({tuple(words) for words, *_ in MISUSES}) == len(MISUSES)
+
+
+@pytest.mark.parametrize(("words", "code", "named"), MISUSES, ids=spoken)
+def test_a_misuse_is_one_sentence_and_changes_nothing(
+    command, monkeypatch, cluster, words, code, named
+):
+    before = what_there_is(cluster)
+    ended = misused(command, monkeypatch, words, cluster.bootstrap)
+    assert ended.code == code, ended
+    assert ended.out == "", "nothing that a script could take for a result"
+    sentence = ended.err.strip().rpartition("\n\n")[2]  # behind how the command is used
+    assert named in sentence, ended.err
+    assert sentence.count("\n") <= 1, ended.err
+    assert "Traceback" not in ended.err
+    assert "Error(" not in ended.err
+    assert what_there_is(cluster) == before
+
+
+@pytest.mark.parametrize(
+    "words", [words for words, *_ in MISUSES if words[0] != "errors"][::9], ids=spoken
+)
+def test_without_a_cluster_the_sentence_names_the_address(command, monkeypatch, nobody, words):
+    """Or the mistake, where that can be told without asking anybody."""
+    ended = misused(command, monkeypatch, [*words, "--timeout", "0.3"], nobody)
+    assert ended.code in (USAGE, UNREACHABLE)
+    assert ended.code == USAGE or nobody in ended.err
+    assert "Traceback" not in ended.err
