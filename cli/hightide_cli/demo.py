@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hightide.protocol.errors import RequestTimedOut
-from hightide_cli.demo_check import Outcome, check, plot
+from hightide_cli.demo_check import Outcome, check, read, window
+from hightide_cli.demo_picture import Timeline, draw
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import SCHEMA, events, load_flights
 from hightide_cli.options import print_table, run, say
@@ -32,12 +33,16 @@ from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import trio
+    from trio import TaskStatus
 
     from hightide.spark.pipeline import Running
     from hightide.spark.pipeline_config import PipelineConfig
 
 TOPIC, RESULTS = "flights", "flights-hourly"
+PICTURE = "demo.png"
 BROKERS = 3
+SAMPLE_S = 0.25
 WATERMARK_H = 24
 """No flight of the file is later than that, in the order of actual departure."""
 
@@ -64,7 +69,7 @@ def demo(rows: int | None, output: Path | None, master: str, patience_s: float) 
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
         raise click.UsageError(f"--output {output} is not empty")
-    outcome = Outcome()
+    outcome, timeline = Outcome(), Timeline()
     say("reading the flights")
     table = load_flights(rows)
     outcome.counts["flights in the source file"] = table.num_rows
@@ -72,10 +77,10 @@ def demo(rows: int | None, output: Path | None, master: str, patience_s: float) 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with OwnCluster(brokers=BROKERS) as cluster:
         say(f"{BROKERS} brokers serve on {cluster.address}")
-        _stream(cluster, table, output, master, patience_s, outcome)
+        _stream(cluster, table, output, master, patience_s, outcome, timeline)
         results = run(_read_results, cluster.address, patience_s)
     check(table, output, results, WATERMARK_H, outcome)
-    plot(output)
+    draw(timeline, map(window, read(output / "hourly").to_pylist()), output / PICTURE)
     _report(output, outcome)
     if outcome.mismatches:
         raise click.exceptions.Exit(REFUSED)
@@ -115,13 +120,16 @@ def _stream(
     master: str,
     patience_s: float,
     outcome: Outcome,
+    timeline: Timeline,
 ) -> None:
     """Start the pipeline, replay the flights under it, and let it end where they end."""
     from hightide.spark.pipeline import start
+    from hightide.spark.pipeline_config import ROWS
     from hightide_cli.pipeline import follow, open_session
 
     started = time.monotonic()
     run(_make_topics, cluster.address, patience_s)
+    say("starting Spark")
     with open_session("hightide-demo", master, {}) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)
@@ -129,17 +137,20 @@ def _stream(
         started = time.monotonic()
         # Windows that are over are written with the next records, so some are kept for the end.
         most = table.num_rows * 3 // 4
-        run(_replay, cluster, table.slice(0, most), True, patience_s)
+        timeline.note("the replay begins")
+        run(_replay, cluster, table.slice(0, most), timeline, True, patience_s)
         seconds = time.monotonic() - started
         _let_work(running, patience_s)
         running.stop()
-        say("the pipeline was stopped; the last quarter of the flights follows")
+        timeline.batches += running.batches(ROWS)
+        timeline.note("the pipeline was stopped; the last quarter of the flights follows")
         replaying = time.monotonic()
-        run(_replay, cluster, table.slice(most), False, patience_s)
+        run(_replay, cluster, table.slice(most), timeline, False, patience_s)
         outcome.seconds["replay"] = seconds + time.monotonic() - replaying
-        say("starting the pipeline once more, to end where the topic ends")
+        timeline.note("the pipeline starts once more, to end where the topic ends")
         running = start(spark, config, once=True)
         follow(running, threading.Event(), "table", patience_s)
+        timeline.batches += running.batches(ROWS)
         outcome.seconds["replay and pipeline"] = time.monotonic() - started
 
 
@@ -173,7 +184,9 @@ async def _make_topics(address: str, patience_s: float) -> None:
             )
 
 
-async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool, patience_s: float) -> None:
+async def _replay(
+    cluster: OwnCluster, table: pa.Table, timeline: Timeline, kill: bool, patience_s: float
+) -> None:
     """Every flight as a record, keyed by carrier, with the event time as timestamp; if
     wanted the leader is killed in the middle of it, and brought back."""
     import trio
@@ -195,16 +208,39 @@ async def _replay(cluster: OwnCluster, table: pa.Table, kill: bool, patience_s: 
                 delivery_timeout_ms=patience_s * 1000,
             ) as producer,
         ):
+            watching = await nursery.start(_watch, cluster.address, timeline, patience_s)
             for number, (key, value, event_ms) in enumerate(events(table), 1):
                 await producer.send(TOPIC, value, key=key, timestamp=event_ms)
                 if kill and number == table.num_rows // 2:
-                    nursery.start_soon(_kill_a_leader, cluster, patience_s)
+                    nursery.start_soon(_kill_a_leader, cluster, timeline, patience_s)
                 if number % 1000 == 0:
                     progress.update(task, completed=number)
+            await producer.flush()
+            watching.set()
         progress.update(task, completed=table.num_rows)
 
 
-async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
+async def _watch(
+    address: str, timeline: Timeline, patience_s: float, task_status: TaskStatus[trio.Event]
+) -> None:
+    """Note how far the topic is committed, until the event is set that this starts with."""
+    import trio
+
+    from hightide import LATEST, Admin, TopicPartition
+
+    enough, flights = trio.Event(), TopicPartition(TOPIC, 0)
+    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
+        task_status.started(enough)
+        is_last = False
+        while not is_last:
+            with trio.move_on_after(SAMPLE_S):
+                await enough.wait()
+            is_last = enough.is_set()
+            found = await admin.offsets([flights], LATEST)
+            timeline.committed.append((time.time(), found[flights].offset))
+
+
+async def _kill_a_leader(cluster: OwnCluster, timeline: Timeline, patience_s: float) -> None:
     import trio
 
     from hightide import Admin
@@ -212,9 +248,9 @@ async def _kill_a_leader(cluster: OwnCluster, patience_s: float) -> None:
     async with Admin(cluster.address, default_api_timeout_ms=patience_s * 1000) as admin:
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
     await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
-    say(f"killed broker {leader}, the leader")
+    timeline.note(f"kill -9 of broker {leader}, the leader")
     await trio.to_thread.run_sync(cluster.start, leader)
-    say(f"broker {leader} is back")
+    timeline.note(f"broker {leader} is back")
 
 
 async def _read_results(address: str, patience_s: float) -> list[bytes]:
@@ -243,7 +279,7 @@ def _report(output: Path, outcome: Outcome) -> None:
     rows.append(["records/s through to Parquet", f"{through:,.0f}"])
     rows.append(["flights", str(output / "flights")])
     rows.append(["hourly delays", str(output / "hourly")])
-    rows.append(["plot", str(output / "delays.png")])
+    rows.append(["picture", str(output / PICTURE)])
     rows.append(["matches the source file", "no" if outcome.mismatches else "yes"])
     print_table(rows, ["demo", "result"])
     for mismatch in outcome.mismatches:

@@ -1,4 +1,4 @@
-"""Whether the demo's pipeline wrote what the source file says, and a picture of it."""
+"""Whether the demo's pipeline wrote what the source file says."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def check(
     outcome.counts["hours x airports that are over"] = len(expected)
     windows = read(output / "hourly").to_pylist()
     topic = [msgspec.json.decode(value) for value in results]
-    outcome.mismatches += _of_windows("in Parquet", [_window(row) for row in windows], expected)
-    outcome.mismatches += _of_windows("in the topic", [_window(row) for row in topic], expected)
+    outcome.mismatches += _of_windows("in Parquet", [window(row) for row in windows], expected)
+    outcome.mismatches += _of_windows("in the topic", [window(row) for row in topic], expected)
 
 
 def read(output: Path) -> pa.Table:
@@ -82,8 +82,8 @@ def _finished(table: pa.Table, watermark_h: int) -> dict[Hour, Delays]:
     return {at: found for at, found in direct.items() if (at.hour + 1) * HOUR_MS <= watermark_ms}
 
 
-def _window(row: dict[str, Any]) -> tuple[Hour, Delays]:
-    """A row of Parquet or of the results topic."""
+def window(row: dict[str, Any]) -> tuple[Hour, Delays]:
+    """A row of Parquet or of the results topic: which hour it is, and what left in it."""
     start = row["window_start"]
     if isinstance(start, str):
         start = datetime.fromisoformat(start)
@@ -107,31 +107,3 @@ def _of_windows(
             f"Spark {computed.get(at)}, directly {expected.get(at)}"
         )
     return found
-
-
-def plot(output: Path) -> None:
-    """`delays.png`: the mean departure delay of each day and airport, from the hourly Parquet."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    days: dict[str, dict[int, list[int]]] = {}
-    for row in read(output / "hourly").to_pylist():
-        at, delays = _window(row)
-        day = days.setdefault(at.origin, {}).setdefault(at.hour // 24, [0, 0])
-        day[0] += delays.delay
-        day[1] += delays.flights - delays.cancelled
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for origin, found in sorted(days.items()):
-        flown = [(day, delay / count) for day, (delay, count) in sorted(found.items()) if count]
-        axes.plot(
-            np.array([day for day, _ in flown], "datetime64[D]"),
-            [mean for _, mean in flown],
-            label=origin,
-            linewidth=1,
-        )
-    axes.set_ylabel("mean departure delay [min]")
-    axes.set_title("Departures from New York, from the pipeline's hourly aggregate")
-    if days:
-        axes.legend()
-    figure.savefig(output / "delays.png", dpi=120)

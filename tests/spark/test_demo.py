@@ -141,7 +141,7 @@ def test_the_demo_ends_well_and_says_what_it_compared(finished):
     windows = read(output / "hourly")
     assert said["hours x airports that are over"] == f"{windows.num_rows:,}"
     assert windows.num_rows > 0
-    assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
+    assert (output / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hightide.protocol.errors import HightideError, UsageError
@@ -52,6 +53,14 @@ class Progress(NamedTuple):
     """Topic → records that are committed and not read yet."""
 
 
+class Batch(NamedTuple):
+    """A batch that is finished; seconds since 1970."""
+
+    began: float
+    ended: float
+    rows: int
+
+
 @dataclass(frozen=True)
 class Running:
     """The queries of a pipeline, by name; each ends by itself if it runs once."""
@@ -83,6 +92,10 @@ class Running:
         """Of each query its last batch."""
         found = [(name, query.lastProgress) for name, query in self.queries.items()]
         return [_progress(name, last) for name, last in found if last is not None]
+
+    def batches(self, name: str) -> list[Batch]:
+        """The last batches of a query that had rows, as many as Spark remembers."""
+        return [_batch(each) for each in self.queries[name].recentProgress if each["numInputRows"]]
 
     def stop(self) -> None:
         """Stop all of them; a batch that is not finished is run again at the next start."""
@@ -270,6 +283,11 @@ def _progress(name: str, last: Any) -> Progress:
         rows_per_s=last["processedRowsPerSecond"] or 0.0,
         lag=lag(source["latestOffset"], source["endOffset"]),
     )
+
+
+def _batch(progress: Any) -> Batch:
+    began = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    return Batch(began, began + progress["batchDuration"] / 1000, progress["numInputRows"])
 
 
 def lag(head: str | None, done: str | None) -> dict[str, int]:
