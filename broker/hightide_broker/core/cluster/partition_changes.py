@@ -124,12 +124,14 @@ def _settle(
 ) -> _Target:
     """ISR, ELR, and who was eligible until it forgot something, before anybody is elected."""
     ordered = tuple(b for b in old.replicas if b in isr)
+    # All of these had everything committed until now: nothing commits without the whole ISR.
     had_all = {*old.elr, *old.isr}
     elr = had_all - {*ordered, *forgot}
     stopped = {b for b, what in forgot.items() if what is Forgot.UNSYNCED and b in had_all}
     empty = {b for b, what in forgot.items() if what is Forgot.EVERYTHING}
     last_known = ({*old.last_known_elr} | stopped) - {*ordered, *elr, *empty}
     if len(ordered) >= rules.min_isr:
+        # Records commit without the others from now on: what they have is not all of it any more.
         elr, last_known = set(), set()
     return _Target(
         old.leader,
@@ -144,6 +146,7 @@ def _led(target: _Target, rules: Rules, leader: int, unclean: bool) -> _Target:
     """What is true once `leader` leads; one from outside the ISR is in sync with itself alone."""
     isr, elr = target.isr, target.elr
     if leader not in isr:
+        # After an unclean election the leader's log is the truth: nobody else has all of it.
         elr = () if unclean else tuple(b for b in (*isr, *elr) if b != leader)
         isr = (leader,)
     known = () if unclean else target.last_known_elr
@@ -157,10 +160,12 @@ def _elect(
 ) -> tuple[int, bool]:
     """(leader, whether it may miss committed records)."""
     candidates = [b for b in old.replicas if rules.is_active(b)]
+    # The ELR has all that is committed, the ISR what came after it, too: fewer records are cut off.
     valid = [b for b in candidates if b in target.isr] or [b for b in candidates if b in target.elr]
     preferred = old.replicas[0]
     if election is Election.PREFERRED and preferred in valid:
         return preferred, False
+    # Who leads well goes on, whatever the order: each new leader is a new epoch for everybody.
     if old.leader in valid:
         return old.leader, False
     if valid:
@@ -170,6 +175,7 @@ def _elect(
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
     )
+    # The longest log can be told only once all have been heard: one that is late may be it.
     with_logs = [b for b in candidates if b in rules.ends]
     if may_be_unclean and with_logs and not rules.untold:
         return _longest(with_logs, rules), True

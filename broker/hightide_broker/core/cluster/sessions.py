@@ -31,10 +31,12 @@ class Sessions:
     def touch(self, broker: int, broker_epoch: int, metadata_offset: int, now: float) -> Session:
         """A broker was heard of."""
         session = self._sessions.get(broker)
+        # Another epoch is another process: what the one before had applied, this one may not have.
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker] = Session(broker_epoch, now)
         assert now >= session.heard_at, f"broker {broker} was heard of later, at {session.heard_at}"
         session.heard_at = now
+        # Heartbeats may overtake each other.
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
 

@@ -42,6 +42,7 @@ class Member:
 
     def touch(self, now: float) -> None:
         """It was heard of: its session begins again, unless it waits for us."""
+        # Who waits for us cannot be heard of, and is not silent.
         if self.joining is None and self.syncing is None:
             self.session_until = now + self.session_s
 
@@ -170,6 +171,7 @@ class Members:
         """A static member got another member id; its place stays."""
         assert member.instance_id, f"{member.name} is not static, and keeps its id"
         member.member_id = new_id
+        # Its place in the order, too: assignors go by it, and a restart must move nothing.
         self.by_id = {each.member_id: each for each in self}
         self.static[member.instance_id] = new_id
 
@@ -181,6 +183,7 @@ class Members:
     def elect_protocol(self) -> str:
         """What most members like best among what all of them know."""
         known = common(self)
+        # Of equals the first one counted wins, so each coordinator comes to the same.
         votes = Counter(
             next(p.name for p in member.protocols if p.name in known) for member in self
         )

@@ -119,8 +119,10 @@ def _needs_snapshot(log: LogView, offset: int, epoch: int) -> bool:
     earliest = log.earliest_snapshot
     if earliest is None:
         return False
+    # From 0, too, although the log may begin there: a snapshot is shorter than what made it.
     if offset == 0 or offset < log.log_start:
         return True
+    # Epochs from before the earliest snapshot are forgotten: nobody can say where they ended.
     return log.log_start > 0 and (
         epoch < earliest.epoch or (offset == log.log_start and epoch != earliest.epoch)
     )
@@ -131,6 +133,7 @@ def _divergence(log: LogView, offset: int, epoch: int) -> m.EpochEnd | None:
     if offset == start and (start == 0 or (earliest is not None and epoch == earliest.epoch)):
         return None
     found, end = log.end_offset_for(epoch)
+    # An epoch that is not in this log: the two share nothing that is known.
     nothing = m.EpochEnd(epoch=0, end_offset=0)
     return divergence(epoch, offset, found, end) if found >= 0 else nothing
 

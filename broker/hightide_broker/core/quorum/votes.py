@@ -20,6 +20,7 @@ class Votes:
 
     def count(self, voter: int, *, granted: bool) -> None:
         """Count what a voter answered; the last answer of each counts."""
+        # A letter may come twice, or late: an answer by name cannot make two votes of one.
         assert voter in self._voters, f"{voter} votes, and is none of {self._voters}"
         self._votes[voter] = granted
 
@@ -61,6 +62,7 @@ class PendingAnnouncements:
 
     def failed(self, peer: int, *, again_at: float) -> None:
         """An announcement, or the answer to it, was lost: it is sent again at `again_at`."""
+        # It may have answered an earlier letter meanwhile, and owes nothing.
         if peer in self._owing:
             self._owing[peer] = False
             self.due_at = min(self.due_at, again_at)

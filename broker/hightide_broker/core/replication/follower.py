@@ -109,6 +109,7 @@ class Follower:
         return Append(result.high_watermark, result.log_start_offset)
 
     def _is_stale(self, asked: m.FetchPartition, log: OwnLog) -> bool:
+        # While it was asked the log may have been cut or grown: the answer fits the one before.
         return (
             asked.current_leader_epoch != self.epoch
             or asked.fetch_offset != log.log_end
@@ -136,10 +137,12 @@ class Follower:
         """The leader's log reaches from `start` to `end`, and what was asked for is not in it."""
         if self._is_stale(asked, log):
             return Ignore()
+        # A leader with less than a follower was elected uncleanly: its log is the truth.
         if end < log.log_end:
             return Truncate(end)
         if start > log.log_end:
             return TruncateFully(start)
+        # The bounds moved between the two questions.
         return self.back_off(f"out of range, but the leader has {start} to {end}", now)
 
 
@@ -176,6 +179,7 @@ def _last_common(leader: m.EpochEnd, log: OwnLog) -> int:
     own_epoch, own_end = log.end_offset_for(leader.epoch)
     if own_epoch < 0:
         return min(leader.end_offset, log.log_end)
+    # Without that epoch here, what follows the last older one is of epochs that the leader has not.
     if own_epoch != leader.epoch:
         return min(own_end, log.log_end)
     return min(own_end, leader.end_offset, log.log_end)

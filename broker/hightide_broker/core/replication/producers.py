@@ -76,6 +76,7 @@ class Producers:
             return None
         known = self._by_id.get(header.producer_id)
         if known is None:
+            # It may be new, or its records were deleted and it was forgotten: any sequence will do.
             return None
         first, last = header.base_sequence, header.last_sequence
         if header.producer_epoch < known.epoch:
@@ -84,8 +85,10 @@ class Producers:
                 f"producer {header.producer_id} has epoch {header.producer_epoch}, "
                 f"epoch {known.epoch} wrote here already",
             )
+        # A producer raises its epoch when it does not know what was stored, and begins again.
         if header.producer_epoch > known.epoch:
             return self._expect(header, 0)
+        # Before the order is looked at: what is repeated is never next.
         for batch in known.batches:
             if (batch.first_sequence, batch.last_sequence) == (first, last):
                 return batch
@@ -164,6 +167,7 @@ class Producers:
             raise SnapshotDamaged(f"version {version} or checksum of a producer snapshot is wrong")
         if len(data) != _HEAD.size + count * _ENTRY.size:
             raise SnapshotDamaged(f"producer snapshot of {count} entries has {len(data)} bytes")
+        # A producer without batches is one entry of -1: its epoch alone fences older ones.
         self._by_id.clear()
         for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ = entry
