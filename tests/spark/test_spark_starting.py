@@ -27,16 +27,19 @@ TOO_LATE = "[STREAM_FAILED] … Python worker failed to connect back."
 LOST = "hightide.spark.offsets.DataLoss: t-0 begins at 5"
 
 
+MESSAGES = ["Initializing StreamExecution", "Initializing sources", "Initializing sources"]
+
+
 class Query:
     """A query that initializes for some looks at it, and then works or has failed."""
 
     def __init__(self, error):
-        self._error, self._looks = error, 3
+        self._error, self._looks = error, len(MESSAGES) + 1
 
     @property
     def status(self):
         self._looks -= 1
-        return {"message": "Initializing sources" if self._looks > 0 else "Waiting"}
+        return {"message": MESSAGES[-self._looks] if self._looks > 0 else "Waiting"}
 
     @property
     def isActive(self):

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 STARTS_MAX = 20
 _POLL_S = 0.02
 _LOG = logging.getLogger("hightide.spark.starts")
-_INITIALIZING = "Initializing sources"
+_INITIALIZING = "Initializing"
+"""How it begins what Spark says of a query whose sources are not up: first "StreamExecution", while
+its thread is on its way to them, then "sources"."""
 _SAID = "Python worker failed to connect back"
 TOO_LATE = (
     f"{_SAID}: it took more than 10 s to start, every time. Spark has no setting for these 10 s: "
@@ -51,5 +53,5 @@ def came_too_late(query: StreamingQuery) -> bool:
 
 def _wait_until_planned(query: StreamingQuery) -> None:
     """Until its sources are up, or it has ended."""
-    while query.isActive and query.status["message"] == _INITIALIZING:
+    while query.isActive and query.status["message"].startswith(_INITIALIZING):
         time.sleep(_POLL_S)
