@@ -4,6 +4,7 @@ Method: clusters of this process, used as a test of somebody else's would use th
 """
 
 import threading
+from contextlib import suppress
 
 import pytest
 import trio
@@ -169,6 +170,24 @@ def test_a_blocking_cluster_is_the_same_without_an_event_loop():
     ):
         admin.list_topics()
     assert threading.active_count() < threads + 50
+
+
+async def test_a_quorum_that_nobody_leads_is_told_of_before_who_asks_gives_up():
+    async with cluster(brokers=3) as c:
+        await c.kill(2)
+        await c.kill(3)
+        alone = f"127.0.0.1:{c.ports[1]}"
+        async with hightide.Admin(alone, default_api_timeout_ms=8000) as admin:
+            with pytest.raises(hightide.ApiError, match=r"quorum of \(1, 2, 3\) needs a majority"):
+                await describe_until_refused(admin)
+
+
+async def describe_until_refused(admin):
+    """The last of three has to find out first that it leads nobody."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            with suppress(hightide.RequestTimedOut):
+                await admin.describe_quorum()
 
 
 def test_the_fixture_comes_with_the_package(hightide_cluster):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
@@ -24,6 +25,8 @@ from hightide_broker.runtime.replication.replicas import Replicas
 
 PRODUCER_IDS_WAIT_S = 5.0
 """How long a producer waits for its id here: another broker may reach the controller."""
+DESCRIBE_QUORUM_WAIT_S = 3.0
+"""Who asks how the quorum is wants to hear that nobody leads it, before an own patience ends."""
 
 
 class Metadata(Protocol):
@@ -178,6 +181,11 @@ class AdminHandlers:
     async def change(self, call: Call[m.Message]) -> Reply:
         """Topics, configs and voters: the controller decides."""
         return Reply(await self._metadata.change(call.request))
+
+    async def describe_quorum(self, call: Call[q.DescribeQuorumRequest]) -> Reply:
+        """The quorum as its leader sees it, or that nobody leads it."""
+        wait_s = DESCRIBE_QUORUM_WAIT_S
+        return Reply(await self._metadata.change(call.request, timeout_s=wait_s))
 
     def init_producer_id(self, _: Call[m.InitProducerIdRequest]) -> Reply | Later:
         """A producer id that nobody has had before, epoch 0."""

@@ -125,7 +125,7 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         later(m.ElectLeadersRequest, admin.change, cluster("ALTER")),
         later(q.AddVoterRequest, admin.change, cluster("ALTER")),
         later(q.RemoveVoterRequest, admin.change, cluster("ALTER")),
-        later(q.DescribeQuorumRequest, admin.change, cluster("DESCRIBE")),
+        later(q.DescribeQuorumRequest, admin.describe_quorum, cluster("DESCRIBE")),
     ]
 
 
