@@ -17,13 +17,14 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hightide.protocol.errors import RequestTimedOut
+from hightide.protocol.errors import HightideError, RequestTimedOut
 from hightide_cli.demo_check import Outcome, check, read, window
 from hightide_cli.demo_picture import Timeline, draw
 from hightide_cli.failures import REFUSED
@@ -130,7 +131,8 @@ def _stream(
     started = time.monotonic()
     run(_make_topics, cluster.address, patience_s)
     say("starting Spark")
-    with open_session("hightide-demo", master, {}) as spark:
+    remembered = {"spark.sql.streaming.numRecentProgressUpdates": 10_000}
+    with open_session("hightide-demo", master, remembered) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)
         running = start(spark, config)
@@ -236,8 +238,9 @@ async def _watch(
             with trio.move_on_after(SAMPLE_S):
                 await enough.wait()
             is_last = enough.is_set()
-            found = await admin.offsets([flights], LATEST)
-            timeline.committed.append((time.time(), found[flights].offset))
+            with suppress(HightideError):  # it is for the picture only
+                found = await admin.offsets([flights], LATEST)
+                timeline.committed.append((time.time(), found[flights].offset))
 
 
 async def _kill_a_leader(cluster: OwnCluster, timeline: Timeline, patience_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -201,9 +202,14 @@ def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], wide: i
         table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    # With both sizes given, rich believes them on a dumb terminal, too.
-    console = Console(width=wide, height=len(rows) + 1, highlight=False, markup=False)
+    # With both sizes given, rich believes them on a dumb terminal, too. What it wrote is printed by
+    # us: of a reader that is gone it makes an exit of its own.
+    page = io.StringIO()
+    size = {"width": wide, "height": len(rows) + 1}
+    is_terminal = sys.stdout.isatty()
+    console = Console(file=page, force_terminal=is_terminal, highlight=False, markup=False, **size)
     console.print(table, crop=False)
+    click.echo(page.getvalue(), nl=False)
 
 
 def _block(titles: Sequence[str], row: Sequence[str]) -> str:

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
-from hightide_cli.failures import USAGE, explain
+from hightide.protocol.errors import HightideError, UsageError
 from hightide_cli.options import Seconds, say
 
+EVERY_MAX_S = 86_400
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -24,7 +25,7 @@ def watchable(command: F) -> F:
     @click.option(
         "--watch",
         "every_s",
-        type=Seconds(min=0.1),
+        type=Seconds(min=0.1, max=EVERY_MAX_S),
         metavar="SECONDS",
         help="Show it again so often, until Ctrl-C.",
     )
@@ -54,17 +55,16 @@ def _watch(show: Callable[[], None], every_s: float) -> None:
 
 
 def _attempt(show: Callable[[], None]) -> None:
+    """What the cluster says may be another thing the next time; a mistake, or a reader of our
+    output that is gone, stays."""
     try:
         show()
     except click.exceptions.Exit:
         return  # it was shown, and is not well
-    except click.ClickException:
+    except UsageError:
         raise
-    except Exception as error:
-        message, code = explain(error)
-        if message is None or code == USAGE:
-            raise
-        say(f"hightide: {message}")
+    except HightideError as error:
+        say(f"hightide: {error}")
 
 
 def _append(show: Callable[[], None]) -> None:

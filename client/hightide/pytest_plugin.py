@@ -78,4 +78,5 @@ def _options(request: pytest.FixtureRequest, general: Mapping[str, Any]) -> dict
             f"@pytest.mark.hightide{marker.args} in {request.node.nodeid}: "
             "expected names, as in @pytest.mark.hightide(brokers=1)"
         )
-    return {**general, **marker.kwargs}
+    configs = {**general.get("configs", {}), **marker.kwargs.get("configs", {})}
+    return {**general, **marker.kwargs, "configs": configs}

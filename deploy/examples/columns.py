@@ -18,6 +18,7 @@ with Consumer(address, topics=[sys.argv[1]], auto_offset_reset="earliest") as co
         if batch is not None:
             batches.append(batch)
 if batches:
-    keys = pa.Table.from_batches(batches)["key"].cast(pa.string())
+    keys = pa.Table.from_batches(batches)["key"]
     for each in sorted(pc.value_counts(keys).to_pylist(), key=lambda row: -row["counts"]):
-        print(each["counts"], each["values"])
+        key = each["values"]
+        print(each["counts"], "(no key)" if key is None else key.decode(errors="replace"))

@@ -11,6 +11,7 @@ import sys
 from hightide import HightideError
 from hightide.blocking import Producer
 
+csv.field_size_limit(sys.maxsize)
 topic = sys.argv[1]
 with Producer(os.environ.get("HIGHTIDE_BOOTSTRAP", "127.0.0.1:19092"), acks="all") as producer:
     rows = list(csv.DictReader(sys.stdin))

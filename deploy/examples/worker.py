@@ -6,6 +6,7 @@ record to another one, so work may be done twice, and never not at all.
 
 import os
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -13,7 +14,8 @@ import hightide
 
 
 async def work(record: hightide.Record) -> None:
-    print(f"{record.topic}-{record.partition} @{record.offset}: {record.value.decode()}")
+    value = (record.value or b"").decode(errors="replace")
+    print(f"{record.topic}-{record.partition} @{record.offset}: {value}")
 
 
 async def main(topic: str, count: int | None) -> None:
@@ -33,4 +35,5 @@ async def main(topic: str, count: int | None) -> None:
                 return
 
 
-trio.run(main, sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
+with suppress(KeyboardInterrupt):
+    trio.run(main, sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -13,6 +13,7 @@ import sys
 import pytest
 from test_cli import Ended, command, nobody, spoken  # noqa: F401
 
+from hightide import LATEST
 from hightide.blocking import Admin, Consumer, Producer
 from hightide.testing import BlockingCluster
 
@@ -96,6 +97,7 @@ MISUSES = [
     (["topics", "list", "-o", "yaml"], USAGE, "yaml"),
     (["topics", "list", "--timeout", "-1"], USAGE, "-1"),
     (["topics", "list", "--watch", "0"], USAGE, "0"),
+    (["topics", "list", "--watch", "inf"], USAGE, "inf"),
     (["topics", "lst"], USAGE, "list"),
     (["errors", "NOT_ENOUGH_REPLICA"], NOT_FOUND, "NOT_ENOUGH_REPLICAS"),
 ]
@@ -118,9 +120,12 @@ def what_there_is(cluster):
     with Admin(cluster.bootstrap) as admin:
         topics = admin.list_topics()
         configs = [e for e in admin.describe_configs("topic", "orders") if not e.default]
+        places = [(t.topic, p.partition) for t in topics for p in t.partitions]
+        quorum = admin.describe_quorum()
         return [
-            [(t.topic, len(t.partitions)) for t in topics],
-            configs,
+            {place: end.offset for place, end in admin.offsets(places, LATEST).items()},
+            [each.id for each in (*quorum.voters, *quorum.observers)],
+            configs + [e for e in admin.describe_configs("cluster", "") if not e.default],
             admin.group_lag("readers"),
             [each.group for each in admin.list_groups()],
         ]

@@ -5,6 +5,8 @@ Method: commands that say what round it is, in this process; the terminal is a f
 """
 
 import io
+import subprocess
+import sys
 
 import click
 import pytest
@@ -74,6 +76,30 @@ def test_a_terminal_shows_a_page_at_once_with_what_was_said_beside_it(monkeypatc
         "hightide: nobody is there",
         "round two",
     ]
+
+
+@pytest.mark.parametrize("output", ["table", "json", "quiet"])
+def test_a_reader_that_goes_ends_it(output):
+    """As `| head -1` does: nothing is wrong."""
+    program = WATCHER.format(output=output)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as watching:
+        assert watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.stderr.read() == b""
+    assert watching.returncode == 0
+
+
+WATCHER = """
+import sys
+from types import SimpleNamespace
+import hightide_cli.groups as groups
+groups.ask = lambda *_: [{{"group": "g" * 5000, "state": "Empty", "members": 0}}] * 50
+sys.argv = ["hightide", "groups", "list", "-o", "{output}", "--watch", "0.1"]
+from hightide_cli.main import main
+main()
+"""
 
 
 def test_without_it_a_command_runs_once(capsys):

@@ -4,11 +4,13 @@ Method: a project as a user has it, with tests of its own and no settings, run b
 own; what it says is compared.
 """
 
+import os
 import re
 import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -31,10 +33,13 @@ def test_what_all_get(hightide_cluster):
     assert [*hightide_cluster.ports] == [1]
 
 
-@pytest.mark.hightide(brokers=3)
+@pytest.mark.hightide(brokers=3, configs={"log.segment.bytes": "2048"})
 def test_what_one_gets(hightide_cluster):
     assert [*hightide_cluster.ports] == [1, 2, 3]
     assert (hightide_cluster.directory / "broker-3").is_dir()
+    with hightide.blocking.Admin(hightide_cluster.bootstrap) as admin:
+        admin.create_topic("t")
+        assert len(admin.describe_topic("t").partitions) == 5
 
 
 @pytest.mark.trio
@@ -73,6 +78,8 @@ def test_a_project_of_a_user(tmp_path):
     told = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers", "-v"],
         cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+        timeout=PATIENCE_S,
         capture_output=True,
         text=True,
         check=False,

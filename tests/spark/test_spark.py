@@ -251,6 +251,7 @@ events = reader.option("subscribe", sys.argv[2]).option("startingOffsets", "earl
 writer = events.writeStream.format("noop").option("checkpointLocation", sys.argv[3])
 writer.trigger(availableNow=True).start().awaitTermination()
 query = writer.trigger(processingTime="0 seconds").start()
+query.processAllAvailable()
 query.stop()
 spark.stop()
 """
@@ -259,8 +260,11 @@ spark.stop()
 def test_where_nothing_is_wrong_nothing_is_said(broker, tmp_path):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 7))
+    told_by_java = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+    environment = {name: v for name, v in os.environ.items() if name not in told_by_java}
     done = subprocess.run(
         [sys.executable, "-c", QUIET_SESSION, broker.address, topic, str(tmp_path / "checkpoint")],
+        env=environment | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

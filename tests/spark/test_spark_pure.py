@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -374,6 +376,48 @@ def test_a_systems_java_gets_a_wrapper_in_the_users_cache(tmp_path, monkeypatch)
     assert subprocess.run(asked, capture_output=True, check=False).stdout == b"x\n"
     other = java.Java(make_runtime(tmp_path / "other"), 17, packaged=False)
     assert other.spark_home() != home
+
+
+def test_the_next_session_wraps_the_same_java_and_not_its_wrapper(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    system = make_runtime(tmp_path / "system")
+    only_java(monkeypatch, system)
+    for _ in range(3):
+        found = java.find_java()
+        assert (found.home, found.packaged) == (system, False)
+        only_java(monkeypatch, found.spark_home())
+    assert len([*(tmp_path / "cache" / "hightide").iterdir()]) == 1
+
+
+def test_the_packaged_java_stays_the_packaged_one(tmp_path, monkeypatch):
+    only_java(monkeypatch, tmp_path)
+    first = java.find_java()
+    only_java(monkeypatch, first.spark_home())
+    assert java.find_java() == first
+
+
+def test_sessions_that_start_at_once_make_one_wrapper(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    system = java.Java(make_runtime(tmp_path / "system"), 21, packaged=False)
+    with ThreadPoolExecutor(4) as threads:
+        homes = {each.result() for each in [threads.submit(system.spark_home) for _ in range(40)]}
+    (home,) = homes
+    assert home != system.home
+    assert {path.name for path in home.iterdir()} == {"bin", "lib", "conf", "release"}
+
+
+def test_a_user_whom_the_system_does_not_know_has_a_java(tmp_path, monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    system = java.Java(make_runtime(tmp_path / "system"), 21, packaged=False)
+    assert system.spark_home() == system.home
+    place = tmp_path / "read-only" / "java-runtime"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(java.NoJava, match="set XDG_CACHE_HOME"):
+        java.Java(make_runtime(place), 21, packaged=True).spark_home()
 
 
 def test_without_a_cache_a_systems_java_is_taken_as_it_is(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from hightide.spark import started
+from hightide.spark import builder, started
 from hightide.spark.pipeline import PipelineFailed, Running
 from hightide.spark.starts import STARTS_MAX
 from hightide.spark.workers import worker_python
@@ -123,3 +123,64 @@ def test_where_the_script_cannot_be_or_the_jvm_is_not_ours_this_python_is_taken(
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert worker_python() == sys.executable
     assert not cache.exists()
+
+
+# -- what a session takes over ---------------------------------------------------------------------
+
+OURS = "spark.driver.defaultJavaOptions"
+
+
+@pytest.fixture
+def no_logging(monkeypatch, tmp_path):
+    """Nobody says how Spark is to log; the directory that its configuration is in."""
+    for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_our_logging_is_taken_where_nobody_says_another(no_logging, monkeypatch):
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC")
+    (no_logging / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
+    option = builder._logging()[OURS]
+    assert option.startswith("-Dlog4j2.configurationFile=file:///")
+    assert option.endswith("/spark/log4j2.properties")
+
+
+@pytest.mark.parametrize("name", ["log4j2.properties", "log4j2.xml", "spark-defaults.conf"])
+def test_a_users_own_file_is_left_alone(no_logging, name):
+    (no_logging / name).write_text(f"{OURS} -Dmine=1\n")
+    assert builder._logging() == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "LOG4J_CONFIGURATION_FILE"],
+)
+def test_a_users_own_option_is_left_alone(no_logging, monkeypatch, name):
+    monkeypatch.setenv(name, "-Dlog4j2.configurationFile=file:/mine")
+    assert builder._logging() == {}
+
+
+ASK = "import os, hightide.spark; print(os.environ.get('PYSPARK_PYTHON'))"
+
+
+@pytest.mark.parametrize(
+    ("first", "taken"),
+    [("its own", None), ("another", sys.executable), ("none", sys.executable)],
+)
+def test_an_import_names_this_python_where_spark_would_take_another(tmp_path, first, taken):
+    path = Path(sys.executable).parent if first == "its own" else tmp_path
+    if first == "another":
+        (tmp_path / "python3").symlink_to("/bin/sh")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={**kept, "PATH": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert asked.stdout.strip() == str(taken)

@@ -119,7 +119,6 @@ ALLOWED_BROAD_EXCEPT = {
     "broker/hightide_broker/runtime/server/listener.py": "a connection's edge: a bug ends that one",
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
-    "cli/hightide_cli/watching.py": "says what the process's edge would, and goes on",
     "client/hightide/net/background.py": "carries the block's exception around its nursery",
     "client/hightide/blocking/producer.py": "carries an exception to the caller's thread",
     "client/hightide/blocking/portal.py": "carries an exception to the caller's thread",

@@ -105,11 +105,18 @@ def _use_this_python() -> None:
     """Have a session that is made after this import start its Python processes with the Python that
     has this module. Spark takes the `python3` of PATH, which is another one in a virtual
     environment that is not activated. What `PYSPARK_PYTHON` or `spark-submit` said stays."""
-    if "PYSPARK_PYTHON" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if {"PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"} & os.environ.keys() or not sys.executable:
         return
     taken = shutil.which("python3")
-    if taken is None or os.path.dirname(taken) != os.path.dirname(sys.executable):
+    if taken is None or not _is_this_python(taken):
         os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _is_this_python(path: str) -> bool:
+    # Both: an environment's Python is a link to another one, which has not the same packages; and
+    # beside each other may lie several versions.
+    in_one_place = os.path.dirname(path) == os.path.dirname(sys.executable)
+    return in_one_place and os.path.realpath(path) == os.path.realpath(sys.executable)
 
 
 _use_this_python()

@@ -59,6 +59,7 @@ SETTINGS = {
 }
 LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """Nobody else needs to reach the driver. On a cluster the executors do, by Spark's own settings."""
+_JAVA_OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -109,13 +110,26 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
 
 
 def _logging() -> dict[str, str]:
-    """What has the driver log by our file, unless somebody has one of their own."""
-    home = os.environ.get("SPARK_HOME")
-    directory = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
-    own = directory and list(Path(directory).glob("log4j2.*"))
-    if own or not LOGGING.exists():
+    """What has the driver log by our file, unless somebody says how it is to log."""
+    if _has_own_logging() or not LOGGING.exists():
         return {}
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"}
+
+
+def _has_own_logging() -> bool:
+    """Whether a file in Spark's own directory says it, or options of Java that ours would undo."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    directory = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf")
+    defaults = directory / "spark-defaults.conf"
+    told = defaults.read_text(encoding="utf-8") if defaults.exists() else ""
+    return (
+        any(directory.glob("log4j2.*"))
+        or "spark.driver.defaultJavaOptions" in told
+        or any("log4j" in os.environ.get(name, "").lower() for name in _JAVA_OPTIONS)
+        or "LOG4J_CONFIGURATION_FILE" in os.environ
+    )
 
 
 def _is_found() -> bool:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shlex
 import sys
 from pathlib import Path
+
+from hightide.java import cache_directory
 
 _SCRIPT = """#!/bin/sh
 # Python without Spark's zip on its path: the same is installed, and compiled.
@@ -37,13 +40,12 @@ def worker_python() -> str:
     if "PYSPARK_GATEWAY_PORT" in os.environ or not zipped.exists():
         return sys.executable
     text = _SCRIPT.format(zip=shlex.quote(str(zipped)), python=shlex.quote(sys.executable))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    script = cache / "hightide" / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
+        script = cache_directory() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if not script.exists():
             script.parent.mkdir(parents=True, exist_ok=True)
             # Made aside and renamed: two first starts may do this at once.
-            fresh = script.with_name(f"{script.name}.{os.getpid()}")
+            fresh = script.with_name(f"{script.name}.{secrets.token_hex(8)}")
             fresh.write_text(text)
             fresh.chmod(0o755)
             fresh.replace(script)

@@ -175,7 +175,7 @@ def _elect(
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
     )
-    # The longest log can be told only once all have been heard: one that is late may be it.
+    # Which log is the longest of those that live is known once all of them have been heard.
     with_logs = [b for b in candidates if b in rules.ends]
     if may_be_unclean and with_logs and not rules.untold:
         return _longest(with_logs, rules), True

@@ -42,7 +42,7 @@ class Member:
 
     def touch(self, now: float) -> None:
         """It was heard of: its session begins again, unless it waits for us."""
-        # Who waits for us cannot be heard of, and is not silent.
+        # Who waits for us need not be heard of: its answer begins its session.
         if self.joining is None and self.syncing is None:
             self.session_until = now + self.session_s
 
@@ -171,7 +171,7 @@ class Members:
         """A static member got another member id; its place stays."""
         assert member.instance_id, f"{member.name} is not static, and keeps its id"
         member.member_id = new_id
-        # Its place in the order, too: assignors go by it, and a restart must move nothing.
+        # In its old place, which `add` would not give it: a restart is not another member.
         self.by_id = {each.member_id: each for each in self}
         self.static[member.instance_id] = new_id
 

@@ -133,7 +133,7 @@ def _divergence(log: LogView, offset: int, epoch: int) -> m.EpochEnd | None:
     if offset == start and (start == 0 or (earliest is not None and epoch == earliest.epoch)):
         return None
     found, end = log.end_offset_for(epoch)
-    # An epoch that is not in this log: the two share nothing that is known.
+    # Of a later epoch than any here, or there is none: the two share nothing that is known.
     nothing = m.EpochEnd(epoch=0, end_offset=0)
     return divergence(epoch, offset, found, end) if found >= 0 else nothing
 

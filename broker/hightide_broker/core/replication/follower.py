@@ -137,7 +137,7 @@ class Follower:
         """The leader's log reaches from `start` to `end`, and what was asked for is not in it."""
         if self._is_stale(asked, log):
             return Ignore()
-        # A leader with less than a follower was elected uncleanly: its log is the truth.
+        # What the leader has not is not committed, or was given up by an unclean election.
         if end < log.log_end:
             return Truncate(end)
         if start > log.log_end:

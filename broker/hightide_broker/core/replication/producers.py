@@ -76,7 +76,7 @@ class Producers:
             return None
         known = self._by_id.get(header.producer_id)
         if known is None:
-            # It may be new, or its records were deleted and it was forgotten: any sequence will do.
+            # It may be new, or was silent for so long that it was forgotten: any sequence will do.
             return None
         first, last = header.base_sequence, header.last_sequence
         if header.producer_epoch < known.epoch:
