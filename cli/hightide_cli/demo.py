@@ -131,7 +131,7 @@ def _stream(
     started = time.monotonic()
     run(_make_topics, cluster.address, patience_s)
     say("starting Spark")
-    remembered = {"spark.sql.streaming.numRecentProgressUpdates": 10_000}
+    remembered = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
     with open_session("hightide-demo", master, remembered) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
         config = pipeline_config(cluster.address, output)

@@ -205,9 +205,14 @@ def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], wide: i
     # With both sizes given, rich believes them on a dumb terminal, too. What it wrote is printed by
     # us: of a reader that is gone it makes an exit of its own.
     page = io.StringIO()
-    size = {"width": wide, "height": len(rows) + 1}
-    is_terminal = sys.stdout.isatty()
-    console = Console(file=page, force_terminal=is_terminal, highlight=False, markup=False, **size)
+    console = Console(
+        file=page,
+        width=wide,
+        height=len(rows) + 1,
+        force_terminal=sys.stdout.isatty(),
+        highlight=False,
+        markup=False,
+    )
     console.print(table, crop=False)
     click.echo(page.getvalue(), nl=False)
 
