@@ -229,8 +229,7 @@ def test_a_plain_session_finds_the_format_without_registering_it(broker):
     assert done.stdout.splitlines() == ["rows 7", "imported []"], done.stderr
 
 
-@pytest.mark.parametrize("module", ["hightide.spark", "pyspark_hightide"])
-def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path, module):
+def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path):
     """As in a virtual environment that is not activated, where Spark takes the system's Python."""
     topic = broker.topic()
     broker.fill(topic, numbered(0, 7))
@@ -238,7 +237,7 @@ def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path, 
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = plain_session(broker, topic, first=f"import {module}\n", PATH=path)
+    done = plain_session(broker, topic, first="import hightide.spark\n", PATH=path)
     assert done.stdout.splitlines()[0] == "rows 7", done.stderr
 
 
