@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from hightide.spark import builder, started
+from hightide.spark import builder, endings, started
 from hightide.spark.pipeline import PipelineFailed, Running
 from hightide.spark.starts import STARTS_MAX
 from hightide.spark.workers import worker_python
@@ -116,6 +116,35 @@ def test_a_worker_takes_what_is_installed_and_not_what_has_to_be_compiled(cache,
     assert len([*(cache / "hightide").iterdir()]) == 1, "made once"
 
 
+def run(*command):
+    path = {"PYTHONPATH": "", "PYTHON_UNIX_DOMAIN_ENABLED": ""}
+    return subprocess.run(
+        command,
+        env={**os.environ, **path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_the_daemon_of_workers_is_one_that_ends_them_without_a_word(cache, tmp_path, monkeypatch):
+    told = "import os, sys; print(sys.orig_argv[1:], flush=True); os._exit(0)"
+    (tmp_path / "sitecustomize.py").write_text(told)
+    script = Path(worker_python())
+    lines = script.read_text().replace('export PYTHONPATH="$left"', f"export PYTHONPATH={tmp_path}")
+    script.write_text(lines)
+    for asked, started_as in [
+        (
+            ["-m", "pyspark.daemon", "pyspark.worker"],
+            ["-m", "hightide.spark.endings", "pyspark.worker"],
+        ),
+        (["-m", "json.tool", "--help"], ["-m", "json.tool", "--help"]),
+    ]:
+        assert run(script, *asked).stdout == f"{started_as}\n"
+
+
 def test_where_the_script_cannot_be_or_the_jvm_is_not_ours_this_python_is_taken(cache, monkeypatch):
     cache.write_text("no directory")
     assert worker_python() == sys.executable
@@ -123,6 +152,53 @@ def test_where_the_script_cannot_be_or_the_jvm_is_not_ours_this_python_is_taken(
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert worker_python() == sys.executable
     assert not cache.exists()
+
+
+# -- how its processes end -------------------------------------------------------------------------
+
+LEFT = """
+from hightide.spark.source import HightideStreamReader
+reader = HightideStreamReader.__new__(HightideStreamReader)
+try:
+    try:
+        raise {under_way}
+    finally:
+        reader.stop()
+except {under_way}:
+    raise {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("under_way", "last", "told"),
+    [
+        ("EOFError", "BrokenPipeError", ""),
+        ("ConnectionResetError", "BrokenPipeError", ""),
+        ("EOFError", "KeyError", "KeyError"),
+        ("ValueError", "BrokenPipeError", "BrokenPipeError"),
+    ],
+)
+def test_a_source_that_spark_has_left_says_nothing_of_its_closed_socket(under_way, last, told):
+    """As `python_streaming_source_runner` does it, when it reads its next order and when it flushes
+    what nobody reads."""
+    done = run(sys.executable, "-c", LEFT.format(under_way=under_way, last=last))
+    assert done.returncode == 1
+    assert (done.stderr.splitlines() or [""])[-1] == told
+
+
+@pytest.mark.parametrize("closed", [BrokenPipeError, ConnectionResetError])
+def test_a_worker_whose_socket_is_closed_ends_and_is_not_used_again(monkeypatch, closed):
+    def flush(sock, authenticated):
+        raise closed
+
+    monkeypatch.setattr(endings, "_worker", flush)
+    assert endings._quiet_worker(None, True) == 1
+
+
+def test_what_else_ends_a_worker_is_told(monkeypatch):
+    monkeypatch.setattr(endings, "_worker", lambda sock, authenticated: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        endings._quiet_worker(None, True)
 
 
 # -- what a session takes over ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ committed records are ever planned.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import HightideError, UsageError
 from hightide.protocol.messages import EARLIEST, LATEST
+from hightide.spark.endings import CLOSED, expect_to_be_left
 from hightide.spark.filters import EVERYTHING, bounds_of
 from hightide.spark.losses import Losses
 from hightide.spark.offsets import (
@@ -245,6 +247,11 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Json) -> None:
         """Nothing to do: the checkpoint is the truth."""
+
+    def stop(self) -> None:
+        """The query has ended, and with it this process."""
+        if isinstance(sys.exception(), (EOFError, *CLOSED)):
+            expect_to_be_left()
 
     # -- executor --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Spark puts its Python, as a zip, before the one that is installed, and Python compiles what is in a
 zip again at each start: that is most of the time which such a process takes until it is there. For
 a streaming source that time is limited to 10 s, see `starts`. So a script leaves out the zip where
-the same is installed.
+the same is installed. It also has Spark's daemon of workers end them without a word, see `endings`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import os
 import secrets
 import shlex
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hightide.java import cache_directory
 
 _SCRIPT = """#!/bin/sh
-# Python without Spark's zip on its path: the same is installed, and compiled.
+# Python without Spark's zip on its path: the same is installed, and compiled. And a daemon of
+# workers that prints nothing when Spark ends one.
 left=
 set -f
 IFS=:
@@ -26,6 +28,10 @@ for part in $PYTHONPATH; do
   [ "$part" -ef {zip} ] || left=$left${{left:+:}}$part
 done
 export PYTHONPATH="$left"
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+  shift 2
+  set -- -m {daemon} "$@"
+fi
 exec {python} "$@"
 """
 
@@ -39,7 +45,9 @@ def worker_python() -> str:
     # Under `spark-submit` the JVM was started by somebody else.
     if "PYSPARK_GATEWAY_PORT" in os.environ or not zipped.exists():
         return sys.executable
-    text = _SCRIPT.format(zip=shlex.quote(str(zipped)), python=shlex.quote(sys.executable))
+    text = _SCRIPT.format(
+        zip=shlex.quote(str(zipped)), python=shlex.quote(sys.executable), daemon=_daemon()
+    )
     try:
         script = cache_directory() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if not script.exists():
@@ -52,3 +60,12 @@ def worker_python() -> str:
     except OSError:
         return sys.executable
     return str(script)
+
+
+def _daemon() -> str:
+    """The module that starts workers: ours where every process of this Python finds it."""
+    try:
+        version("hightide")
+    except PackageNotFoundError:
+        return "pyspark.daemon"
+    return "hightide.spark.endings"

@@ -1,0 +1,45 @@
+"""How Spark's Python processes end: without a traceback when it was Spark that ended them.
+
+Spark ends its processes by closing their sockets: a source's when its query ends, a worker's when
+its task is not needed any more. They find out when they write, and end, as they should; a
+BrokenPipeError that they print on the way reads as if something had broken.
+
+Run as a program, this is Spark's daemon of workers, which `workers.worker_python` starts instead of
+`pyspark.daemon`: for some of them Spark has no setting.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import TracebackType
+
+from pyspark import daemon
+
+CLOSED = (BrokenPipeError, ConnectionResetError)
+_worker = daemon.worker
+
+
+def expect_to_be_left() -> None:
+    """From now on it is no news in this process that Spark has closed its socket."""
+    sys.excepthook = _but_for_a_closed_socket
+
+
+def _but_for_a_closed_socket(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not issubclass(kind, CLOSED):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
+    """The exit code of a worker; of one whose socket was closed: not to be used again."""
+    try:
+        return _worker(sock, authenticated)
+    except CLOSED:
+        return 1
+
+
+if __name__ == "__main__":
+    daemon.worker = _quiet_worker
+    daemon.manager()
