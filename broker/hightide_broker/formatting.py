@@ -6,6 +6,8 @@ up`). A node that finds none does not make one: it would forget what it promised
 
 from __future__ import annotations
 
+import re
+
 from hightide.net.ports import Random
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
@@ -22,6 +24,9 @@ from hightide_broker.storage.directory import (
 from hightide_broker.storage.quorum_state import QUORUM_STATE, QuorumState, write_quorum_state
 from hightide_broker.storage.runs import make_runs
 
+CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""What a cluster may be called: `random_id`'s, or a name. It is a line of `meta.properties`."""
+
 
 def directory_of(config: BrokerConfig) -> str:
     """`log.dirs` without a slash at its end; raises `ConfigError`."""
@@ -37,14 +42,15 @@ class NotFormatted(WrongDirectory):
 
 def format_node(config: BrokerConfig, disk: Disk, random: Random, *, joining: bool = False) -> Meta:
     """Make a directory this node's, if it is not yet: for a new cluster, or, `joining`, for one
-    that exists, where it has no vote before it is admitted. Raises `WrongDirectory`, `DiskError`.
-    """
+    that exists, where it has no vote before it is admitted. Raises `ConfigError`, `WrongDirectory`,
+    `DiskError`."""
     directory = directory_of(config)
     node = config[keys.NODE_ID]
     cluster = config[keys.CLUSTER_ID] or None
-    disk.make_dirs(directory)
     meta = read_meta(disk, directory)
     if meta is None:
+        _check_cluster_id(cluster)
+        disk.make_dirs(directory)
         meta = Meta(cluster or random_id(random), node, random_id(random), joining)
         metadata = f"{directory}/{METADATA_DIRECTORY}"
         disk.make_dirs(metadata)
@@ -57,6 +63,14 @@ def format_node(config: BrokerConfig, disk: Disk, random: Random, *, joining: bo
         format_directory(disk, directory, meta)
     check_owner(directory, meta, cluster_id=cluster, node_id=node)
     return meta
+
+
+def _check_cluster_id(cluster: str | None) -> None:
+    if cluster is not None and not CLUSTER_ID.fullmatch(cluster):
+        raise ConfigError(
+            f"cluster.id is {cluster[:80]!r}, expected at most 64 letters, digits, '.', '_' and "
+            "'-', as `hightide storage id` prints them"
+        )
 
 
 def read_directory(config: BrokerConfig, disk: Disk) -> Meta:

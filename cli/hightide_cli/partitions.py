@@ -35,7 +35,7 @@ def partitions() -> None:
 @client_options
 def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
     """Every replica of a partition: its offsets, and whether it is in sync; and why nobody leads
-    it, where nobody does (exit code 6)."""
+    it, where nobody does, or that its leader cannot be read (exit code 6)."""
     topic, number = parse_partition(part)
     rows, why = ask(bootstrap, timeout_s, _describe, topic, number)
     show(rows, output, columns=[*rows[0]], key="broker")
@@ -45,7 +45,7 @@ def describe(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
 
 
 async def _describe(admin: Admin, topic: str, number: int) -> tuple[list[dict[str, Any]], str]:
-    """Its replicas, and why nobody leads it, if nobody does."""
+    """Its replicas, and what is wrong with its leader, if anything is."""
     known = await admin.describe_topic(topic)
     check_partition(topic, number, len(known.partitions))
     partition = known.partitions[number]
@@ -63,7 +63,14 @@ async def _describe(admin: Admin, topic: str, number: int) -> tuple[list[dict[st
         }
         for broker in partition.replicas
     ]
-    return rows, partition.message
+    return rows, partition.message or _trouble_of_leader(rows)
+
+
+def _trouble_of_leader(rows: list[dict[str, Any]]) -> str:
+    for row in rows:
+        if row["leads"] and row["error"]:
+            return f"broker {row['broker']} leads it and cannot be read: {row['error']}"
+    return ""
 
 
 async def _replicas(admin: Admin, topic: str, number: int) -> dict[int, Any]:

@@ -278,6 +278,15 @@ def test_a_fresh_cluster_id_is_22_letters_and_never_the_same(command):
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}\n", one) for one in ids)
 
 
+@pytest.mark.parametrize("name", ["a b", "a\nnode.id=2", "\u00e9", "x" * 65])
+def test_a_cluster_id_that_is_no_name_is_refused_and_nothing_is_made(command, name, tmp_path):
+    where = tmp_path / "data"
+    ended = command("storage", "format", "--set", f"log.dirs={where}", "--cluster-id", name)
+    assert ended.code == 2
+    assert "expected at most 64 letters" in ended.err
+    assert not where.exists()
+
+
 def test_a_formatted_directory_says_whose_it_is_and_may_be_formatted_again(command):
     name = command("storage", "id").out.strip()
     for _ in range(2):

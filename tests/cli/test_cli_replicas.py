@@ -7,6 +7,7 @@ stopped meanwhile.
 """
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from three_nodes import STOP_IN_ORDER, Nodes, until
 from hightide import Admin, Producer
 from hightide.protocol.records import HEADER_BYTES, encode_batch, iter_batches
 from hightide_cli.failures import CORRUPT, NOT_FOUND, UNREACHABLE, USAGE
+from hightide_cli.partitions import _describe
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -186,6 +188,44 @@ def test_a_partition_that_is_not_there_is_named(cluster, command, part, code, sa
     ended = cluster.run("partitions", command, part, code=code)
     assert ended.out == b""
     assert said in ended.err
+
+
+class Listed:
+    """An admin that knows a partition whose leader, broker 2, says this of its replica."""
+
+    def __init__(self, replicas):
+        part = SimpleNamespace(
+            partition=0, leader=2, isr=[2], replicas=[1, 2], message="", leader_epoch=4
+        )
+        self._topic = SimpleNamespace(partitions=[part])
+        self._replicas = replicas
+
+    async def describe_topic(self, topic):
+        return self._topic
+
+    async def describe_log_dirs(self, topics):
+        return [SimpleNamespace(broker=broker, replicas=[r]) for broker, r in self._replicas]
+
+
+def told(error):
+    known = {"leader_epoch": 4, "log_start_offset": 0, "high_watermark": 1, "log_end_offset": 1}
+    return SimpleNamespace(partition=0, error=error, **known)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "trouble"),
+    [
+        ([(1, told("")), (2, told(""))], ""),
+        ([(2, told(""))], ""),
+        ([(1, told("")), (2, told("disk failed"))], "cannot be read: disk failed"),
+        ([(1, told(""))], "broker 2 leads it and cannot be read: no answer"),
+    ],
+)
+def test_a_leader_that_cannot_be_read_is_a_trouble_and_a_follower_is_not(replicas, trouble):
+    rows, said = trio.run(_describe, Listed(replicas), "t", 0)
+    assert [row["broker"] for row in rows] == [1, 2]
+    assert said.endswith(trouble)
+    assert bool(said) == bool(trouble)
 
 
 # -- bytes that differ -----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from hightide_broker.simulation.world import CLUSTER_ID
 from hightide_broker.storage.checkpoint import PARTITION_METADATA, read_offsets
 from hightide_broker.storage.directory import read_meta
 from hightide_broker.storage.quorum_state import QUORUM_STATE, QuorumState, read_quorum_state
-from hightide_broker.storage.runs import begin_run, confirm_run
+from hightide_broker.storage.runs import RUNS, begin_run, confirm_run, make_runs
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.storage.snapshots import SnapshotWriter, encode_snapshot
 
@@ -196,6 +196,18 @@ def test_a_directory_from_before_the_list_says_that_it_knows_nothing_until_it_is
     confirm_run(disk, DATA, "two")
     assert begin_run(disk, DATA, "three") == ["two"]
     assert begin_run(disk, DATA, "four") == ["two", "three"]
+
+
+def test_a_list_that_is_damaged_names_nobody_who_was_registered_and_is_not_taken_for_an_old_one():
+    disk = SimDisk()
+    disk.make_dirs(DATA)
+    make_runs(disk, DATA)
+    confirm_run(disk, DATA, "one")
+    for damage in (b"", b"\n", b"\xff\x00"):
+        disk.replace(f"{DATA}/{RUNS}", damage)
+        runs = begin_run(disk, DATA, "two")
+        assert runs
+        assert not {"-", "?", "one"} & {*runs}
 
 
 # --- what is written, and what is said of it ------------------------------------------------------

@@ -15,6 +15,9 @@ RUNS = "broker-runs"
 NONE = "-"
 UNKNOWN = "?"
 """The directory was made by a version that kept no incarnations; nobody was registered since."""
+DAMAGED = "damaged"
+"""What an empty file stands for: no incarnation, so that the directory counts as an older copy. Of
+what was damaged otherwise nothing can be known either; it names nobody who was registered."""
 RUNS_MAX = 64
 """Incarnations kept; of more that never heard from a controller, the oldest go."""
 
@@ -30,10 +33,10 @@ def begin_run(disk: Disk, directory: str, incarnation: str) -> list[str] | None:
     None if the directory was formatted by a version that kept none.
     """
     path = f"{directory}/{RUNS}"
-    known = None
+    known = [UNKNOWN]
     if disk.exists(path):
-        known = disk.read_file(path).decode("ascii", "replace").split()
-    confirmed, *tried = known or [UNKNOWN]
+        known = disk.read_file(path).decode("ascii", "replace").split() or [DAMAGED]
+    confirmed, *tried = known
     disk.replace(path, _lines([confirmed, *[*tried, incarnation][-RUNS_MAX:]]))
     return None if confirmed == UNKNOWN else known
 
