@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, say, show, timeout_option
-from hightide_cli.signals import told_to_stop
+from hightide_cli.signals import Told, told_to_stop
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
@@ -110,11 +109,30 @@ def run_(
     with open_session(name, master, config.spark) as session, stopping as stop:
         from hightide.spark.pipeline import start
 
-        running = start(session, config, once=once)
-        try:
-            follow(running, stop, output)
-        finally:
-            running.stop()
+        with _ended_with_spark(stop):
+            running = start(session, config, once=once)
+            try:
+                follow(running, stop, output)
+            finally:
+                running.stop()
+
+
+@contextmanager
+def _ended_with_spark(stop: Told) -> Iterator[None]:
+    """What told this command to stop may have told Spark's JVM, too, as `timeout` and systemd do:
+    its queries fail then, or it does not answer. The next start goes on from the checkpoint."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    from hightide.spark.pipeline import PipelineFailed
+
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        if not stop.is_set():
+            raise PipelineFailed("Spark's JVM has ended; the next start goes on") from error
+    except (Py4JError, PipelineFailed):
+        if not stop.is_set():
+            raise
 
 
 def _merged(
@@ -161,6 +179,8 @@ def open_session(
     name: str, master: str | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
     """A session of Spark; says which Java and which Spark it is."""
+    from py4j.protocol import Py4JNetworkError
+
     from hightide.java import find_java
     from hightide.spark import session
 
@@ -173,12 +193,19 @@ def open_session(
     try:
         yield made
     finally:
-        made.stop()
+        with suppress(Py4JNetworkError, ConnectionError):  # its JVM is gone already
+            made.stop()
 
 
-def follow(
-    running: Running, stop: threading.Event, output: str, patience_s: float = math.inf
-) -> None:
+class Stop(Protocol):
+    """What may end `follow`."""
+
+    def wait(self, seconds: float, /) -> bool:
+        """Whether it is to end, as known within so many seconds."""
+        ...
+
+
+def follow(running: Running, stop: Stop, output: str, patience_s: float = math.inf) -> None:
     """Tell each batch until the pipeline ends or is told to; raises `PipelineFailed`, and
     `RequestTimedOut` if no batch has ended for so long."""
     moved_at = time.monotonic()

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+import select
 import signal
-import threading
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Told:
+    """Whether a signal came. No lock is taken: a signal may strike while this is looked at."""
+
+    def __init__(self) -> None:
+        self._told = False
+        self._bell, self._ringer = socket.socketpair()
+        self._ringer.setblocking(False)
+
+    def is_set(self) -> bool:
+        """Whether it came."""
+        return self._told
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it came within so many seconds."""
+        if not self._told:
+            select.select([self._bell], [], [], seconds)
+        return self._told
+
+    def set(self, *_: object) -> None:
+        """It came; a handler of signals."""
+        if not self._told:
+            self._told = True
+            self._ringer.send(b"\0")
+
+    def close(self) -> None:
+        self._bell.close()
+        self._ringer.close()
+
+
 @contextmanager
-def told_to_stop(*kinds: signal.Signals) -> Iterator[threading.Event]:
+def told_to_stop(*kinds: signal.Signals) -> Iterator[Told]:
     """Set by any of these signals, which end nothing by themselves in this block."""
-    event = threading.Event()
-    before = {kind: signal.signal(kind, lambda *_: event.set()) for kind in kinds}
+    told = Told()
+    before = {kind: signal.signal(kind, told.set) for kind in kinds}
     try:
-        yield event
+        yield told
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
+        told.close()

@@ -9,6 +9,7 @@ process with a JVM of its own; another one goes on in the session of the tests.
 # ruff: noqa: F811 - fixtures are imported by name
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -294,12 +295,17 @@ def test_a_command_ends_well_when_told_and_the_next_goes_on(spark, broker, tmp_p
     command = [*COMMAND, *words, "--master", "local[2]", "--max-offsets-per-trigger", "20"]
     with (
         (tmp_path / "err").open("wb") as err,
-        subprocess.Popen(command, stdout=-1, stderr=err, env=environment()) as process,
+        subprocess.Popen(
+            command, stdout=-1, stderr=err, env=environment(), start_new_session=True
+        ) as process,
     ):
         first = json.loads(process.stdout.readline())
-        process.send_signal(signal.SIGTERM)
+        # Its JVM is told as well, as `timeout`, systemd and a closed terminal do.
+        os.killpg(process.pid, signal.SIGTERM)
         process.stdout.read()
-    assert process.returncode == 0, (tmp_path / "err").read_text()
+    said = (tmp_path / "err").read_text()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
     assert (first["query"], first["rows"], 0 < first["lag"][topic] < 500) == ("rows", 20, True)
     assert sum(row["lag"] for row in hightide(*status).rows) > 0
     broker.fill(topic, numbered(500, 510), partition=1)
