@@ -31,6 +31,17 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marker that would change nothing: the cluster of all tests is not made for one."""
+    names = getattr(item, "fixturenames", ())
+    if "hightide_session_cluster" in names and item.get_closest_marker("hightide"):
+        raise pytest.UsageError(
+            f"@pytest.mark.hightide and hightide_session_cluster in {item.nodeid}: that cluster is "
+            "made for all tests, by hightide_options; a test that needs another takes "
+            "hightide_cluster"
+        )
+
+
 @pytest.fixture(scope="session")
 def hightide_options() -> Mapping[str, Any]:
     """What every cluster is made with; define a fixture of this name to change it."""

@@ -69,6 +69,11 @@ def test_a_number_without_a_name(hightide_cluster):
 @pytest.mark.hightide(broker=3)
 def test_an_option_that_there_is_not(hightide_cluster):
     pass
+
+
+@pytest.mark.hightide(brokers=3)
+def test_a_marker_of_nobody(hightide_session_cluster):
+    pass
 """
 
 
@@ -86,7 +91,12 @@ def test_a_project_of_a_user(tmp_path):
     ).stdout
     found = re.findall(r"::(test_\w+) (PASSED|FAILED|ERROR)", told)
     wrong = [name for name, outcome in found if outcome != "PASSED"]
-    assert wrong == ["test_a_number_without_a_name", "test_an_option_that_there_is_not"], told
-    assert len(found) == 7
+    assert wrong == [
+        "test_a_number_without_a_name",
+        "test_an_option_that_there_is_not",
+        "test_a_marker_of_nobody",
+    ], told
+    assert len(found) == 8
+    assert "that cluster is made for all tests" in told
     assert "expected names, as in @pytest.mark.hightide(brokers=1)" in told
     assert "unexpected keyword argument 'broker'" in told
