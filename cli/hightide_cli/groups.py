@@ -162,9 +162,9 @@ async def _lag(admin: Admin, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 async def _offsets(admin: Admin, group: str, *, of_sinks: bool) -> list[dict[str, Any]]:
-    rows = [_lag_row(each) for each in await admin.group_lag(group)]
-    kept = await admin.group_offsets(group)
-    if not any(_is_mark(each.metadata) for each in kept.values()):
+    found = await admin.group_lag(group)
+    rows = [_lag_row(each) for each in found]
+    if not any(_is_mark(each.metadata) for each in found):
         return rows
     return [{**row, "lag": None} for row in rows] if of_sinks else []
 

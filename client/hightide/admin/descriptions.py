@@ -236,6 +236,8 @@ class GroupLag(NamedTuple):
     lag: int | None
     member_id: str
     """Who reads it; empty if nobody does."""
+    metadata: str = ""
+    """What was committed beside the offset."""
 
 
 class GroupMove(NamedTuple):

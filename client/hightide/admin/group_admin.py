@@ -85,10 +85,12 @@ class GroupAdmin(ABC):
         ends = await self.offsets(wanted, m.LATEST)
         found = []
         for tp in wanted:
-            known, end = committed.get(tp), ends[tp].offset
-            offset = None if known is None else known.offset
-            lag = None if offset is None else max(end - offset, 0)
-            found.append(GroupLag(*tp, offset, end, lag, readers.get(tp, "")))
+            known, end, reader = committed.get(tp), ends[tp].offset, readers.get(tp, "")
+            if known is None:
+                found.append(GroupLag(*tp, None, end, None, reader))
+            else:
+                lag = max(end - known.offset, 0)
+                found.append(GroupLag(*tp, known.offset, end, lag, reader, known.metadata))
         return found
 
     async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
