@@ -199,11 +199,12 @@ def both_at_the_same_time(account: Account) -> None:
 
     table = Table("AB", flush="replicated")
     account.part("With leader epochs, and flush=replicated", table)
-    assert _both_at_the_same_time(account, table, acknowledged_unsynced=True)
-    assert table.values("A") == ["m1", "m3"] == table.values("B")
+    assert _until_m2(account, table, acknowledged_unsynced=True)
+    _the_longest_leads(account, table)
+    assert table.values("A") == ["m1", "m2"] == table.values("B")
     account.say(
-        "The replicas are equal. m2 was acknowledged from page caches that lost power "
-        "together: that is what flush=synced is for."
+        "m2 is still there, because A had happened to sync it. It was acknowledged from page "
+        "caches: had neither synced it, it would be lost. That is what flush=synced is for."
     )
 
     table = Table("AB", flush="replicated", old_rule=True)
@@ -214,7 +215,8 @@ def both_at_the_same_time(account: Account) -> None:
     account.say("The replicas differ at offset 1, for ever, and nobody notices.")
 
 
-def _both_at_the_same_time(account: Account, table: Table, *, acknowledged_unsynced: bool) -> bool:
+def _until_m2(account: Account, table: Table, *, acknowledged_unsynced: bool) -> bool:
+    """A has m2 on disk, B in its page cache; whether it is acknowledged."""
     account.produce(table, "m1")
     account.fetch(table, "B")
     account.fetch(table, "B")
@@ -237,6 +239,27 @@ def _both_at_the_same_time(account: Account, table: Table, *, acknowledged_unsyn
     account.state()
     table.keep_watermark("A")
     table.keep_watermark("B")
+    return acknowledged
+
+
+def _the_longest_leads(account: Account, table: Table) -> None:
+    account.step("A and B lose power at the same time; B had not synced m2")
+    table.lose_power("AB")
+    account.step("B comes back first, and nobody leads: either may lack what it had not synced")
+    table.restart("B")
+    table.unfence("B")
+    assert table.leader == "nobody"
+    account.state()
+    account.step("A comes back; now both have said how far their logs reach: the longest leads")
+    table.restart("A")
+    table.unfence("A")
+    assert table.leader == "A"
+    account.state()
+    _until_equal(account, table, "B")
+
+
+def _both_at_the_same_time(account: Account, table: Table, *, acknowledged_unsynced: bool) -> bool:
+    acknowledged = _until_m2(account, table, acknowledged_unsynced=acknowledged_unsynced)
     account.step("A and B lose power at the same time; B had not synced m2")
     table.crash("A", power=True)
     table.crash("B", power=True)
@@ -400,7 +423,9 @@ def last_replica_standing(account: Account) -> None:
     assert table.leader == "B"
     _until_equal(account, table, "A")
     assert table.values("B") == ["m1"] == table.values("A")
-    account.say("m1 is still there. Had A been elected as the last one of the ISR, it were lost.")
+    account.say(
+        "m1 is still there. Had A been elected as the last one of the ISR, it would have been lost."
+    )
 
 
 LESSONS = (

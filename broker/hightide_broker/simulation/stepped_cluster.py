@@ -24,6 +24,7 @@ from hightide_broker.core.cluster.partition_changes import (
     NOBODY_FORGOT,
     Election,
     Forgot,
+    LogEnd,
     Rules,
     change_partition,
 )
@@ -226,13 +227,30 @@ class Table:
         election: Election = Election.ONLINE,
     ) -> None:
         """The controller changes the partition by its rules, and all that are up hear of it."""
-        rules = Rules(lambda b: b in self.active, self._min_isr)
+        rules = Rules(lambda b: b in self.active, self._min_isr, ends=self._log_ends())
         change = change_partition(
             TOPIC_ID, 0, self.state, rules, isr=isr, election=election, forgot=forgot
         )
         if change is not None:
             self.state = self.state.changed(change)
         self.tell_all()
+
+    def _log_ends(self) -> dict[int, LogEnd]:
+        """What those that serve say of their logs, while nobody leads."""
+        if self.state.leader != NO_LEADER:
+            return {}
+        up = [b for b in self.active if self.brokers[b].replica is not None]
+        logs = {b: self.replica(name_of(b)).log for b in up}
+        return {b: LogEnd(log.epochs.latest_epoch, log.log_end) for b, log in logs.items()}
+
+    def lose_power(self, names: str) -> None:
+        """Brokers are gone at one time with what they had not synced, and the controller knows."""
+        gone = [self.broker(name).id for name in names]
+        for name in names:
+            self.crash(name, power=True)
+        self.active = {b: epoch for b, epoch in self.active.items() if b not in gone}
+        isr = tuple(b for b in self.state.isr if b not in gone)
+        self.change(isr, forgot=dict.fromkeys(gone, Forgot.UNSYNCED))
 
     def elect(self, name: str, isr: str) -> None:
         """Somebody leads a new epoch, by decree; all that are up hear of it."""
