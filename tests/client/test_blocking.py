@@ -7,6 +7,9 @@ thread that the test gives up on.
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,6 +168,46 @@ def test_leaving_the_block_sends_what_is_queued(node):
         for row in numbered(50):
             producer.send("t", row, partition=0)
     assert node.values(0) == numbered(50)
+
+
+PROGRAM = """
+import sys
+from hightide.blocking import Producer
+
+
+def send(producer):
+    for number in range(20):
+        producer.send("t", b"%04d" % number, partition=0, timestamp=1000)
+
+
+producer = Producer(sys.argv[1], linger_ms=60_000)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "code", "stored"),
+    [
+        ("with producer: send(producer); sys.exit(3)", 3, 20),
+        ("send(producer.open())", 0, 20),
+        ("send(producer.open()); sys.exit(3)", 3, 20),
+        ("send(producer.open()); 1 / 0", 1, 20),
+        ("send(producer.open()); raise KeyboardInterrupt", 130, 0),
+    ],
+)
+def test_what_was_sent_is_stored_however_the_program_ends_but_for_ctrl_c(
+    node, ending, code, stored
+):
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM + ending, node.address],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode in (code, -signal.SIGINT if code == 130 else code), ended.stderr
+    assert node.values(0) == numbered(stored)
 
 
 def test_what_a_record_is_arrives(node):

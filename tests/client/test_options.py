@@ -91,11 +91,11 @@ def test_kafkas_dotted_names_make_the_same_client(client):
 
 def test_text_becomes_what_the_option_is():
     made = hightide.Consumer.from_config(
-        {"enable.auto.commit": "False", "max.poll.records": "7", "group.id": 5, "topics": "t"}
+        {"enable.auto.commit": "False", "max.poll.records": "7", "group.id": "5", "topics": "t"}
     )
     options = made._options
     assert (options.enable_auto_commit, options.max_poll_records) == (False, 7)
-    assert (options.group_id, options.topics) == (5, ("t",)), "whatever is no text stays"
+    assert (options.group_id, options.topics) == ("5", ("t",))
     made = blocking.Producer.from_config(
         {"acks": "1", "linger.ms": "2.5", "compression.type": "lz4"}
     )
@@ -151,6 +151,13 @@ def test_a_name_that_is_no_option_says_which_was_meant(client, option, meant):
         (hightide.Consumer, {"topics": [3]}, "topic is 3"),
         (hightide.Consumer, {"partition_assignment_strategy": "range,best"}, "'best'"),
         (blocking.Admin, {"default_api_timeout_ms": None}, "default_api_timeout_ms is None"),
+        # "false" would be true, and "5" no number for whoever calculates with it.
+        (hightide.Consumer, {"enable_auto_commit": "false"}, "expected True or False"),
+        (hightide.Consumer, {"check_crcs": None}, "check_crcs is None, expected True or False"),
+        (blocking.Producer, {"enable_idempotence": "no"}, "expected True, False or None"),
+        (hightide.Producer, {"linger_ms": "5"}, "linger_ms is '5', expected a number"),
+        (hightide.Producer, {"client_id": 1}, "client_id is 1, expected text"),
+        (blocking.Consumer, {"group_id": 5}, "group_id is 5, expected text"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_at_once(client, options, said):

@@ -75,6 +75,24 @@ async def test_one_way_is_to_be_given(how):
 
 
 @virtual
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"to": "earliest"}, "to is 'earliest', expected 'start' or 'end'"),
+        ({"to_offset": "5"}, "to_offset is '5', expected a whole number"),
+        ({"shift": 1.5}, "shift is 1.5, expected a whole number"),
+        ({"to_time_ms": "noon"}, "to_time_ms is 'noon', expected a whole number"),
+    ],
+)
+async def test_a_way_that_is_none_is_refused_and_moves_nothing(how, said):
+    async with stage() as admin:
+        before = await admin.group_offsets("g")
+        with pytest.raises(UsageError, match=said):
+            await admin.move_group("g", **how)
+        assert await admin.group_offsets("g") == before
+
+
+@virtual
 async def test_a_group_with_members_stays_where_it_is():
     async with site() as at, Admin(at.bootstrap, network=at.world.network.host("a")) as admin:
         async with at.consumer() as consumer:

@@ -21,7 +21,7 @@ from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, UsageError
+from hightide.protocol.errors import ApiError, UsageError, whole
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 
@@ -118,6 +118,14 @@ class GroupAdmin(ABC):
         so many records on. Never outside the log. `dry_run` only tells what would change."""
         if sum(way is not None for way in (to, to_offset, to_time_ms, shift)) != 1:
             raise UsageError("give one of to, to_offset, to_time_ms and shift")
+        if to not in (None, "start", "end"):
+            raise UsageError(f"to is {to!r}, expected 'start' or 'end'")
+        if to_offset is not None:
+            to_offset = whole("to_offset", to_offset, least=0)
+        if to_time_ms is not None:
+            to_time_ms = whole("to_time_ms", to_time_ms)
+        if shift is not None:
+            shift = whole("shift", shift)
         committed = await self.group_offsets(group)
         wanted = sorted(committed) if partitions is None else checked_places(partitions)
         starts, ends = await self.offsets(wanted, m.EARLIEST), await self.offsets(wanted, m.LATEST)

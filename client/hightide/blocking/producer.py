@@ -3,6 +3,10 @@ thread switches; a pump in trio's thread moves what is queued into the async pro
 
 from __future__ import annotations
 
+import atexit
+import sys
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -243,15 +247,21 @@ class Producer(Blocking):
         """Wait until every record sent so far has its outcome."""
         self._run(partial(self._behind, self._async.flush))
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        _open_producers.add(self)
+        return self
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        _open_producers.discard(self)
         is_at_work = self._open is not None and self._open.is_at_work
         try:
-            if is_at_work and (kind is None or issubclass(kind, Exception)):
+            if is_at_work and (kind is None or issubclass(kind, (Exception, SystemExit))):
                 self.flush()
         finally:
             try:
@@ -270,3 +280,19 @@ class Producer(Blocking):
             item = self._queue.popleft()
             if isinstance(item, tuple):
                 item[0]._give_up(self._unseen)
+
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_what_is_open() -> None:
+    """At the end of the program: what was sent is sent, as at the end of a block."""
+    for producer in [*_open_producers]:
+        # A program that Ctrl-C ended wants to end now.
+        kind = getattr(sys, "last_type", None)
+        try:
+            producer.__exit__(kind if kind is KeyboardInterrupt else None, None, None)
+        except Exception as error:
+            told = f"a producer that was never closed: {error}"
+            warnings.warn(told, RuntimeWarning, stacklevel=1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.ports import Network, Random
@@ -22,6 +22,15 @@ S = TypeVar("S")
 Options = TypeVar("Options")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "bool | None": ((bool, NoneType), "True, False or None"),
+    "str": ((str,), "text"),
+    "str | None": ((str, NoneType), "text or None"),
+}
+"""By how an option's type is written: what it may be, and how that is called."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class ClientOptions:
     """For tests: the source of chance, for back-offs and the choice of brokers."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that is none."""
+        """Raises `UsageError` for a number that is none, and for a text where True or False is
+        meant: `"false"` would be true."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int":
@@ -53,6 +63,10 @@ class ClientOptions:
                 object.__setattr__(self, field.name, whole(field.name, value, least=0))
             elif field.type == "float":
                 seconds(field.name, value)
+            elif field.type in _KINDS:
+                kinds, expected = _KINDS[str(field.type)]
+                if not isinstance(value, kinds):
+                    raise UsageError(f"{field.name} is {value!r}, expected {expected}")
 
 
 def taking(

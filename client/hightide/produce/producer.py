@@ -97,7 +97,7 @@ class Producer:
     ) -> None:
         sender = self._sender
         try:
-            if kind is None or issubclass(kind, Exception):
+            if kind is None or issubclass(kind, (Exception, SystemExit)):
                 await self.flush()
         finally:
             # Also when this is cancelled: nobody may wait for a record for ever.

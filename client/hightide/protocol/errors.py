@@ -358,7 +358,8 @@ def whole(name: str, value: object, *, least: int = -(1 << 63)) -> int:
 def seconds(name: str, milliseconds: float) -> float:
     """A time to wait; raises `UsageError` if it is none."""
     try:
-        found = float(milliseconds) / 1000
+        # No text, also if it reads like a number: others calculate with it.
+        found = float(milliseconds + 0) / 1000
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} is {milliseconds!r}, expected a number") from error
     if not found >= 0:
