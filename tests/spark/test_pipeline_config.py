@@ -221,6 +221,16 @@ def test_another_pipeline_and_windows_of_another_kind_are_refused(tmp_path, give
     assert pc.recall(tmp_path) == before
 
 
+def test_a_topic_that_is_read_no_more_is_given_up_only_by_who_says_so(tmp_path):
+    before = kept(tmp_path)
+    other = settings(checkpoint=str(tmp_path), aggregate=None, topics=["other"])
+    with pytest.raises(UsageError, match="give another checkpoint, or"):
+        pc.check_same(pc.read_config(other))
+    pc.check_same(pc.read_config({**other, "fail_on_data_loss": False}))
+    both = [*before.topics, "other"]
+    pc.check_same(pc.read_config({**other, "topics": both}))
+
+
 def test_windows_that_rest_for_a_while_are_the_same_when_they_are_wanted_again(tmp_path):
     kept(tmp_path)
     pc.remember(pc.read_config(settings(checkpoint=str(tmp_path), aggregate=None)))

@@ -342,12 +342,13 @@ def test_offsets_must_not_name_a_partition_that_is_not_there(spark, broker):
     assert f"{topic}-7" in text
 
 
-def test_an_end_behind_the_high_watermark_is_refused(spark, broker):
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_an_offset_behind_the_high_watermark_is_refused(spark, broker, option):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 10))
-    ending = json.dumps({topic: {"0": 11}})
-    text = refusal(lambda: batch_query(spark, broker, topic, endingOffsets=ending).count())
-    assert f"endingOffsets of {topic}-0 is 11, the high watermark is 10" in text
+    behind = json.dumps({topic: {"0": 11}})
+    text = refusal(lambda: batch_query(spark, broker, topic, **{option: behind}).count())
+    assert f"{option} of {topic}-0 is 11, the high watermark is 10" in text
     ending = json.dumps({topic: {"0": 10}})
     assert batch_query(spark, broker, topic, endingOffsets=ending).count() == 10
 

@@ -224,6 +224,12 @@ def recall(checkpoint: Path) -> PipelineConfig:
 def _check_same(before: PipelineConfig, now: PipelineConfig, file: Path) -> None:
     if before.name != now.name:
         raise UsageError(f"{file} is of pipeline {before.name!r}, not {now.name!r}")
+    left = [topic for topic in before.topics if not _reads(now, topic)]
+    if left and now.fail_on_data_loss:
+        raise UsageError(
+            f"{file} reads {', '.join(before.topics)}: give another checkpoint, or, to go on "
+            f"without {', '.join(left)}, fail_on_data_loss = false (--config)"
+        )
     if before.aggregate is None or now.aggregate is None:
         return
     for name in STATEFUL:

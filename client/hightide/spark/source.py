@@ -77,20 +77,21 @@ class HightideReader(DataSourceReader):
         planner = self._planner
         start = planner.resolve(planner.options.starting, "starting")
         end = planner.resolve(planner.options.ending, "ending")
-        self._check_end(end)
+        self._check_given(start, "startingOffsets")
+        self._check_given(end, "endingOffsets")
         wanted = planner.ranges(start, end, self._bounds)
         ranges: list[InputPartition] = [RangePartition(each) for each in wanted]
         # Spark wants at least one task, also for nothing.
         nothing = OffsetRange("", "", 0, 0, 0)
         return ranges or [RangePartition(nothing)]
 
-    def _check_end(self, end: Position) -> None:
+    def _check_given(self, position: Position, option: str) -> None:
         """Refuse offsets that the log does not hold: numbers that were given have no epoch."""
-        given = [tp for tp, place in end.places.items() if place.leader_epoch < 0]
+        given = [tp for tp, place in position.places.items() if place.leader_epoch < 0]
         for tp, head in self._planner.look_up(dict.fromkeys(given, LATEST)).items():
-            if end.places[tp].offset > head.offset:
+            if position.places[tp].offset > head.offset:
                 raise UsageError(
-                    f"endingOffsets of {tp[0]}-{tp[1]} is {end.places[tp].offset}, "
+                    f"{option} of {tp[0]}-{tp[1]} is {position.places[tp].offset}, "
                     f"the high watermark is {head.offset}"
                 )
 
