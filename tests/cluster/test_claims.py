@@ -193,6 +193,21 @@ def test_whoever_has_no_log_says_so_and_is_not_elected() -> None:
     assert refused.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
+def test_an_unclean_election_says_what_is_in_its_way_where_an_offline_replica_leads() -> None:
+    cluster = cluster_of(0, 1, 2)
+    cluster.alter_isr("a", 0)
+    cluster.heartbeat(0, offline=[OFFLINE])
+    assert who(cluster)[0] == 0
+    (refused,) = cluster.elect(("a", 0), unclean=True)
+    assert refused.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert "led by broker 0, whose replica is offline: stop that broker first" in refused.message
+    cluster.fence(0)
+    says(cluster, 1, SHORTER)
+    says(cluster, 2, LONGER)
+    (result,) = cluster.elect(("a", 0), unclean=True)
+    assert (result.error, result.leader) == (None, 2)
+
+
 def test_whoever_is_gone_is_not_waited_for() -> None:
     cluster = alone("allowed")
     says(cluster, 1, SHORTER)

@@ -24,7 +24,11 @@ FORMAT_VERSION = "1"
 
 
 class WrongDirectory(Exception):
-    """The data directory belongs to somebody else, or its description is damaged."""
+    """The data directory belongs to somebody else, or was made by another version."""
+
+
+class DirectoryDamaged(WrongDirectory):
+    """`meta.properties` does not say whose the directory is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,10 @@ def read_meta(disk: Disk, directory: str) -> Meta | None:
             pairs.get("joining") == "true",
         )
     except (KeyError, ValueError) as error:
-        raise WrongDirectory(f"{path} is damaged: {error!r}") from error
+        raise DirectoryDamaged(
+            f"{path} is damaged, expected version, cluster.id, node.id and directory.id: restore "
+            f"it from a copy"
+        ) from error
 
 
 def format_directory(disk: Disk, directory: str, meta: Meta) -> None:

@@ -42,10 +42,7 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
     """The state; raises `QuorumStateDamaged`."""
     path = f"{directory}/{QUORUM_STATE}"
     if not disk.exists(path):
-        raise QuorumStateDamaged(
-            f"{path} is lost; restore it from a copy, or format an empty directory: this node must "
-            f"not vote without it"
-        )
+        raise QuorumStateDamaged(f"{path} is lost: this node must not vote without it")
     try:
         fields = json.loads(disk.read_file(path))
         if fields["data_version"] != 1:
@@ -54,7 +51,7 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
             int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"])
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise QuorumStateDamaged(f"{path} is damaged: {error!r}; restore it from a copy") from error
+        raise QuorumStateDamaged(f"{path} is damaged: {error}") from error
     if state.leader_epoch < 0:
         raise QuorumStateDamaged(f"{path} has epoch {state.leader_epoch}")
     return state

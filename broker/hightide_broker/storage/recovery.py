@@ -67,9 +67,8 @@ class LogDamaged(Exception):
 
     def __init__(self, path: str, position: int, why: str) -> None:
         super().__init__(
-            f"{path} is damaged at byte {position}: {why}. Nothing was cut, because records "
-            f"from there on may have been acknowledged. `hightide log verify` lists "
-            f"the damage; restore the file from a copy, or delete the topic to give up its data"
+            f"{path} is damaged at byte {position}: {why}. What follows may have been acknowledged "
+            f"(`hightide log verify` lists the damage)"
         )
         self.path = path
         self.position = position

@@ -50,13 +50,15 @@ class LogEnds:
     ) -> tuple[int, ...]:
         """Those of them that have said nothing of one partition yet."""
         ends = self.of(topic_id, partition, leader_epoch)
-        nowhere: set[tuple[str, int]] = set()
         return tuple(
             broker
             for broker in brokers
-            if broker not in ends
-            and (topic_id, partition) not in self._offline.get(broker, nowhere)
+            if broker not in ends and not self.is_offline(broker, topic_id, partition)
         )
+
+    def is_offline(self, broker: int, topic_id: str, partition: int) -> bool:
+        """Whether a broker has said that its replica is offline."""
+        return (topic_id, partition) in self._offline.get(broker, ())
 
     def of(self, topic_id: str, partition: int, leader_epoch: int) -> Mapping[int, LogEnd]:
         """What is known of one partition, in the epoch in which nobody leads it."""

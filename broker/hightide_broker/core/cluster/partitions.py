@@ -335,6 +335,12 @@ class Partitions:
                 f"{part.topic}-{part.partition} does not exist",
             )
         state = topic.partitions[part.partition]
+        if unclean and self.log_ends.is_offline(state.leader, topic.topic_id, part.partition):
+            raise Refused(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                f"{part.topic}-{part.partition} is led by broker {state.leader}, whose replica is "
+                f"offline: stop that broker first, then what the others have is known",
+            )
         if not self._needs(state, unclean=unclean):
             what = "has a leader" if unclean else "is led by its preferred replica"
             raise Refused(

@@ -166,5 +166,5 @@ class _Missing(Exception):
     def __init__(self, path: str, what: str, held: str) -> None:
         super().__init__(
             f"{path} {what}, but held {held} before: restore it from a copy, or give up what only "
-            f"it held (`hightide partitions elect --unclean`, or delete the topic)"
+            f"it held: stop this broker, then `hightide partitions elect --unclean`"
         )

@@ -19,7 +19,7 @@ from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage,
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.replication.replicas import Replicas
 
@@ -169,7 +169,10 @@ class AdminHandlers:
                 )
             infos.append(info)
         path = self._replicas.directory
-        free = self._disk.free_bytes(path)
+        try:
+            free = self._disk.free_bytes(path)
+        except DiskError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return Reply(
             m.DescribeLogDirsResponse(
                 broker=self._broker, path=path, replicas=infos, free_bytes=free
