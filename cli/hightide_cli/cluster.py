@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
-from hightide_cli.options import output_option, run, say, show
+from hightide_cli.options import DATA, output_option, run, say, show
 from hightide_cli.processes import (
     STOP_TIMEOUT_S,
     NodeProcess,
@@ -34,7 +34,7 @@ ADMISSION_S = 30.0
 data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".hightide"),
+    default=Path(DATA),
     show_default=True,
     envvar="HIGHTIDE_DATA",
     help="The cluster's directory.",
@@ -121,24 +121,39 @@ def up(
         _wait_in_foreground(processes)
     except BaseException:
         if not (serves and detach and len(processes) == 1):
-            for left in stop_started(processes):
-                say(f"{left.name} (process {processes[left].pid}) still runs")
+            _stop_again(processes)
         if is_new and not serves:
             forget_plan(data)
         raise
 
 
+def _stop_again(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -> None:
+    ran = [node.name for node, process in processes.items() if process.poll() is None]
+    for left in stop_started(processes):
+        say(f"{left.name} (process {processes[left].pid}) still runs")
+    if ran:
+        say(f"stopped again what this had started: {', '.join(ran)}")
+
+
 def _tell_of(running: list[NodeProcess]) -> None:
     for node in running:
-        facts = node.facts()
-        address = f"{facts.get('host')}:{facts.get('port')}"
-        say(f"already running: process {node.pid()} serves {address}")
+        if facts := node.facts():
+            address = f"{facts['host']}:{facts['port']}"
+            say(f"already running: process {node.pid()} serves {address}")
 
 
 def _address(plan: Plan) -> str:
     """host:port of every broker that serves."""
-    facts_of = [node.facts() for node in plan.processes if "broker" in node.roles]
-    return ",".join(f"{facts['host']}:{facts['port']}" for facts in facts_of)
+    found = []
+    for node in plan.processes:
+        if "broker" in node.roles:
+            facts = node.facts()
+            if "host" not in facts:
+                raise click.ClickException(
+                    f"process {node.pid()} uses {node.directory}, and no `up` started it: stop it"
+                )
+            found.append(f"{facts['host']}:{facts['port']}")
+    return ",".join(found)
 
 
 def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
@@ -282,6 +297,10 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
     raise click.exceptions.Exit(REFUSED)
 
 
+def _no_cluster(data: Path) -> str:
+    return f"there is no cluster in {data}; --data names another directory"
+
+
 @click.command(epilog="Example: hightide ps -o json")
 @watchable
 @data_option
@@ -289,6 +308,8 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
 def ps(data: Path, output: str) -> None:
     """List the nodes of a data directory."""
     rows: list[dict[str, Any]] = [node.describe() for node in nodes_of(data)]
+    if not rows:
+        say(_no_cluster(data))
     show(
         rows, output, columns=["node", "pid", "host", "port", "roles", "alive", "data"], key="node"
     )
@@ -328,8 +349,10 @@ def down(data: Path, kill: bool, node: int | None) -> None:
     """Stop the cluster of a data directory; fine if it does not run."""
     nodes = [each for each in nodes_of(data) if node in (None, each.node)]
     if node is not None and not nodes:
-        say(f"there is no node {node} in {data}")
+        say(f"there is no node {node} in {data}; --data names another directory")
         raise click.exceptions.Exit(NOT_FOUND)
+    if not nodes:
+        say(_no_cluster(data))
     pids = {node: node.pid() for node in nodes}
     left = stop_nodes(nodes, kill=kill)
     for each, pid in pids.items():

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,
     config_option,
     run,
+    say,
     timeout_option,
     until_interrupted,
 )
@@ -132,7 +134,7 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
             ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
         stopped = await until_interrupted(partial(_print, consumer, flags["count"], ends, write))
     if stopped:
-        raise KeyboardInterrupt
+        raise click.exceptions.Exit(SIGNALLED + stopped)
 
 
 async def _print(
@@ -173,8 +175,12 @@ async def _go_to_start(
     if kind == "time":
         await consumer.seek_to_time(number)
     elif kind == "offset":
-        for topic, partition in consumer.assignment():
-            consumer.seek(topic, partition, number)
+        firsts, lasts = await consumer.offsets(EARLIEST), await consumer.offsets(LATEST)
+        for tp in consumer.assignment():
+            first, last = firsts[tp].offset, lasts[tp].offset
+            if not first <= number <= last:
+                say(f"{tp.topic}-{tp.partition} holds {first} to {last}: read from the nearest")
+            consumer.seek(*tp, min(max(number, first), last))
     elif kind == "back":
         firsts = await consumer.offsets(EARLIEST)
         assert ends is not None

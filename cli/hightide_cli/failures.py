@@ -15,6 +15,8 @@ from hightide.protocol.errors import (
 )
 
 OK, REFUSED, USAGE, UNREACHABLE, NOT_FOUND, CONFLICT, UNHEALTHY, CORRUPT, DENIED = range(9)
+SIGNALLED = 128
+"""More than this by the number of the signal that ended a command, as shells have it."""
 
 _BY_CODE = {
     ErrorCode.TOPIC_ALREADY_EXISTS: CONFLICT,
@@ -44,6 +46,12 @@ def exit_code(code: str | None) -> int:
     return _BY_CODE.get(error_code(code or ""), REFUSED)
 
 
+_NOBODY_THERE = "does a broker run? hightide ps; hightide up starts one; -b names others"
+_BEGIN_AGAIN = (
+    "An older copy could vote twice: if a majority of the controllers is whole, move this node's "
+    "directory away and let it begin again (hightide up --replace NODE, or storage format --join "
+    "and quorum replace NODE)"
+)
 _OF_UNIX = ("fcntl", "resource")
 """Modules that a broker and what starts it cannot do without."""
 
@@ -54,6 +62,8 @@ def explain(error: BaseException) -> tuple[str | None, int]:
         return explain(error.exceptions[0])
     if isinstance(error, ApiError):
         return str(error), _BY_CODE.get(error.code, REFUSED)
+    if isinstance(error, BrokerUnreachable) and "Connection refused" in str(error):
+        return f"{error}: {_NOBODY_THERE}", UNREACHABLE
     if isinstance(error, BrokerUnreachable | RequestTimedOut | DeliveryTimeout):
         return str(error), UNREACHABLE
     if isinstance(error, CorruptBatch):
@@ -73,17 +83,19 @@ def explain(error: BaseException) -> tuple[str | None, int]:
 def _explain_broker(error: BaseException) -> tuple[str | None, int]:
     from hightide_broker.config import ConfigError
     from hightide_broker.ports import DiskError, LockHeld, NodeMustStop
-    from hightide_broker.storage.directory import WrongDirectory
+    from hightide_broker.storage.directory import DirectoryDamaged, WrongDirectory
     from hightide_broker.storage.quorum_state import QuorumStateDamaged
     from hightide_broker.storage.recovery import LogDamaged
     from hightide_broker.storage.snapshots import SnapshotDamaged
 
     if isinstance(error, ConfigError):
         return str(error), USAGE
+    if isinstance(error, DirectoryDamaged):
+        return str(error), CORRUPT
     if isinstance(error, LockHeld | WrongDirectory):
         return str(error), CONFLICT
     if isinstance(error, LogDamaged | QuorumStateDamaged | SnapshotDamaged):
-        return str(error), CORRUPT
+        return f"{error}. {_BEGIN_AGAIN}", CORRUPT
     if isinstance(error, DiskError | NodeMustStop | OSError):
         return str(error), REFUSED
     return None, REFUSED

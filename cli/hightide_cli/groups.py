@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.errors import ApiError, ErrorCode
+from hightide_cli.failures import exit_code
 from hightide_cli.options import (
     ask,
     check_partition,
@@ -344,11 +345,25 @@ def delete(
     """Forget groups that have no members, with their offsets."""
     if not yes:
         raise click.UsageError(f"add --yes to delete {', '.join(names)}")
-    ask(bootstrap, timeout_s, _delete, names)
-    rows = [{"group": name, "deleted": True} for name in names]
+    refused = ask(bootstrap, timeout_s, _delete, names)
+    if len(refused) == len({*names}):
+        raise next(iter(refused.values()))
+    rows = [{"group": name, "deleted": name not in refused} for name in names]
     show(rows, output, columns=["group", "deleted"], key="group")
+    for name, error in refused.items():
+        say(f"{name}: {error}")
+    if refused:
+        raise click.exceptions.Exit(exit_code(next(iter(refused.values())).code))
 
 
-async def _delete(admin: Admin, names: tuple[str, ...]) -> None:
+async def _delete(admin: Admin, names: tuple[str, ...]) -> dict[str, Any]:
+    """Which were not deleted, and why."""
+    from hightide import ApiError
+
+    refused: dict[str, Any] = {}
     for name in names:
-        await admin.delete_group(name)
+        try:
+            await admin.delete_group(name)
+        except ApiError as error:
+            refused[name] = error
+    return refused

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
+DATA = ".hightide"
+"""The directory of a cluster, unless `--data` or HIGHTIDE_DATA names another."""
 _WIDE = 100_000
 """Columns of what is no terminal."""
 _GAP = 2
@@ -48,13 +52,27 @@ config_option = click.option(
     callback=_settings,
     help="A setting of the client by Kafka's name, as linger.ms=20.",
 )
+
+
+def nearby() -> str:
+    """The brokers of the cluster in the directory that `up` takes if it is told no other."""
+    try:
+        from hightide_cli.processes import PlanDamaged, brokers_of
+    except ModuleNotFoundError:  # no broker runs on such a system
+        return DEFAULT_BOOTSTRAP
+    try:
+        return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
+    except PlanDamaged:
+        return ""
+
+
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
-    default=DEFAULT_BOOTSTRAP,
+    default=lambda: nearby() or DEFAULT_BOOTSTRAP,
     callback=_remember,
     envvar="HIGHTIDE_BOOTSTRAP",
-    show_default=True,
+    show_default=f"the cluster in {DATA}, else {DEFAULT_BOOTSTRAP}",
     metavar="HOST:PORT[,…]",
     help="Brokers to ask first.",
 )
@@ -107,19 +125,19 @@ def run(function: Callable[..., Any], *args: Any) -> Any:
         raise _only(group) from group
 
 
-async def until_interrupted(work: Callable[[], Any]) -> bool:
-    """Await `work()`; whether Ctrl-C ended it. What is around it can then end in order: nothing is
-    raised at whatever happened to run."""
+async def until_interrupted(work: Callable[[], Any]) -> int:
+    """Await `work()`; the signal that ended it, Ctrl-C or SIGTERM, or 0. What is around it can then
+    end in order: nothing is raised at whatever happened to run."""
     import trio
 
-    stopped = False
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
+    stopped = 0
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
                 nonlocal stopped
-                async for _ in signals:
-                    stopped = True
+                async for number in signals:
+                    stopped = number
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
@@ -257,4 +275,5 @@ def parse_partition(text: str) -> tuple[str, int]:
 def check_partition(topic: str, partition: int, count: int) -> None:
     """Raise `UsageError` unless a topic with `count` partitions has this one."""
     if not 0 <= partition < count:
-        raise click.UsageError(f"{topic} has {count} partitions, not {partition}")
+        last = f"{topic}:0" if count == 1 else f"{topic}:0 to {topic}:{count - 1}"
+        raise click.UsageError(f"there is no {topic}:{partition}: {topic} has {last}")

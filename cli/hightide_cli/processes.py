@@ -167,6 +167,17 @@ def read_plan(data: Path) -> Plan | None:
     return plan
 
 
+def brokers_of(data: Path) -> list[str]:
+    """host:port of the brokers of a data directory, those that run first; raises `PlanDamaged`."""
+    plan = read_plan(data)
+    found: list[tuple[bool, str]] = []
+    for node, port in plan.nodes if plan else ():
+        row = node.describe()
+        if "broker" in node.roles and (row["port"] or port):
+            found.append((row["alive"], f"{row['host'] or '127.0.0.1'}:{row['port'] or port}"))
+    return [address for _, address in sorted(found, key=lambda each: not each[0])]
+
+
 def make_plan(
     data: Path,
     *,

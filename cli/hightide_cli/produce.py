@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hightide.protocol.errors import UsageError
+from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     TellOnce,
     bootstrap_option,
@@ -20,7 +25,14 @@ from hightide_cli.options import (
     run,
     say,
     timeout_option,
+    until_interrupted,
 )
+
+if TYPE_CHECKING:
+    from hightide import Producer
+
+READ_BYTES = 256 << 10
+"""Read of a file or pipe at a time."""
 
 
 @click.command(
@@ -57,20 +69,26 @@ from hightide_cli.options import (
 @output_option
 @timeout_option
 def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
-    """Write lines to TOPIC; returns when every record is acknowledged."""
+    """Write lines to TOPIC, each as it comes; returns when every record is acknowledged.
+
+    Ctrl-C ends the reading; what was read is still written."""
+    if flags["key_separator"] == "":
+        raise click.UsageError("-K is empty, expected what stands between key and value")
     for pair in flags["headers"]:
         if "=" not in pair:
             raise click.UsageError(f"-H {pair!r}, expected name=value")
     started = time.monotonic()
-    count = run(_produce, topic, files, flags)
+    count, stopped = run(_produce, topic, files, flags)
     seconds = round(time.monotonic() - started, 3)
     if flags["output"] in ("json", "ndjson"):
         click.echo(json.dumps({"records": count, "acks": flags["acks"], "seconds": seconds}))
     elif flags["output"] == "table":
         say(f"{count} records in {seconds:.2f} s, acks={flags['acks']}")
+    if stopped:
+        raise click.exceptions.Exit(SIGNALLED + stopped)
 
 
-async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -> int:
+async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -> tuple[int, int]:
     from hightide import Producer, ProducerOptions
     from hightide.net.options import from_config
 
@@ -86,38 +104,77 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         "batch_size": 128 << 10,
         "on_retry": TellOnce(),
     }
+    feed = _Feed(topic, flags)
     async with Producer(**options | from_config(ProducerOptions, flags["config"])) as producer:
-        count, others, bad = 0, set[str](), ""
-        for where, line in _lines(files):
-            try:
-                record = _record(line, flags)
-            except UsageError as error:
-                bad = f"{where}: {error}"
-                break
-            named = record.pop("topic", None)
-            if named not in (None, topic, *others):
-                others.add(named)
-                say(f"{where} is a record of {named}; it is written to {topic}")
-            await producer.send(topic, **record)
-            count += 1
-    if bad:
+        stopped = await until_interrupted(partial(feed.run, producer, files))
+    if feed.bad:
         done = "sent" if flags["acks"] == "0" else "stored"
-        raise UsageError(f"{bad}; what came before it is {done}: {count} records")
-    return count
+        raise UsageError(f"{feed.bad}; what came before it is {done}: {feed.count} records")
+    return feed.count, stopped
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
-    """Lines without their ends, of the files or of stdin, and the place of each."""
-    if not files:
-        yield from _lines_of(sys.stdin.buffer, "")
-    for path in files:
-        with path.open("rb") as file:
-            yield from _lines_of(file, f"{path} ")
+class _Feed:
+    """Lines that become records."""
+
+    def __init__(self, topic: str, flags: dict[str, Any]) -> None:
+        self.count = 0
+        self.bad = ""
+        """Which line is no record, and why."""
+        self._topic, self._flags = topic, flags
+        self._others = {topic}
+
+    async def run(self, producer: Producer, files: tuple[Path, ...]) -> None:
+        """Send the lines of the files or of stdin, each as it comes, up to one that is none."""
+        for path in files or (None,):
+            name = "" if path is None else f"{path} "
+            number = 0
+            async with aclosing(_lines_of(path)) as lines:
+                async for line in lines:
+                    number += 1
+                    try:
+                        await self._send(producer, f"{name}line {number}", line)
+                    except UsageError as error:
+                        self.bad = f"{name}line {number}: {error}"
+                        return
+
+    async def _send(self, producer: Producer, where: str, line: bytes) -> None:
+        record = _record(line.removesuffix(b"\r"), self._flags)
+        named = record.pop("topic", None)
+        if named not in (None, *self._others):
+            self._others.add(named)
+            say(f"{where} is a record of {named}; it is written to {self._topic}")
+        await producer.send(self._topic, **record)
+        self.count += 1
 
 
-def _lines_of(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
-    for number, line in enumerate(file, 1):
-        yield f"{name}line {number}", line.removesuffix(b"\n").removesuffix(b"\r")
+async def _lines_of(path: Path | None) -> AsyncGenerator[bytes]:
+    """Lines without their ends. Whoever writes them may be slow: a thread waits, which is left
+    alone when this is told to stop."""
+    import trio
+
+    with _opened(path) as read:
+        rest = b""
+        while data := await trio.to_thread.run_sync(read, READ_BYTES, abandon_on_cancel=True):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield line
+        if rest:
+            yield rest
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[Callable[[int], bytes]]:
+    """What reads a file or stdin: past Python's buffers, whose locks a thread would keep."""
+    if path is not None:
+        with path.open("rb", buffering=0) as file:
+            yield partial(os.read, file.fileno())
+        return
+    try:
+        descriptor = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # it is no file but an object of Python's
+        yield sys.stdin.buffer.read
+    else:
+        yield partial(os.read, descriptor)
 
 
 def _record(line: bytes, flags: dict[str, Any]) -> dict[str, Any]:

@@ -134,6 +134,12 @@ def _until_observed(bootstrap: str, timeout_s: float, node: int) -> dict[int, An
         if any(each.id == node for each in found.observers):
             return {each.id: each for each in found.voters}
         if time.monotonic() >= until:
+            if any(each.id == node for each in found.voters):
+                raise click.ClickException(
+                    f"node {node} votes, and no other directory of it observes the metadata: there "
+                    f"is nothing to replace, unless its disk was lost; then start it with one made "
+                    f"by `hightide storage format --join` (or `hightide up --replace {node}`)"
+                )
             raise click.ClickException(
                 f"node {node} does not observe the metadata: start it with a directory made by "
                 f"`hightide storage format --join` (or `hightide up --replace {node}`)"

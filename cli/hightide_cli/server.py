@@ -166,10 +166,13 @@ def format_(
     nothing of what was decided, and must not vote before `hightide quorum add` or `replace`.
     """
     from hightide.net.ports import system_random
-    from hightide_broker.config_keys import LOG_DIRS
+    from hightide_broker.config_keys import CLUSTER_ID, LOG_DIRS
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk
 
+    named = load_config(config_file, assignments)[CLUSTER_ID]
+    if named not in ("", cluster_id):
+        raise click.UsageError(f"--cluster-id {cluster_id}, and the configuration says {named}")
     config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
     meta = format_node(config, RealDisk(), system_random(), joining=join)
     say(f"{config[LOG_DIRS]} belongs to node {meta.node_id} of cluster {meta.cluster_id}")

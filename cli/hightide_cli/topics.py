@@ -333,7 +333,9 @@ def delete(
     except ApiError as error:
         if not (if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             raise
-    say(f"deleted topic {topic}")
+        say(f"there is no topic {topic}")
+    else:
+        say(f"deleted topic {topic}")
 
 
 @topics.command(epilog="Example: hightide topics offsets orders --at 2013-06-01T00:00:00Z")

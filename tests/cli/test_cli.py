@@ -287,6 +287,15 @@ def test_a_cluster_id_that_is_no_name_is_refused_and_nothing_is_made(command, na
     assert not where.exists()
 
 
+def test_an_id_that_is_not_the_configurations_is_refused_and_nothing_is_made(command, tmp_path):
+    where = tmp_path / "data"
+    words = ["--set", f"log.dirs={where}", "--set", "cluster.id=ours", "--cluster-id", "theirs"]
+    ended = command("storage", "format", *words)
+    assert ended.code == 2
+    assert "--cluster-id theirs, and the configuration says ours" in ended.err
+    assert not where.exists()
+
+
 def test_a_formatted_directory_says_whose_it_is_and_may_be_formatted_again(command):
     name = command("storage", "id").out.strip()
     for _ in range(2):
@@ -335,7 +344,7 @@ def test_a_damaged_description_is_told_and_not_written_over(command, tmp_path):
     meta.parent.mkdir()
     meta.write_bytes(b"version=1\nnode.id=\xff\n")
     ended = command("storage", "format", "--set", "log.dirs=d", "--cluster-id", "ours")
-    assert ended.code == 5
+    assert ended.code == 7
     assert "meta.properties" in ended.err
     assert meta.read_bytes() == b"version=1\nnode.id=\xff\n"
 

@@ -168,7 +168,11 @@ def test_seek_takes_single_partitions_shifts_and_files(run, group, tmp_path):
         (["groups", "delete", "nobody"], USAGE, "--yes"),
         (["groups", "seek", "nobody", "--to-start"], USAGE, "--topic"),
         (["groups", "seek", "nobody", "--to-start", "--to-end"], USAGE, "one of"),
-        (["groups", "seek", "nobody", "--to-start", "--topic", "orders:9"], USAGE, "2 partitions"),
+        (
+            ["groups", "seek", "nobody", "--to-start", "--topic", "orders:9"],
+            USAGE,
+            "no orders:9",
+        ),
         (["groups", "seek", "nobody", "--to-start", "--topic", "x:y"], USAGE, "x:y"),
         (["consume", "orders", "-g", "g", "-e"], USAGE, "groups seek"),
         (["consume", "orders", "-g", "g", "--from", "7"], USAGE, "groups seek"),
@@ -180,6 +184,17 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(run, words, code, named)
     ended = run(*words, code=code)
     assert named in ended.err
     assert ended.out == b""
+
+
+def test_of_several_groups_those_are_deleted_that_can_be(run, group):
+    run("groups", "seek", group, "--topic", "orders:0", "--to-start", "--yes")
+    ended = run("groups", "delete", "nobody", group, "--yes", "-o", "json", code=NOT_FOUND)
+    assert rows(ended) == [
+        {"group": "nobody", "deleted": False},
+        {"group": group, "deleted": True},
+    ]
+    assert ended.err.startswith("nobody: GROUP_ID_NOT_FOUND")
+    run("groups", "describe", group, code=NOT_FOUND)
 
 
 def test_a_group_is_deleted_only_without_members(cluster, run, group):

@@ -177,8 +177,8 @@ def test_replicas_that_agree_are_told_to_agree(three):
 @pytest.mark.parametrize(
     ("part", "code", "said"),
     [
-        ("safe:1", USAGE, "safe has 1 partitions, not 1"),
-        ("single:3", USAGE, "single has 3 partitions, not 3"),
+        ("safe:1", USAGE, "there is no safe:1: safe has safe:0"),
+        ("single:3", USAGE, "there is no single:3: single has single:0 to single:2"),
         ("safe", USAGE, "expected TOPIC:PARTITION"),
         ("safe:-1", USAGE, "safe"),
         ("nowhere:0", NOT_FOUND, "nowhere"),
@@ -302,7 +302,10 @@ def test_a_byte_that_its_checksum_does_not_fit_is_found_and_mended_by_the_leader
 def test_down_of_a_node_that_is_not_there_is_refused_and_stops_nothing(three):
     pids = three.pids()
     ended = hightide("down", "--data", three.data, "--node", "9", code=NOT_FOUND)
-    assert (ended.out, ended.err) == (b"", f"there is no node 9 in {three.data}\n")
+    assert (ended.out, ended.err) == (
+        b"",
+        f"there is no node 9 in {three.data}; --data names another directory\n",
+    )
     assert three.pids() == pids
 
 

@@ -95,8 +95,7 @@ set -euo pipefail
 hightide() {
     if [ "$1" = up ]; then
         shift
-        HIGHTIDE_BOOTSTRAP=$("$PYTHON" -m hightide_cli.main up --port 0 "$@") || return
-        export HIGHTIDE_BOOTSTRAP
+        "$PYTHON" -m hightide_cli.main up --port 0 "$@"
     else
         "$PYTHON" -m hightide_cli.main "$@"
     fi

@@ -59,6 +59,7 @@ MISUSES = [
     (["produce", "ordrs"], NOT_FOUND, "orders"),
     (["produce", "orders", "-p", "7"], USAGE, "7"),
     (["produce", "orders", "-K", ","], USAGE, "line 1"),
+    (["produce", "orders", "-K", ""], USAGE, "-K is empty"),
     (["produce", "orders", "-J"], USAGE, "line 1"),
     (["produce", "orders", "--acks", "two"], USAGE, "two"),
     (["produce", "orders", "-z", "gzip"], USAGE, "gzip"),
