@@ -187,18 +187,17 @@ def test_a_source_that_spark_has_left_says_nothing_of_its_closed_socket(under_wa
 
 
 @pytest.mark.parametrize("closed", [BrokenPipeError, ConnectionResetError])
-def test_a_worker_whose_socket_is_closed_ends_and_is_not_used_again(monkeypatch, closed):
+def test_a_worker_whose_socket_is_closed_ends_and_is_not_used_again(closed):
     def flush(sock, authenticated):
         raise closed
 
-    monkeypatch.setattr(endings, "_worker", flush)
-    assert endings._quiet_worker(None, True) == 1
+    assert endings.quiet(flush)(None, True) == 1
+    assert endings.quiet(lambda sock, authenticated: 0)(None, True) == 0
 
 
-def test_what_else_ends_a_worker_is_told(monkeypatch):
-    monkeypatch.setattr(endings, "_worker", lambda sock, authenticated: 1 // 0)
+def test_what_else_ends_a_worker_is_told():
     with pytest.raises(ZeroDivisionError):
-        endings._quiet_worker(None, True)
+        endings.quiet(lambda sock, authenticated: 1 // 0)(None, True)
 
 
 # -- what a session takes over ---------------------------------------------------------------------

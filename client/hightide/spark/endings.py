@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
 from types import TracebackType
 
-from pyspark import daemon
-
 CLOSED = (BrokenPipeError, ConnectionResetError)
-_worker = daemon.worker
+"""What a process meets that writes when nobody reads any more."""
+Worker = Callable[[socket.socket, bool], int]
 
 
 def expect_to_be_left() -> None:
@@ -32,14 +32,25 @@ def _but_for_a_closed_socket(
         sys.__excepthook__(kind, error, trace)
 
 
-def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
-    """The exit code of a worker; of one whose socket was closed: not to be used again."""
-    try:
-        return _worker(sock, authenticated)
-    except CLOSED:
-        return 1
+def quiet(worker: Worker) -> Worker:
+    """The same worker; when its socket was closed, its exit code says not to use it again."""
+
+    def work(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except CLOSED:
+            return 1
+
+    return work
+
+
+def _run_daemon() -> None:
+    # Here, because it needs Unix; sources do not.
+    from pyspark import daemon
+
+    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
+    daemon.manager()
 
 
 if __name__ == "__main__":
-    daemon.worker = _quiet_worker
-    daemon.manager()
+    _run_daemon()
