@@ -23,7 +23,7 @@ NOTICED_BY = {
     "a_log_that_differs_is_not_cut": 6,
     "divergence_goes_unnoticed": 2,
     "a_leader_does_what_a_late_answer_says": 1,
-    "a_leader_goes_on_in_its_epoch_after_a_restart": 3,
+    "a_leader_goes_on_in_its_epoch_after_a_restart": 6,
     "the_controller_answers_before_commit": 1,
     "a_snapshot_forgets_who_is_fenced": 2,
     "the_disk_lies_about_syncs": 5,
