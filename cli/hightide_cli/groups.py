@@ -356,11 +356,9 @@ def delete(
         raise click.exceptions.Exit(exit_code(next(iter(refused.values())).code))
 
 
-async def _delete(admin: Admin, names: tuple[str, ...]) -> dict[str, Any]:
+async def _delete(admin: Admin, names: tuple[str, ...]) -> dict[str, ApiError]:
     """Which were not deleted, and why."""
-    from hightide import ApiError
-
-    refused: dict[str, Any] = {}
+    refused: dict[str, ApiError] = {}
     for name in names:
         try:
             await admin.delete_group(name)

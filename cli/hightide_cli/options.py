@@ -55,11 +55,12 @@ config_option = click.option(
 
 
 def nearby() -> str:
-    """The brokers of the cluster in the directory that `up` takes if it is told no other."""
+    """The brokers of the cluster in the directory that `up` takes if it is told no other; empty if
+    there is none."""
     try:
         from hightide_cli.processes import PlanDamaged, brokers_of
     except ModuleNotFoundError:  # no broker runs on such a system
-        return DEFAULT_BOOTSTRAP
+        return ""
     try:
         return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
     except PlanDamaged:

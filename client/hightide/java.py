@@ -135,6 +135,15 @@ def cache_directory() -> Path:
         raise OSError(f"no home directory: {error}") from error
 
 
+def write_script(path: Path, text: str) -> None:
+    """A program, made aside and renamed: two first starts may do this at once; raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(path)
+
+
 def _cached(runtime: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
     return cache_directory() / f"java-home-{digest}"
@@ -157,14 +166,9 @@ def _wrapper_home(runtime: Path, place: Callable[[Path], Path]) -> Path:
     if wrapper.exists() and wrapper.read_text() == text:
         return home
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    fresh = secrets.token_hex(8)
     for name in ("lib", "conf", "release"):
-        # Made aside and renamed: two first starts may do this at once.
-        link = home / f"{name}.{fresh}"
+        link = home / f"{name}.{secrets.token_hex(8)}"
         link.symlink_to(runtime / name)
         link.replace(home / name)
-    temporary = wrapper.with_name(f"java.{fresh}")
-    temporary.write_text(text)
-    temporary.chmod(0o755)
-    temporary.replace(wrapper)
+    write_script(wrapper, text)
     return home

@@ -4,6 +4,8 @@ Method: one broker process for the whole file, started with `up --detach`; each 
 as processes of their own on topics of its own and reads what they print and how they end.
 """
 
+# ruff: noqa: F811 - fixtures are imported by name
+
 import json
 import os
 import re
@@ -12,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
 
 pytestmark = pytest.mark.live
 
@@ -25,14 +27,6 @@ def cluster(tmp_path_factory):
     made = StartedCluster(data, *words, "--set", "log.retention.ms=-1")
     yield made
     made.end()
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of one partition, named after its test."""
-    name = request.node.originalname[5:60]
-    cluster.run("topics", "create", name, "--if-not-exists")
-    return name
 
 
 # -- up, ps, logs ----------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ Method: a real broker writes the files; the commands read them as processes of t
 broker runs, on damaged copies, and after it was stopped and started again.
 """
 
+# ruff: noqa: F811 - fixtures are imported by name
+
 import json
 import re
 import shutil
@@ -12,7 +14,7 @@ import socket
 import subprocess
 
 import pytest
-from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
 
 pytestmark = pytest.mark.live
 
@@ -36,14 +38,6 @@ def cluster(tmp_path_factory):
     )
     yield made
     made.end()
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of one partition, named after its test."""
-    name = request.node.originalname[5:60]
-    cluster.run("topics", "create", name)
-    return name
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ where they begin.
 Method: commands as processes of their own against one broker process; each test has a topic.
 """
 
+# ruff: noqa: F811 - fixtures are imported by name
+
 import signal
 import subprocess
 
 import pytest
-from commands import COMMAND, PATIENCE_S, StartedCluster, environment
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, topic  # noqa: F401
 from three_nodes import until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -19,14 +21,6 @@ def cluster(tmp_path_factory):
     made = StartedCluster(tmp_path_factory.mktemp("stops") / "data", "--port", "0")
     yield made
     made.end()
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of one partition, named after its test."""
-    name = request.node.originalname[5:60]
-    cluster.run("topics", "create", name, "--if-not-exists")
-    return name
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

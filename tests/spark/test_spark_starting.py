@@ -96,13 +96,22 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def told(python, *path):
-    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, path))}
-    command = [python, "-c", TELL, "*", "a b"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+def run(*command, **variables):
+    """How a program ended that Spark's own variables do not reach."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    return subprocess.run(
+        command,
+        env={**kept, "PYTHONPATH": "", "PYTHON_UNIX_DOMAIN_ENABLED": "", **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
-    return done.stdout.strip()
+
+
+def told(python, *path):
+    return run(python, "-c", TELL, "*", "a b", PYTHONPATH=":".join(map(str, path))).stdout.strip()
 
 
 def test_a_worker_takes_what_is_installed_and_not_what_has_to_be_compiled(cache, tmp_path):
@@ -114,19 +123,6 @@ def test_a_worker_takes_what_is_installed_and_not_what_has_to_be_compiled(cache,
     assert found == f"{mine}:{cache} {pyspark.__file__} * a b"
     assert told(worker_python(), ZIP) == f"{pyspark.__file__} * a b"
     assert len([*(cache / "hightide").iterdir()]) == 1, "made once"
-
-
-def run(*command):
-    path = {"PYTHONPATH": "", "PYTHON_UNIX_DOMAIN_ENABLED": ""}
-    return subprocess.run(
-        command,
-        env={**os.environ, **path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
 
 
 def test_the_daemon_of_workers_is_one_that_ends_them_without_a_word(cache, tmp_path, monkeypatch):
@@ -249,13 +245,5 @@ def test_an_import_names_this_python_where_spark_would_take_another(tmp_path, fi
     path = Path(sys.executable).parent if first == "its own" else tmp_path
     if first == "another":
         (tmp_path / "python3").symlink_to("/bin/sh")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env={**kept, "PATH": str(path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    assert asked.stdout.strip() == str(taken)
+    asked = run(sys.executable, "-c", ASK, PATH=str(path))
+    assert asked.stdout.strip() == str(taken), asked.stderr

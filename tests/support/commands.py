@@ -1,7 +1,8 @@
 """What the live tests share: commands run as processes, and a cluster that `up --detach` started.
 
-No test lives here. The command is found through the interpreter that runs the tests, and sees none
-of the HIGHTIDE_ variables of the shell that started them.
+No test lives here, but a fixture, which is imported by name. The command is found through the
+interpreter that runs the tests, and sees none of the HIGHTIDE_ variables of the shell that started
+them.
 """
 
 import json
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from patience import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "hightide_cli.main"]
@@ -90,3 +92,11 @@ class StartedCluster:
             if row["pid"] is not None:
                 with suppress(ProcessLookupError):
                     os.kill(row["pid"], signal.SIGKILL)
+
+
+@pytest.fixture
+def topic(cluster, request):
+    """A topic of one partition, named after its test, on the `cluster` of the test's module."""
+    name = request.node.originalname[5:60]
+    cluster.run("topics", "create", name, "--if-not-exists")
+    return name

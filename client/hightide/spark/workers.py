@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from hightide.java import cache_directory
+from hightide.java import cache_directory, write_script
 
 _SCRIPT = """#!/bin/sh
 # Python without Spark's zip on its path: the same is installed, and compiled. And a daemon of
@@ -51,12 +50,7 @@ def worker_python() -> str:
     try:
         script = cache_directory() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if not script.exists():
-            script.parent.mkdir(parents=True, exist_ok=True)
-            # Made aside and renamed: two first starts may do this at once.
-            fresh = script.with_name(f"{script.name}.{secrets.token_hex(8)}")
-            fresh.write_text(text)
-            fresh.chmod(0o755)
-            fresh.replace(script)
+            write_script(script, text)
     except OSError:
         return sys.executable
     return str(script)
