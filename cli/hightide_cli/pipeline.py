@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -106,9 +106,15 @@ def run_(
     check_same(config)
     name = f"hightide-{config.name}"
     stopping = told_to_stop(signal.SIGINT, signal.SIGTERM)
-    with open_session(name, master, config.spark) as session, stopping as stop:
+    with (
+        ExitStack() as ending,
+        open_session(name, master, config.spark) as session,
+        stopping as stop,
+    ):
+        from hightide.spark.endings import expecting_its_end
         from hightide.spark.pipeline import start
 
+        ending.enter_context(expecting_its_end(stop.is_set))
         with _ended_with_spark(stop):
             running = start(session, config, once=once)
             try:
@@ -179,7 +185,7 @@ def open_session(
     name: str, master: str | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
     """A session of Spark; says which Java and which Spark it is."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     from hightide.java import find_java
     from hightide.spark import session
@@ -193,8 +199,12 @@ def open_session(
     try:
         yield made
     finally:
-        with suppress(Py4JNetworkError, ConnectionError):  # its JVM is gone already
+        try:
             made.stop()
+        except Py4JJavaError:
+            raise
+        except (Py4JError, ConnectionError):
+            say("Spark's JVM had ended already")
 
 
 class Stop(Protocol):

@@ -5,6 +5,7 @@ Method: writers and queries that the test plays; what Spark says of a source tha
 10 seconds is what it said on such a machine. The script that starts Python is run.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from patience import PATIENCE_S
 pytest.importorskip("pyspark")
 
 import pyspark
+from pyspark.accumulators import AccumulatorTCPServer
 
 from hightide.spark import builder, endings, started
 from hightide.spark.pipeline import PipelineFailed, Running
@@ -194,6 +196,33 @@ def test_a_worker_whose_socket_is_closed_ends_and_is_not_used_again(closed):
 def test_what_else_ends_a_worker_is_told():
     with pytest.raises(ZeroDivisionError):
         endings.quiet(lambda sock, authenticated: 1 // 0)(None, True)
+
+
+def test_what_is_printed_of_a_jvm_that_ends_is_news_until_this_process_was_told_to_stop(capsys):
+    """A server of accumulators whose JVM is gone, and py4j, which logs by the root."""
+    told = False
+    handler = logging.StreamHandler(sys.stderr)
+
+    def jvm_ends():
+        server = AccumulatorTCPServer.__new__(AccumulatorTCPServer)
+        record = logging.makeLogRecord({"msg": "while sending", "levelno": logging.ERROR})
+        try:
+            raise EOFError
+        except EOFError:
+            server.handle_error(None, ("there", 1))
+        logging.getLogger().handle(record)
+        said = capsys.readouterr().err
+        return "EOFError" in said, "while sending" in said
+
+    logging.getLogger().addHandler(handler)
+    try:
+        with endings.expecting_its_end(lambda: told):
+            assert jvm_ends() == (True, True)
+            told = True
+            assert jvm_ends() == (False, False)
+        assert jvm_ends() == (True, True)
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 # -- what a session takes over ---------------------------------------------------------------------

@@ -10,10 +10,14 @@ Run as a program, this is Spark's daemon of workers, which `workers.worker_pytho
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socketserver import BaseServer
 from types import TracebackType
+from typing import Any
 
 CLOSED = (BrokenPipeError, ConnectionResetError)
 """What a process meets that writes when nobody reads any more."""
@@ -30,6 +34,33 @@ def _but_for_a_closed_socket(
 ) -> None:
     if not issubclass(kind, CLOSED):
         sys.__excepthook__(kind, error, trace)
+
+
+@contextmanager
+def expecting_its_end(told: Callable[[], bool]) -> Iterator[None]:
+    """Once this process was `told` to stop, it is no news that Spark's JVM has ended, which may
+    have been told as well: py4j and PySpark's server of accumulators say nothing of it."""
+    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
+
+    servers = (AccumulatorTCPServer, AccumulatorUnixServer)
+
+    def handle_error(server: BaseServer, request: Any, address: Any) -> None:
+        if not told():
+            BaseServer.handle_error(server, request, address)
+
+    def is_news(_: logging.LogRecord) -> bool:
+        return not told()
+
+    root = logging.getLogger()  # which py4j uses for that
+    root.addFilter(is_news)
+    for server in servers:
+        setattr(server, "handle_error", handle_error)  # noqa: B010
+    try:
+        yield
+    finally:
+        for server in servers:
+            delattr(server, "handle_error")
+        root.removeFilter(is_news)
 
 
 def quiet(worker: Worker) -> Worker:
