@@ -30,7 +30,9 @@ from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.base.usage import Usage, Used
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.controller import ControllerShell, random_id
@@ -113,6 +115,7 @@ class Node:
         network: Network,
         clean: bool,
         instrument: Instrument | None = None,
+        usage: Usage = Used,
     ) -> None:
         """Opens the metadata log; raises `LogDamaged`, `SnapshotDamaged`,
         `QuorumStateDamaged`, `DiskError`."""
@@ -124,8 +127,10 @@ class Node:
         self._meta = meta
         self._disk = disk
         self._random = random
+        self._usage = usage
         self._directory = directory_of(config)
-        self._syncer = Syncer(disk)
+        self._agenda = Agenda()
+        self._syncer = Syncer(disk, self._agenda)
         self._stop = trio.Event()
         self._attached = False
         """Whether the replicas were opened, so that the last stop says nothing any more."""
@@ -220,6 +225,7 @@ class Node:
             self._brokers,
             Following(now_ms=clock.now_ms, lower_offsets=lower_offsets),
             self._syncer,
+            self._agenda,
             broker=self.id,
             config=config,
         )
@@ -257,14 +263,18 @@ class Node:
                 replicas=self.replicas,
             )
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
-        self.server = Server(self._routes(clock), config)
+        self.server = Server(self._routes(clock), config, self._agenda)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
-        records = RecordHandlers(self, self.replicas, self._brokers, config=config, clock=clock)
+        records = RecordHandlers(
+            self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
+        )
         groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
         offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)
-        admin = AdminHandlers(self, self.replicas, broker=self.id, config=config, disk=self._disk)
+        admin = AdminHandlers(
+            self, self.replicas, broker=self.id, config=config, disk=self._disk, usage=self._usage
+        )
         rows = (
             *table.about_the_quorum(self.quorum, self.channel),
             *table.about_records(records),
@@ -324,6 +334,7 @@ class Node:
         self.port = listener.port
         async with trio.open_nursery() as nursery:
             accepting = trio.CancelScope()
+            nursery.start_soon(self._agenda.run)
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._forwarding.run)
@@ -432,6 +443,7 @@ async def open_node(
     listen: Listen,
     network: Network | None = None,
     instrument: Instrument | None = None,
+    usage: Usage = Used,
     wait: bool = True,
     formats: bool = True,
 ) -> AsyncIterator[Node]:
@@ -467,6 +479,7 @@ async def open_node(
             network=network or TcpNetwork(),
             clean=previous_epoch is not None,
             instrument=instrument,
+            usage=usage,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.run, listener, previous_epoch)

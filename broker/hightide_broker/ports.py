@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hightide.protocol.records import Buffer
+
+if TYPE_CHECKING:
+    from trio import Nursery
 
 T = TypeVar("T")
 
@@ -150,6 +153,18 @@ class Disk(Protocol):
 
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         """Make files and directories durable without blocking other tasks."""
+        ...
+
+    def begin_sync(
+        self,
+        nursery: Nursery,
+        files: Sequence[DiskFile],
+        directories: Sequence[str],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Make files and directories durable, as they are now: in a thread, or in a task of the
+        nursery. `done` is called in the event loop with what failed; it raises nothing. Raises
+        `DiskError` if it cannot be begun."""
         ...
 
     async def in_thread(self, function: Callable[[], T]) -> T:

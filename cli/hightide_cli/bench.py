@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import click
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench_client import client, groups
 from hightide_cli.bench_spark import spark
+from hightide_cli.bench_usage import IDLE_S, Spent, spending
 from hightide_cli.failover import failover
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -128,8 +129,8 @@ async def _make_topic(address: str, flags: dict[str, Any]) -> None:
 def produce(**flags: Any) -> None:
     """One producer process, `send` for each record; the floors are a raw socket and a raw disk."""
     with measured(flags) as subject:
-        seconds = run(_produce, subject.address, flags)
-        _report("produce", flags, seconds, subject)
+        seconds, spent = run(_watched, _produce, subject.address, flags)
+        _report("produce", flags, seconds, spent, subject)
 
 
 @bench.command(epilog="Example: hightide bench consume -n 2000000")
@@ -138,19 +139,19 @@ def consume(**flags: Any) -> None:
     """One consumer process, every record as a Python object."""
     with measured(flags) as subject:
         run(_produce, subject.address, flags)
-        seconds = run(_consume, subject.address, flags)
-        _report("consume", flags, seconds, subject)
+        seconds, spent = run(_watched, _consume, subject.address, flags)
+        _report("consume", flags, seconds, spent, subject)
 
 
 @bench.command(epilog="Example: hightide bench e2e -n 1000 --acks all")
 @bench_options
 def e2e(**flags: Any) -> None:
     """One record at a time, at most 2000: how long until it is read back; and, the next ones, until
-    they are acknowledged."""
+    they are acknowledged, and how many turns of its event loop that costs a broker."""
     flags["records"] = min(flags["records"], E2E_RECORDS_MAX)
     with measured(flags) as subject:
         latencies = sorted(run(_round_trips, subject.address, flags))
-        acknowledged = sorted(run(_acknowledgements, subject.address, flags))
+        acknowledged, passes = run(_acknowledgements, subject.address, flags)
         floor = sorted(_socket_round_trips(min(flags["records"], 1000)))
     fields = {
         "bench": "e2e",
@@ -158,17 +159,19 @@ def e2e(**flags: Any) -> None:
         "acks": flags["acks"],
         "flush": flags["flush"],
     }
-    for kind, times in (("", latencies), ("ack_", acknowledged)):
+    for kind, times in (("", latencies), ("ack_", sorted(acknowledged))):
         for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
             fields[kind + name] = round(times[int(share * (len(times) - 1))] * 1000, 3)
     fields["floor_socket_p50_ms"] = round(floor[len(floor) // 2] * 1000, 3)
     fields["ratio_to_socket"] = round(
         fields["p50_ms"] / max(fields["floor_socket_p50_ms"], 1e-6), 1
     )
-    show_one(fields, flags["output"])
+    show_one(fields | passes, flags["output"])
 
 
-def _report(name: str, flags: dict[str, Any], seconds: float, subject: Subject) -> None:
+def _report(
+    name: str, flags: dict[str, Any], seconds: float, spent: Spent, subject: Subject
+) -> None:
     size = flags["records"] * flags["record_size"]
     rate = size / seconds / 1e6
     say("measuring the floors")
@@ -187,8 +190,19 @@ def _report(name: str, flags: dict[str, Any], seconds: float, subject: Subject) 
         "ratio_to_socket": round(rate / wire, 4),
         "ratio_to_disk": round(rate / disk, 4),
         "broker_memory_mb": subject.memory_mb(),
-    }
+    } | spent.seconds
     show_one(fields, flags["output"])
+
+
+async def _watched(
+    work: Callable[[str, dict[str, Any]], Awaitable[float]], address: str, flags: dict[str, Any]
+) -> tuple[float, Spent]:
+    """Seconds of a measurement, and what the brokers spent on it."""
+    from hightide import Admin
+
+    async with Admin(address) as admin, spending(admin) as spent:
+        seconds = await work(address, flags)
+    return seconds, spent
 
 
 async def _produce(address: str, flags: dict[str, Any]) -> float:
@@ -224,17 +238,30 @@ async def _consume(address: str, flags: dict[str, Any]) -> float:
         return time.perf_counter() - started
 
 
-async def _acknowledgements(address: str, flags: dict[str, Any]) -> list[float]:
-    from hightide import Producer
+async def _acknowledgements(
+    address: str, flags: dict[str, Any]
+) -> tuple[list[float], dict[str, float | None]]:
+    """Seconds until each record was acknowledged; turns of event loops for one, if all went to one
+    partition."""
+    from hightide import Admin, Producer
 
     value = os.urandom(flags["record_size"])
     times = []
-    async with Producer(address, acks=flags["acks"], linger_ms=0) as producer:
-        for _ in range(flags["records"]):
-            started = time.perf_counter()
-            await (await producer.send(TOPIC, value))
-            times.append(time.perf_counter() - started)
-    return times
+    async with (
+        Producer(address, acks=flags["acks"], linger_ms=0) as producer,
+        Admin(address) as admin,
+    ):
+        await (await producer.send(TOPIC, value))
+        async with spending(admin, idle_s=IDLE_S) as spent:
+            for _ in range(flags["records"]):
+                started = time.perf_counter()
+                await (await producer.send(TOPIC, value))
+                times.append(time.perf_counter() - started)
+        first, *more = (await admin.describe_topic(TOPIC)).partitions
+    if more:
+        return times, {}
+    followers = [node for node in first.replicas if node != first.leader]
+    return times, spent.passes_per_ack(first.leader, followers, flags["records"])
 
 
 async def _round_trips(address: str, flags: dict[str, Any]) -> list[float]:

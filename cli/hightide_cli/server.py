@@ -93,8 +93,11 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide.net.tcp import listen
     from hightide_broker.node import open_node
     from hightide_broker.runtime.base.disk import RealDisk, raise_open_files_limit
+    from hightide_broker.runtime.base.usage import ProcessUsage
 
     raise_open_files_limit()
+    usage = ProcessUsage()
+    trio.lowlevel.add_instrument(usage)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with open_node(
             config,
@@ -102,6 +105,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             clock=SystemClock(),
             random=system_random(),
             listen=listen,
+            usage=usage.used,
             wait=False,
             formats=False,
         ) as node:

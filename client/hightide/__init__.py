@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         GroupMove,
         LogDirDescription,
         MemberDescription,
+        NodeDescription,
         PartitionDescription,
         QuorumDescription,
         QuorumReplica,
@@ -88,6 +89,7 @@ __all__ = [
     "ClusterDescription",
     "BrokerDescription",
     "LogDirDescription",
+    "NodeDescription",
     "ReplicaDescription",
     "ElectionResult",
     "QuorumDescription",
@@ -126,9 +128,9 @@ _NAMES = {
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
     "admin.descriptions": "CreatedTopic TopicDescription PartitionDescription ConfigEntry "
-    "ClusterDescription BrokerDescription LogDirDescription ReplicaDescription ElectionResult "
-    "QuorumDescription QuorumReplica GroupListing GroupDescription MemberDescription Rebalance "
-    "CommittedOffset GroupLag GroupMove",
+    "ClusterDescription BrokerDescription LogDirDescription NodeDescription ReplicaDescription "
+    "ElectionResult QuorumDescription QuorumReplica GroupListing GroupDescription "
+    "MemberDescription Rebalance CommittedOffset GroupLag GroupMove",
     "protocol.columns": "Record",
     "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
     "protocol.errors": "HightideError ApiError ErrorCode BrokerUnreachable RequestTimedOut "

@@ -18,13 +18,16 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 RATE_FIELDS = [
     *("bench", "records", "record_size", "acks", "flush", "seconds", "records_per_s", "mb_per_s"),
     *("floor_socket_mb_per_s", "floor_disk_mb_per_s", "ratio_to_socket", "ratio_to_disk"),
-    "broker_memory_mb",
+    *("broker_memory_mb", "brokers_user_s", "brokers_system_s"),
 ]
 E2E_FIELDS = [
     *("bench", "records", "acks", "flush", "p50_ms", "p95_ms", "p99_ms"),
     *("ack_p50_ms", "ack_p95_ms", "ack_p99_ms"),
     *("floor_socket_p50_ms", "ratio_to_socket"),
+    *("passes_per_ack_leader", "passes_per_ack_follower"),
 ]
+LEADER_PASSES_MAX = 6.0
+FOLLOWER_PASSES_MAX = 4.0
 FAILOVER_FIELDS = [
     *("bench", "rounds", "stop", "flush", "gap_p50_ms", "gap_p99_ms", "gap_max_ms"),
     *("acknowledged", "lost"),
@@ -91,6 +94,7 @@ def test_produce_says_how_fast_it_was_and_what_this_machine_could_do(bench, flus
     assert told["ratio_to_socket"] == pytest.approx(mb_per_s / wire, rel=0.05, abs=0.0001)
     assert told["ratio_to_disk"] == pytest.approx(mb_per_s / disk, rel=0.05, abs=0.0001)
     assert 1 < told["broker_memory_mb"] < 2000
+    assert min(told["brokers_user_s"], told["brokers_system_s"]) >= 0
 
 
 def test_e2e_has_percentiles_in_their_order_and_above_the_floor(bench):
@@ -101,6 +105,16 @@ def test_e2e_has_percentiles_in_their_order_and_above_the_floor(bench):
     assert told["p50_ms"] <= told["p95_ms"] <= told["p99_ms"]
     assert 0 < told["ack_p50_ms"] <= told["ack_p95_ms"] <= told["ack_p99_ms"]
     assert told["ratio_to_socket"] == round(told["p50_ms"] / told["floor_socket_p50_ms"], 1)
+
+
+@pytest.mark.parametrize("flush", ["replicated", "synced"])
+def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, flush):
+    """A count, and no time: a follower is woken by records and by a watermark, the leader by the
+    record and by what two followers ask, each by the end of its sync. More would be hops from task
+    to task."""
+    told = bench("e2e", "--brokers", "3", "-n", "400", "--acks", "all", "--flush", flush)
+    assert 1 <= told["passes_per_ack_leader"] <= LEADER_PASSES_MAX
+    assert 1 <= told["passes_per_ack_follower"] <= FOLLOWER_PASSES_MAX
 
 
 @pytest.mark.parametrize(("words", "stop"), [([], "kill -9"), (["--clean"], "clean")])

@@ -238,6 +238,12 @@ async def test_the_cluster_is_described(one):
     assert (broker.fenced, sorted(broker.roles)) == (False, ["broker", "controller"])
 
 
+async def test_a_node_that_shares_its_process_counts_nothing(one):
+    async with one.admin() as admin:
+        found = await admin.describe_node(1)
+    assert (found.node, found.loop_passes, found.user_ms, found.system_ms) == (1, -1, -1, -1)
+
+
 async def test_log_directories_tell_offsets_and_sizes(one):
     await one.client.produce(b"a", b"b")
     async with one.admin() as admin:

@@ -18,11 +18,11 @@ from fake_broker import (
     LOSE_ANSWER,
     NO_FRAME,
     FakeBroker,
-    MemoryStream,
     Trick,
     in_memory,
     on_tcp,
 )
+from streams import MemoryStream, memory_stream
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from hightide import ApiError, BrokerUnreachable, ErrorCode, Producer, RequestTimedOut
@@ -96,10 +96,10 @@ async def test_when_a_connection_breaks_every_call_on_it_fails_and_none_is_begun
 async def test_a_connection_lives_on_after_a_timeout_and_the_late_answer_is_nobodys(
     autojump_clock,
 ):
-    here, there = memory_stream_pair()
-    connection = Connection(MemoryStream(here), address="peer:1", client="test")
+    here, there = memory_stream()
+    connection = Connection(here, address="peer:1", client="test")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.read_answers)
+        nursery.start_soon(connection.run)
         first = await connection.begin(m.MetadataRequest())
         with pytest.raises(
             RequestTimedOut, match=r"no answer to metadata within 2 s \[broker peer:1"
@@ -122,10 +122,10 @@ def frame_of(body, number, attachments=()):
 
 
 async def test_answers_find_their_calls_in_any_order_and_however_they_are_cut(autojump_clock):
-    here, there = memory_stream_pair()
-    connection = Connection(MemoryStream(here), address="peer:1", client="test")
+    here, there = memory_stream()
+    connection = Connection(here, address="peer:1", client="test")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.read_answers)
+        nursery.start_soon(connection.run)
         answers = [await connection.begin(m.MetadataRequest()) for _ in range(3)]
         data = b""
         for number in (3, 1, 2):
@@ -139,9 +139,22 @@ async def test_answers_find_their_calls_in_any_order_and_however_they_are_cut(au
         await connection.aclose()
 
 
+def requests_in(data):
+    """The topics that each request asks for."""
+    asked, view = [], memoryview(data)
+    while view:
+        (length,) = struct.unpack(">I", view[:4])
+        frame = wire.split_frame(bytes(view[4 : 4 + length]), message_limit=1 << 20)
+        envelope = wire.decode_request_envelope(frame)
+        assert (envelope.api, envelope.client) == ("metadata", "c")
+        asked.append(wire.decode_body(envelope.body, m.MetadataRequest).topics)
+        view = view[4 + length :]
+    return asked
+
+
 async def test_requests_leave_in_the_order_of_the_calls_each_in_one_piece(autojump_clock):
-    here, there = memory_stream_pair()
-    connection = Connection(MemoryStream(here), address="peer:1", client="me")
+    here, there = memory_stream()
+    connection = Connection(here, address="peer:1", client="c")
     async with trio.open_nursery() as nursery:
         for number in range(20):
             request = m.MetadataRequest(topics=[str(number)])
@@ -151,15 +164,7 @@ async def test_requests_leave_in_the_order_of_the_calls_each_in_one_piece(autoju
     data = bytearray()
     async for some in there:
         data += some
-    asked = []
-    while data:
-        (length,) = struct.unpack(">I", data[:4])
-        frame = wire.split_frame(bytes(data[4 : 4 + length]), message_limit=1 << 20)
-        envelope = wire.decode_request_envelope(frame)
-        assert (envelope.api, envelope.client, len(frame.attachments)) == ("metadata", "me", 1)
-        asked += wire.decode_body(envelope.body, m.MetadataRequest).topics
-        del data[: 4 + length]
-    assert asked == [str(number) for number in range(20)]
+    assert requests_in(data) == [[str(number)] for number in range(20)]
 
 
 class CancelAt(trio.abc.Instrument):
@@ -198,20 +203,52 @@ async def test_a_call_that_is_cancelled_before_a_byte_was_sent_breaks_nobody_els
     assert "waiting=0" in repr(connection)
 
 
-class Stuck(MemoryStream):
-    """Nothing goes out of it."""
+class Slow(MemoryStream):
+    """Nothing goes out of it, but for so many bytes."""
 
-    async def send_all(self, buffers):
-        await trio.sleep_forever()
+    room = 0
+
+    def send_now(self, buffers):
+        some = b"".join(bytes(buffer) for buffer in buffers)[: self.room]
+        self.room -= len(some)
+        return super().send_now([some]) if some else 0
+
+    async def wait_writable(self):
+        while not self.room:
+            await trio.sleep(0.1)
 
 
-async def test_half_a_request_ends_the_connection_and_others_are_told_why(autojump_clock):
-    connection = Connection(Stuck(memory_stream_pair()[0]), address="b:1", client="c")
-    with trio.move_on_after(1):
-        await connection.call(m.MetadataRequest())
-    assert repr(connection) == "<Connection b:1 broken waiting=0>"
-    with pytest.raises(BrokerUnreachable, match="cancelled while its request was being sent"):
-        await connection.call(m.MetadataRequest())
+async def test_a_connection_that_takes_nothing_ends_and_who_waits_is_told_why(autojump_clock):
+    connection = Connection(Slow(*memory_stream_pair()), address="b:1", client="c")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        with pytest.raises(BrokerUnreachable, match=r"sending took more than 2 s"):
+            await connection.call(m.MetadataRequest(), timeout_s=2)
+        assert repr(connection) == "<Connection b:1 broken waiting=0>"
+        with pytest.raises(BrokerUnreachable, match=r"sending took more than 2 s"):
+            await connection.call(m.MetadataRequest(), timeout_s=2)
+        await connection.aclose()
+
+
+async def test_a_call_that_is_cancelled_in_the_middle_of_its_request_breaks_nobody_elses(
+    autojump_clock,
+):
+    """The rest of it leaves before the next one does."""
+    here, there = memory_stream_pair()
+    stream = Slow(here, there)
+    connection = Connection(stream, address="b:1", client="c")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        stream.room = 10
+        with trio.move_on_after(1):
+            await connection.call(m.MetadataRequest(topics=["first"]))
+        assert repr(connection) == "<Connection b:1 open waiting=0>"
+        nursery.start_soon(connection.send_only, m.MetadataRequest(topics=["second"]))
+        await trio.sleep(1)
+        stream.room = 1 << 20
+        await trio.sleep(1)
+        assert requests_in(await there.receive_some(1 << 20)) == [["first"], ["second"]]
+        await connection.aclose()
 
 
 # --- bootstrap and metadata ---------------------------------------------------------------------

@@ -32,6 +32,7 @@ from hightide_broker.core.quorum.ready import SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.node import open_node
 from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
@@ -176,7 +177,7 @@ async def test_a_vote_that_is_only_in_the_page_cache_is_written_before_it_counts
         disk=disk,
         directory=HERE,
         peers=Peers(TcpNetwork(), {}, node=2),
-        syncer=Syncer(disk),
+        syncer=Syncer(disk, Agenda()),
         random=random.Random(1),
         request_timeout_s=1.0,
     )

@@ -21,6 +21,7 @@ from hightide_broker.config import ConfigError
 from hightide_broker.core.cluster.changes import AllocateProducerIds, FenceBroker, encode_change
 from hightide_broker.core.quorum.ready import SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
@@ -173,7 +174,7 @@ def driver_of(disk, peers, *, state=None, node=2):
         disk=disk,
         directory=HERE,
         peers=peers,
-        syncer=Syncer(disk),
+        syncer=Syncer(disk, Agenda()),
         random=random.Random(1),
         request_timeout_s=1.0,
     )

@@ -9,16 +9,18 @@ moves it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
+from askers import Asker
 from leaderkit import ME, THREE, TWO, Here, broker_epoch, part, question, settled
 
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.leader import Leader
-from hightide_broker.runtime.base.call import Call
+from hightide_broker.runtime.base.call import Call, Reply
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 LATE = "REQUEST_TIMED_OUT"
@@ -67,7 +69,7 @@ def test_the_low_watermark_is_the_smallest_log_start_of_those_who_live(own, star
 
 
 class Deletion:
-    """A deletion in a task of its own; `answer` is None until it is done."""
+    """A deletion that waits; `answer` is None until it is done."""
 
     def __init__(self, here: Here, nursery: trio.Nursery, parts: Any, timeout_ms: int) -> None:
         self.answer: list[m.DeleteRecordsResult] | None = None
@@ -78,10 +80,12 @@ class Deletion:
             ],
             timeout_ms=timeout_ms,
         )
-        nursery.start_soon(self._run, here.records.delete_records(Call(request)))
+        here.run_agenda(nursery)
+        parked = here.records.delete_records(Call(request))
+        here.agenda.now(partial(parked.begin, Asker(self._take)))
 
-    async def _run(self, later: Any) -> None:
-        self.answer = (await later()).body.partitions
+    def _take(self, reply: Reply) -> None:
+        self.answer = reply.body.partitions
 
     @property
     def is_waiting(self) -> bool:

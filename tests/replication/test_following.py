@@ -27,6 +27,7 @@ from trio.testing import wait_all_tasks_blocked
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import parse_header
 from hightide_broker.core.replication.follower import Append, Pause, Stop, Truncate, TruncateFully
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.replication.following import own_log
@@ -342,7 +343,9 @@ async def test_a_disk_that_fails_to_take_an_epoch_takes_the_replica_offline_at_t
 ) -> None:
     """Records are stored without a look at the file of the epochs."""
     place = Place((1, 1), high_watermark=1, flush=flush)
-    syncer, old = Syncer(place.disk), place.replica.committed
+    agenda, old = Agenda(), place.replica.committed
+    syncer = Syncer(place.disk, agenda)
+    nursery.start_soon(agenda.run)
     nursery.start_soon(syncer.run)
     place.disk.fail("replace", "jade-0/leader-epoch")
     assert place.answer(batch(1), watermark=1) == Append(1, 0)

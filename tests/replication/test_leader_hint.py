@@ -5,6 +5,7 @@ of a hint is in `tests/client`.
 """
 
 import pytest
+from askers import Asker
 from brokers import batch
 from leaderkit import EPOCH, ME, THREE, TWO, Here, part, question, settled
 
@@ -40,13 +41,8 @@ async def test_a_producer_hears_who_leads_in_its_place():
 async def test_a_producer_that_waits_hears_who_leads_now(nursery):
     here, answers = Here(), []
     await here.create(min_insync_replicas="2")
-    later = produce(here, acks=m.ACKS_ALL)
-
-    async def wait():
-        answers.append(only(await later()))
-
-    nursery.start_soon(wait)
-    await settled()
+    here.run_agenda(nursery)
+    produce(here, acks=m.ACKS_ALL).begin(Asker(lambda reply: answers.append(only(reply))))
     await here.change(leader=TWO)
     await settled()
     (refused,) = answers

@@ -13,6 +13,7 @@ from replicakit import write
 
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic
+from hightide_broker.runtime.server.fetch_handler import ParkedFetch
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 FENCED = "FENCED_LEADER_EPOCH"
@@ -65,8 +66,8 @@ async def test_a_watermark_that_a_follower_does_not_know_is_told_at_once():
     here, _ = await leading()
     answer = here.fetch(question(part(3, high_watermark=2)))
     assert answer["jade", 0].result.high_watermark == 3
-    assert callable(here.fetch(question(part(3, high_watermark=3))))
-    assert callable(here.fetch(question(part(3, high_watermark=-1))))
+    assert isinstance(here.fetch(question(part(3, high_watermark=3))), ParkedFetch)
+    assert isinstance(here.fetch(question(part(3, high_watermark=-1))), ParkedFetch)
 
 
 async def test_a_follower_hears_of_deleted_records_at_once(mock_clock, nursery):

@@ -266,8 +266,8 @@ class DiskThatWatchesDirectories(SimDisk):
             self.at_risk.add(path)
         super().make_dirs(path)
 
-    def _sync_directory(self, directory):
-        super()._sync_directory(directory)
+    def sync_directory(self, directory, marks=None):
+        super().sync_directory(directory, marks)
         self.at_risk -= {path for path in self.at_risk if path.rpartition("/")[0] == directory}
 
 

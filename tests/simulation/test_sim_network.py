@@ -33,9 +33,9 @@ def test_a_connection_joins_two_machines_and_carries_both_ways():
     async def world():
         near, far = await connected(network_of())
         assert (near.peer, far.peer) == ("b", "a")
-        await near.send_all([b"as", memoryview(b"ks"), bytearray(b"!")])
+        near.send_now([b"as", memoryview(b"ks"), bytearray(b"!")])
         assert await receive(far) == b"asks!"
-        await far.send_all([b"answers"])
+        far.send_now([b"answers"])
         assert await receive(near) == b"answers"
 
     virtual(world)
@@ -94,7 +94,7 @@ def test_a_connection_keeps_the_order_whatever_the_weather(seed):
         near, far = await connected(network_of(weather, seed))
         sent = [b"%03d" % number for number in range(100)]
         for each in sent:
-            await near.send_all([each])
+            near.send_now([each])
         await near.aclose()
         assert await receive_all(far) == sent
 
@@ -117,7 +117,7 @@ def test_connections_do_not_keep_the_order_among_each_other():
 
             async with trio.open_nursery() as nursery:
                 for number, (near, far) in enumerate(ends):
-                    await near.send_all([b"x"])
+                    near.send_now([b"x"])
                     nursery.start_soon(read, number, far)
             overtaken += arrived == [1, 0]
         assert 0 < overtaken < 20
@@ -129,7 +129,7 @@ def test_what_is_sent_arrives_after_the_latency_and_not_before():
     async def world():
         near, far = await connected(network_of())
         begun = trio.current_time()
-        await near.send_all([b"x"])
+        near.send_now([b"x"])
         assert trio.current_time() == begun
         assert await receive(far) == b"x"
         assert math.isclose(trio.current_time() - begun, CALM.latency_s)
@@ -146,7 +146,7 @@ def test_the_weather_bounds_the_delay_and_loss_only_makes_late():
         near, far = await connected(network)
         for _ in range(200):
             begun = trio.current_time()
-            await near.send_all([b"x"])
+            near.send_now([b"x"])
             assert await receive(far) == b"x"
             delays.append(trio.current_time() - begun)
         plain = [delay for delay in delays if delay < 0.03 + 1e-9]
@@ -165,7 +165,7 @@ def test_a_clog_slows_one_direction_until_it_is_healed():
 
         async def takes(sender, receiver):
             begun = trio.current_time()
-            await sender.send_all([b"x"])
+            sender.send_now([b"x"])
             await receive(receiver)
             return trio.current_time() - begun
 
@@ -181,8 +181,8 @@ def test_a_clog_slows_one_direction_until_it_is_healed():
 def test_a_small_buffer_gets_the_rest_next_time():
     async def world():
         near, far = await connected(network_of())
-        await near.send_all([b"abcde"])
-        await near.send_all([b"fg"])
+        near.send_now([b"abcde"])
+        near.send_now([b"fg"])
         assert [await receive(far, 2) for _ in range(4)] == [b"ab", b"cd", b"e", b"fg"]
 
     virtual(world)
@@ -198,8 +198,8 @@ async def fate_of_what_a_cut_held(seed):
     assert network.is_cut("a", "b")
     assert not network.is_cut("b", "a")
     for data in (b"1", b"2", b"3"):
-        await near.send_all([data])
-    await far.send_all([b"the other way"])
+        near.send_now([data])
+    far.send_now([b"the other way"])
     assert await receive(near) == b"the other way"
     assert await is_silent(receive, far)
     network.heal()
@@ -209,13 +209,13 @@ async def fate_of_what_a_cut_held(seed):
         found = [await receive(far) for _ in range(3)]
     except BROKEN:
         with pytest.raises(BROKEN):
-            await near.send_all([b"4"])
+            near.send_now([b"4"])
         with pytest.raises(BROKEN):
             await receive(near)
         return "reset"
     assert found == [b"1", b"2", b"3"]
     assert math.isclose(trio.current_time() - healed, CALM.latency_s)
-    await near.send_all([b"4"])
+    near.send_now([b"4"])
     assert await receive(far) == b"4"
     return "goes on"
 
@@ -233,7 +233,7 @@ def test_a_connection_that_a_cut_held_nothing_of_goes_on():
             network.cut("a", "b")
             await trio.sleep(LONG_S)
             network.heal()
-            await near.send_all([b"x"])
+            near.send_now([b"x"])
             assert await receive(far) == b"x"
 
     virtual(world)
@@ -244,12 +244,12 @@ def test_a_cut_does_not_stop_what_was_on_its_way_nor_other_machines():
         network = network_of()
         near, far = await connected(network)
         aside, there = await connected(network, "c", "d")
-        await near.send_all([b"before"])
+        near.send_now([b"before"])
         network.cut("a", "b")
-        await near.send_all([b"after"])
+        near.send_now([b"after"])
         assert await receive(far) == b"before"
         assert await is_silent(receive, far)
-        await aside.send_all([b"elsewhere"])
+        aside.send_now([b"elsewhere"])
         assert await receive(there) == b"elsewhere"
 
     virtual(world)
@@ -275,7 +275,7 @@ def test_connecting_hangs_across_a_cut_of_either_direction_and_goes_on(cut):
             await trio.sleep(1)
         (near,) = made
         far = await listener.accept()
-        await near.send_all([b"x"])
+        near.send_now([b"x"])
         assert await receive(far) == b"x"
 
     virtual(world)
@@ -299,7 +299,7 @@ def history(seed):
         for source, target in (("a", "b"), ("b", "a")):
             near, far = await connected(network, source, target)
             for size in (1, 2, 3):
-                await near.send_all([bytes(size)])
+                near.send_now([bytes(size)])
                 await receive(far)
         return network.messages, network.fingerprint
 
@@ -321,7 +321,7 @@ def test_the_fingerprint_tells_size_direction_and_time(planted):
             network = network_of()
             near, far = await connected(network)
             await trio.sleep(after_s)
-            await {"a": near, "b": far}[source].send_all([data])
+            {"a": near, "b": far}[source].send_now([data])
             assert near.peer == "b"
             assert target != source
             return network.fingerprint
@@ -339,7 +339,7 @@ def test_the_fingerprint_tells_what_was_long_ago():
             network = network_of()
             near, _ = await connected(network)
             for size in sizes:
-                await near.send_all([bytes(size)])
+                near.send_now([bytes(size)])
                 await trio.sleep(1)
             return network.fingerprint
 

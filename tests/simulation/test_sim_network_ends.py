@@ -14,8 +14,8 @@ from sim_machines import BROKEN, CALM, PORT, connected, is_silent, network_of, r
 def test_an_orderly_close_delivers_what_was_sent_first_and_then_the_end():
     async def world():
         near, far = await connected(network_of())
-        await near.send_all([b"one"])
-        await near.send_all([b"two"])
+        near.send_now([b"one"])
+        near.send_now([b"two"])
         await near.aclose()
         assert [await receive(far) for _ in range(4)] == [b"one", b"two", b"", b""]
 
@@ -45,15 +45,15 @@ def test_a_close_wakes_a_reader_that_waits():
 def test_an_end_that_was_closed_is_of_no_more_use_to_either_side():
     async def world():
         near, far = await connected(network_of())
-        await far.send_all([b"unread"])
+        far.send_now([b"unread"])
         await near.aclose()
         await near.aclose()
         with pytest.raises(trio.ClosedResourceError):
             await receive(near)
         with pytest.raises(trio.ClosedResourceError):
-            await near.send_all([b"x"])
+            near.send_now([b"x"])
         with pytest.raises(BROKEN):
-            await far.send_all([b"x"])
+            far.send_now([b"x"])
         assert await receive(far) == b""
 
     virtual(world)
@@ -65,19 +65,19 @@ def test_a_reset_breaks_the_connections_of_two_machines_and_loses_what_is_on_its
         near, far = await connected(network)
         back, there = await connected(network, "b", "a")
         others = [await connected(network, *pair) for pair in ("ac", "bc", "cb")]
-        await near.send_all([b"lost"])
+        near.send_now([b"lost"])
         network.reset("b", "a")
         await trio.sleep(1)
         for end in (near, far, back, there):
             with pytest.raises(BROKEN):
                 await receive(end)
             with pytest.raises(BROKEN):
-                await end.send_all([b"x"])
+                end.send_now([b"x"])
         for aside, elsewhere in others:
-            await aside.send_all([b"x"])
+            aside.send_now([b"x"])
             assert await receive(elsewhere) == b"x"
         again, _ = await connected(network)
-        await again.send_all([b"x"])
+        again.send_now([b"x"])
 
     virtual(world)
 
@@ -106,10 +106,10 @@ def test_a_process_that_is_gone_breaks_its_streams_and_refuses():
         assert len(broke) == 2
         for stream in (far, outward):
             with pytest.raises(BROKEN):
-                await stream.send_all([b"x"])
+                stream.send_now([b"x"])
         with pytest.raises(ConnectionRefusedError):
             await network.host("a").connect("b", PORT)
-        await aside.send_all([b"x"])
+        aside.send_now([b"x"])
         assert await receive(there) == b"x"
         await network.host("b").listen("b", PORT)
         await network.host("a").connect("b", PORT)
@@ -123,8 +123,8 @@ def test_a_machine_without_power_says_nothing_until_it_is_back():
         near, far = await connected(network)
         await network.host("b").listen("b", PORT)
         network.drop("b", silently=True)
-        await near.send_all([b"into the dark"])
-        await far.send_all([b"out of the dark"])
+        near.send_now([b"into the dark"])
+        far.send_now([b"out of the dark"])
         assert await is_silent(receive, near)
         assert await is_silent(receive, far)
         assert await is_silent(network.host("a").connect, "b", PORT)
@@ -133,11 +133,11 @@ def test_a_machine_without_power_says_nothing_until_it_is_back():
             with pytest.raises(BROKEN):
                 await receive(end)
             with pytest.raises(BROKEN):
-                await end.send_all([b"x"])
+                end.send_now([b"x"])
         with pytest.raises(ConnectionRefusedError):
             await network.host("a").connect("b", PORT)
         again, there = await connected(network)
-        await again.send_all([b"x"])
+        again.send_now([b"x"])
         assert await receive(there) == b"x"
 
     virtual(world)
@@ -147,7 +147,7 @@ def test_what_left_a_machine_before_its_power_went_still_arrives():
     async def world():
         network = network_of()
         near, far = await connected(network)
-        await far.send_all([b"last words"])
+        far.send_now([b"last words"])
         network.drop("b", silently=True)
         assert await receive(near) == b"last words"
         assert await is_silent(receive, near)
@@ -160,7 +160,7 @@ def test_booting_a_machine_that_has_power_changes_nothing():
         network = network_of()
         near, far = await connected(network)
         network.boot("b")
-        await near.send_all([b"x"])
+        near.send_now([b"x"])
         assert await receive(far) == b"x"
 
     virtual(world)
@@ -175,12 +175,12 @@ def test_a_machine_that_is_paused_gets_and_sends_nothing_and_loses_nothing():
             aside, there = await connected(network, "a", "c")
             network.freeze("b")
             for data in (b"1", b"2"):
-                await near.send_all([data])
-                await far.send_all([data])
+                near.send_now([data])
+                far.send_now([data])
             assert await is_silent(receive, near)
             assert await is_silent(receive, far)
             assert await is_silent(network.host("a").connect, "b", PORT)
-            await aside.send_all([b"x"])
+            aside.send_now([b"x"])
             assert await receive(there) == b"x"
             network.thaw("b")
             for end in (near, far):
@@ -197,7 +197,7 @@ def test_the_end_of_a_pause_heals_no_cut():
         near, far = await connected(network)
         network.cut("a", "b")
         network.freeze("c")
-        await near.send_all([b"held"])
+        near.send_now([b"held"])
         network.thaw("c")
         assert network.is_cut("a", "b")
         assert await is_silent(receive, far)
@@ -211,7 +211,7 @@ def test_healing_ends_a_pause_too():
         near, far = await connected(network)
         network.freeze("b")
         network.heal()
-        await near.send_all([b"x"])
+        near.send_now([b"x"])
         assert await receive(far) == b"x"
 
     virtual(world)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
+import trio
 from brokers import NOW_MS, FakeClock, LoseAll, batch
 from faulty_broker import Frail
 from leaderkit import EPOCH, ME, TWO, settled
@@ -63,6 +64,19 @@ class CountingDisk(SimDisk):
 
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         await self.in_thread(lambda: self.sync_now(files, directories))
+
+    def begin_sync(
+        self,
+        nursery: trio.Nursery,
+        files: Sequence[DiskFile],
+        directories: Sequence[str],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        async def sync() -> None:
+            await self.sync(files, directories)
+            done(None)
+
+        nursery.start_soon(sync)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         def work() -> T:
@@ -151,6 +165,7 @@ async def test_the_epochs_of_records_that_are_durable_survive_a_loss_of_power(nu
     disk."""
     disk = CountingDisk()
     here = Frail(disk)
+    here.run_agenda(nursery)
     nursery.start_soon(here.replicas._syncer.run)
     await here.create(leader=TWO, partitions=3)
     for replica in here.replicas:

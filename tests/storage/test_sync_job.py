@@ -15,6 +15,7 @@ from replicakit import EPOCH, Place, batch
 from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.epochs import EpochCache
@@ -222,7 +223,9 @@ async def test_epochs_that_found_no_room_are_found_in_the_batches_again():
 async def test_a_full_disk_takes_no_replica_offline_for_its_epochs(nursery, flush):
     place = Place((1, 1), flush=flush)
     sync(place.disk, place.log)
-    syncer = Syncer(place.disk)
+    agenda = Agenda()
+    syncer = Syncer(place.disk, agenda)
+    nursery.start_soon(agenda.run)
     nursery.start_soon(syncer.run)
     place.answer(batch(1), watermark=1)
     roomy, place.disk.capacity = place.disk.capacity, place.disk.used_bytes()

@@ -66,9 +66,9 @@ class GatedDisk(SimDisk):
     def shut(self) -> None:
         self.gate = trio.Event()
 
-    async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+    async def while_syncing(self, files: Sequence[DiskFile]) -> None:
         await self.gate.wait()
-        await super().sync(files, directories)
+        await super().while_syncing(files)
 
 
 async def quiet() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
-from trio.testing import memory_stream_pair
+from streams import MemoryStream, memory_streams, send_all
 
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.protocol import messages as m
@@ -272,7 +272,7 @@ class FakeBroker:
         self.bytes_sent += len(frame)
         try:
             async with link.sending:
-                await link.stream.send_all([frame])
+                await send_all(link.stream, frame)
             if trick.then_closes:
                 await link.stream.aclose()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -391,30 +391,6 @@ class _Link:
         return data
 
 
-class MemoryStream:
-    """One end of a connection without a socket; implements `ports.Stream`."""
-
-    can_send_file = False
-    peer = "memory"
-
-    def __init__(self, inner: trio.StapledStream) -> None:
-        self._inner = inner
-
-    async def receive_into(self, view: memoryview) -> int:
-        data = await self._inner.receive_some(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    async def send_all(self, buffers: Sequence[bytes]) -> None:
-        await self._inner.send_all(b"".join(bytes(buffer) for buffer in buffers))
-
-    async def send_file(self, fd: int, position: int, size: int) -> None:
-        raise AssertionError("there is no file to send")
-
-    async def aclose(self) -> None:
-        await trio.aclose_forcefully(self._inner)
-
-
 class MemoryNetwork:
     """Connects to fake brokers by port; implements `ports.Network`."""
 
@@ -427,9 +403,9 @@ class MemoryNetwork:
         broker = self._brokers.get(port)
         if broker is None or broker.is_down:
             raise OSError(f"nobody listens on {host}:{port}")
-        here, there = memory_stream_pair()
-        self._nursery.start_soon(broker.serve, MemoryStream(there))
-        return MemoryStream(here)
+        here, there = memory_streams()
+        self._nursery.start_soon(broker.serve, there)
+        return here
 
 
 class Wired(NamedTuple):

@@ -109,10 +109,10 @@ class Gate(SimDisk):
     def open_again(self) -> None:
         self._open.set()
 
-    async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
+    async def while_syncing(self, files: Sequence[DiskFile]) -> None:
         if any(OFFSETS_TOPIC in each.path for each in files):
             await self._open.wait()
-        await super().sync(files, directories)
+        await super().while_syncing(files)
 
 
 class Asking(Client):

@@ -32,8 +32,8 @@ def these(package, names):
 
 
 PURE_WIRE = (
-    "errors records columns messages controller_messages group_messages quorum_messages "
-    "topic_partition"
+    "errors records columns messages controller_messages group_messages node_messages "
+    "quorum_messages topic_partition"
 )
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {
@@ -116,6 +116,8 @@ LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_
 
 # {path: reason}; only the edge of a nursery or of a process is a reason.
 ALLOWED_BROAD_EXCEPT = {
+    "broker/hightide_broker/runtime/base/agenda.py": "carries a failure into the task that runs it",
+    "broker/hightide_broker/runtime/base/syncer.py": "carries a failure into the task that runs it",
     "broker/hightide_broker/runtime/server/listener.py": "a connection's edge: a bug ends that one",
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",

@@ -8,9 +8,11 @@ tells it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
+from askers import Asker
 from brokers import DATA, FakeClock, batch, settings
 from trio.testing import wait_all_tasks_blocked
 
@@ -28,6 +30,7 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.replication.fetcher import Fetchers
@@ -147,15 +150,15 @@ def served(reply: Reply) -> dict[tuple[str, int], Served]:
 
 
 class Parked:
-    """A fetch that waits in a task of its own; `answer` is None until it is done."""
+    """A fetch that waits; `answer` is None until it is done."""
 
-    def __init__(self, nursery: trio.Nursery, later: Any) -> None:
-        assert not isinstance(later, Reply), "it is to wait"
+    def __init__(self, agenda: Agenda, fetch: Any) -> None:
+        assert not isinstance(fetch, Reply), "it is to wait"
         self.answer: dict[tuple[str, int], Served] | None = None
-        nursery.start_soon(self._run, later)
+        agenda.now(partial(fetch.begin, Asker(self._take)))
 
-    async def _run(self, later: Any) -> None:
-        self.answer = served(await later())
+    def _take(self, reply: Reply) -> None:
+        self.answer = served(reply)
 
     @property
     def is_waiting(self) -> bool:
@@ -200,7 +203,9 @@ class Here:
         self.image = ClusterImage()
         self.controller = controller or FakeController(granted)
         self.isr_changes = IsrChanges(self.controller, broker=ME, config=self.config)
-        self.syncer, clock = Syncer(self.disk), FakeClock()
+        self.agenda, clock = Agenda(), FakeClock()
+        self._runs_agenda = False
+        self.syncer = Syncer(self.disk, self.agenda)
         self.replicas = Replicas(self.disk, DATA, syncer=self.syncer, isr_changes=self.isr_changes)
         self.following = Following(
             now_ms=clock.now_ms, lower_offsets=self.replicas.checkpoints.lower_offsets
@@ -216,7 +221,13 @@ class Here:
         """What carries out the metadata, and what answers."""
         config, disk, replicas = self.config, self.disk, self.replicas
         fetchers = Fetchers(
-            Nowhere(), self._known, self.following, self.syncer, broker=ME, config=config
+            Nowhere(),
+            self._known,
+            self.following,
+            self.syncer,
+            self.agenda,
+            broker=ME,
+            config=config,
         )
         loader = ReplicaLoader(
             replicas, broker=ME, config=config, disk=disk, clock=clock, clean=clean
@@ -232,7 +243,9 @@ class Here:
             disk=disk,
         )
         self.repair = Repair(replicas, loader, self.applier, disk=disk)
-        self.records = RecordHandlers(self, replicas, self._known, config=config, clock=clock)
+        self.records = RecordHandlers(
+            self, replicas, self._known, config=config, clock=clock, agenda=self.agenda
+        )
 
     # -- metadata --------------------------------------------------------------------------------
 
@@ -311,9 +324,16 @@ class Here:
         (found,) = self.fetch(question(part(offset, **over), by=by, wait_ms=0, **whole)).values()
         return found
 
+    def run_agenda(self, nursery: trio.Nursery) -> None:
+        """What is due is done from here on."""
+        if not self._runs_agenda:
+            self._runs_agenda = True
+            nursery.start_soon(self.agenda.run)
+
     async def park(self, nursery: trio.Nursery, request: m.FetchRequest) -> Parked:
         """A fetch that waits."""
-        parked = Parked(nursery, self.records.fetch(Call(request)))
+        self.run_agenda(nursery)
+        parked = Parked(self.agenda, self.records.fetch(Call(request)))
         await settled()
         assert parked.is_waiting
         return parked

@@ -14,7 +14,7 @@ from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.core.quorum.roles import Role
 from hightide_broker.runtime.cluster import controller as controller_shell
 from hightide_broker.runtime.quorum import driver, metadata_log
-from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.disk_syncs import Sync
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
@@ -216,7 +216,4 @@ def a_snapshot_forgets_who_is_fenced():
 
 @mutant
 def the_disk_lies_about_syncs():
-    async def lazy(self, files, directories=()):
-        return None
-
-    return planted(SimDisk, "sync", lazy)
+    return planted(Sync, "end", Sync.drop)

@@ -19,7 +19,7 @@ from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.server import fetch_handler
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
-from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.disk_syncs import Sync
 from hightide_broker.storage import log as log_module
 from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.log import Log
@@ -254,13 +254,12 @@ def a_log_is_trusted_after_a_crash():
 
 @mutant
 def the_disk_lies_about_syncs_of_partitions():
-    sync = SimDisk.sync
+    begin = Sync.__init__
 
-    async def lazy(self, files, directories=()):
-        files = [file for file in files if "/topic-" not in file.path]
-        await sync(self, files, directories)
+    def lazy(self, disk, files, directories=()):
+        begin(self, disk, [file for file in files if "/topic-" not in file.path], directories)
 
-    return planted(SimDisk, "sync", lazy)
+    return planted(Sync, "__init__", lazy)
 
 
 # -- groups --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ controller's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,10 +17,11 @@ from hightide_broker.core.cluster.image import BrokerState, ClusterImage, Partit
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.replication.follower import AskOffsets, Step
 from hightide_broker.core.replication.leader import Proposal
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFetch
 from hightide_broker.simulation.stepped_cluster import TOPIC, TOPIC_ID, Broker, Table, name_of
 from hightide_broker.storage.segment import FileSlice
 
@@ -98,6 +98,7 @@ class NewsTable(Table):
         self.heard: dict[int, Metadata] = {}
         self.registered = dict.fromkeys(range(1, len(names) + 1), 0)
         super().__init__(names, min_isr=min_isr, flush=flush)
+        self.agenda = Agenda()
 
     def _learn(self, broker: Broker) -> None:
         """A broker that starts knows what it knew, or what it is told now."""
@@ -153,12 +154,11 @@ class NewsTable(Table):
         leader = name_of(replica.follower.leader)
         return Question(broker.id, leader, self.question(name), broker.epoch)
 
-    def hear(
-        self, question: Question, *, max_wait_ms: int = 0
-    ) -> Reply | Callable[[], Awaitable[Reply]]:
+    def hear(self, question: Question, *, max_wait_ms: int = 0) -> Reply | ParkedFetch:
         """Whom the follower follows hears its question."""
         here = _Here(self.up(question.leader), self.heard[self.broker(question.leader).id])
-        return FetchHandler(here, here, self._broker_config).fetch(question.request(max_wait_ms))
+        handler = FetchHandler(here, here, self._broker_config, self.agenda)
+        return handler.fetch(question.request(max_wait_ms))
 
     def answered(self, question: Question, reply: Reply) -> None:
         """The answer is on its way; its bytes are those of this moment."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import trio
 import trio.testing
+from askers import Asker
 from table_news import NewsTable, Question, SentProposal, Unable
 
 from hightide.protocol.columns import batch_at
@@ -329,14 +331,13 @@ class TableStory:
         question, answered = self._asked(which), "waits"
         waiting = self.on.hear(question, max_wait_ms=PARK_MS)
 
-        async def park() -> None:
-            assert not isinstance(waiting, Reply), "there is nothing to wait for"
-            self.on.answered(question, await waiting())
-
         async def meanwhile() -> None:
             nonlocal answered
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(park)
+                nursery.start_soon(self.on.agenda.run)
+                assert not isinstance(waiting, Reply), "there is nothing to wait for"
+                asker = Asker(partial(self.on.answered, question))
+                self.on.agenda.now(partial(waiting.begin, asker))
                 await trio.testing.wait_all_tasks_blocked()
                 for each in " ".join(words).split(" then "):
                     step, *rest = each.split()
@@ -344,6 +345,8 @@ class TableStory:
                     self.check_invariants()
                 await trio.testing.wait_all_tasks_blocked()
                 answered = "waits no longer" if question.answer else "waits until its time is up"
+                await trio.sleep(PARK_MS / 1000 + 1)
+                nursery.cancel_scope.cancel()
 
         trio.run(meanwhile, clock=trio.testing.MockClock(autojump_threshold=0))
         assert question.answer is not None

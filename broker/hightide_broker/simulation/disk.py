@@ -11,7 +11,7 @@ and directories do all that is in `disk_inodes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TypeVar
@@ -29,7 +29,6 @@ from hightide_broker.simulation.disk_inodes import (
     PAGE_BYTES,
     Directory,
     DiskCopy,
-    Flush,
     Inode,
     Node,
     directory_of,
@@ -39,6 +38,7 @@ from hightide_broker.simulation.disk_inodes import (
     require_movable,
     require_short,
 )
+from hightide_broker.simulation.disk_syncs import Sync
 
 __all__ = ["PAGE_BYTES", "DiskCopy", "SimDisk", "SimFile", "SimLock"]
 
@@ -168,7 +168,7 @@ class SimDisk:
 
     def copy(self, path: str) -> DiskCopy:
         """What is durable under a directory now, for `restore`."""
-        return DiskCopy.of(self._directory(path, "copy"))
+        return DiskCopy.of(self.directory(path, "copy"))
 
     def restore(self, path: str, copy: DiskCopy) -> None:
         """The disk that is mounted there is replaced by one that holds the copy. The place where it
@@ -203,7 +203,7 @@ class SimDisk:
         return True
 
     def list(self, path: str) -> list[str]:
-        return sorted(self._directory(path, "list").entries)
+        return sorted(self.directory(path, "list").entries)
 
     def make_dirs(self, path: str) -> None:
         self._check_tenancy(path, "mkdir")
@@ -281,10 +281,10 @@ class SimDisk:
             inode = Inode(bytes(data))
             self._link(inode)
             place.change({name: inode})
-            self._sync_directory(directory_of(path))
+            self.sync_directory(directory_of(path))
 
     def keep_reserve(self, path: str) -> None:
-        self._directory(directory_of(path), "open")
+        self.directory(directory_of(path), "open")
         self._reserve_wanted = RESERVE_BYTES
         self._refill_reserve()
 
@@ -298,28 +298,41 @@ class SimDisk:
             self._refill_reserve()
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
-        self._end_syncs(_begin_syncs(files))
-        for directory in directories:
-            self.fail_if_told(directory, "sync")
-            self._sync_directory(directory)
-        self.sync_count += 1
+        Sync(self, files, directories).end()
 
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
-        # What is durable after the latency is what was there before it.
-        syncs = _begin_syncs(files)
-        seen = [self._directory(path, "sync") for path in directories if self.exists(path)]
-        marks = {directory: directory.mark() for directory in seen}
+        await self._end_later(Sync(self, files, directories), files)
+
+    def begin_sync(
+        self,
+        nursery: trio.Nursery,
+        files: Sequence[DiskFile],
+        directories: Sequence[str],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        sync = Sync(self, files, directories)
+
+        async def end() -> None:
+            try:
+                await self._end_later(sync, files)
+            except DiskError as error:
+                done(error)
+            else:
+                done(None)
+
+        nursery.start_soon(end)
+
+    async def _end_later(self, sync: Sync, files: Sequence[DiskFile]) -> None:
         try:
-            await trio.sleep(self.sync_latency_s)
+            await self.while_syncing(files)
         except trio.Cancelled:
-            _drop_syncs(syncs)
+            sync.drop()
             raise
-        self._end_syncs(syncs)
-        for path in directories:
-            self.fail_if_told(path, "sync")
-            directory = self._directory(path, "sync")
-            directory.settle(marks.get(directory, 0))
-        self.sync_count += 1
+        sync.end()
+
+    async def while_syncing(self, _files: Sequence[DiskFile]) -> None:
+        """How long a sync takes."""
+        await trio.sleep(self.sync_latency_s)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         pause_s = self.thread_pause
@@ -343,7 +356,7 @@ class SimDisk:
         if inode.holder is not None:
             raise LockHeld(path, "lock", "it is in use")
         directory = directory_of(path)
-        self._locked[inode] = directory, self._directory(directory, "lock")
+        self._locked[inode] = directory, self.directory(directory, "lock")
         return SimLock(inode)
 
     # -- paths -----------------------------------------------------------------------------------
@@ -366,7 +379,7 @@ class SimDisk:
             raise DiskError(path, operation, A_DIRECTORY)
         return node
 
-    def _directory(self, path: str, operation: str, *, named: str | None = None) -> Directory:
+    def directory(self, path: str, operation: str, *, named: str | None = None) -> Directory:
         node = find(self._start(path), path, operation, named=named)
         if isinstance(node, Inode):
             raise DiskError(named or path, operation, NO_DIRECTORY)
@@ -376,13 +389,13 @@ class SimDisk:
         self, path: str, operation: str, *, named: str | None = None
     ) -> tuple[Directory, str]:
         """The directory that a path's last name is in or would be, and that name."""
-        place = self._directory(directory_of(path), operation, named=named or path)
+        place = self.directory(directory_of(path), operation, named=named or path)
         return place, names_in(path)[-1]
 
     def _check_tenancy(self, path: str, operation: str) -> None:
         """Another directory may have the name of one that is locked."""
         found = [
-            self._directory(directory, operation, named=path) is mine
+            self.directory(directory, operation, named=path) is mine
             for inode, (directory, mine) in self._locked.items()
             if inode.holder is not None and path.startswith(f"{directory}/")
         ]
@@ -441,32 +454,8 @@ class SimDisk:
                 self._unlink(node)
             directory.change({name: None})
 
-    def _end_syncs(self, syncs: Sequence[tuple[SimFile, Inode, Flush]]) -> None:
-        """End syncs in order; the first that fails leaves those after it as they were."""
-        for number, (file, inode, flush) in enumerate(syncs):
-            try:
-                self.fail_if_told(file.path, "sync")
-            except DiskError:
-                inode.fail_sync(flush)
-                _drop_syncs(syncs[number + 1 :])
-                raise
-            inode.end_sync(flush)
-
-    def _sync_directory(self, directory: str) -> None:
-        """Make the names in a directory durable: new ones stay, removed ones are gone."""
-        self._directory(directory, "sync").settle()
-
-
-def _begin_syncs(files: Sequence[DiskFile]) -> list[tuple[SimFile, Inode, Flush]]:
-    """Capture what is in files now."""
-    syncs = []
-    for file in files:
-        assert isinstance(file, SimFile), f"{file.path} is no file of the simulated disk"
-        inode = file.held("open")
-        syncs.append((file, inode, inode.begin_sync()))
-    return syncs
-
-
-def _drop_syncs(syncs: Sequence[tuple[SimFile, Inode, Flush]]) -> None:
-    for _, inode, flush in syncs:
-        inode.drop_sync(flush)
+    def sync_directory(self, path: str, marks: Mapping[Directory, int] | None = None) -> None:
+        """Make the names in a directory durable: new ones stay, removed ones are gone. All changes
+        count, or those up to its mark."""
+        directory = self.directory(path, "sync")
+        directory.settle(None if marks is None else marks.get(directory, 0))

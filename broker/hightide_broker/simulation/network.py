@@ -69,19 +69,23 @@ class SimStream:
         return self._incoming.source
 
     async def receive_into(self, view: memoryview) -> int:
-        pipe = self._incoming
-        await trio.lowlevel.checkpoint()
+        pipe, waited = self._incoming, False
         while True:
             if self._closed:
                 raise trio.ClosedResourceError("this end was closed")
             now = trio.current_time()
             if pipe.queue and pipe.queue[0][0] <= now:
-                return self._take(view)
+                if waited:
+                    return self._take(view)
+                waited = True
+                await trio.lowlevel.checkpoint()
+                continue
             if pipe.broken:
                 raise trio.BrokenResourceError("connection reset by peer")
             wake_at = pipe.queue[0][0] if pipe.queue else pipe.ended_at
             if not pipe.queue and pipe.ended_at is not None and pipe.ended_at <= now:
                 return 0
+            waited = True
             with trio.move_on_at(float("inf") if wake_at is None else wake_at):
                 await pipe.changed.wait()
 
@@ -93,16 +97,20 @@ class SimStream:
             self._incoming.queue.appendleft((at, data[count:]))
         return count
 
-    async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await trio.lowlevel.checkpoint()
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
         if self._closed:
             raise trio.ClosedResourceError("this end was closed")
         if self._outgoing.broken:
             raise trio.BrokenResourceError("connection reset by peer")
-        self._network.transmit(self._outgoing, b"".join(bytes(each) for each in buffers))
+        data = b"".join(bytes(each) for each in buffers)
+        self._network.transmit(self._outgoing, data)
+        return len(data)
 
-    async def send_file(self, fd: int, position: int, size: int) -> None:
+    def send_file_now(self, fd: int, position: int, size: int) -> int:
         raise AssertionError("a simulated stream sends no files")
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         if not self._closed:

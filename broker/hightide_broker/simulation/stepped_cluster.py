@@ -30,6 +30,7 @@ from hightide_broker.core.cluster.partition_changes import (
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import AskOffsets, Step, next_fetch
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, own_log
 from hightide_broker.runtime.replication.log_loader import log_config
@@ -326,7 +327,7 @@ class Table:
         """What the leader answers a follower, without waiting."""
         replica, follower = self.replica(leader), self.broker(name)
         here = _OneReplica(self, replica)
-        handler = FetchHandler(here, here, self._broker_config)
+        handler = FetchHandler(here, here, self._broker_config, Agenda())
         request = m.FetchRequest(
             replica_id=follower.id, replica_epoch=follower.epoch, max_wait_ms=0, partitions=[part]
         )

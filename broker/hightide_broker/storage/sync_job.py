@@ -21,12 +21,17 @@ class SyncJob(NamedTuple):
 
 
 async def carry_out(job: SyncJob, disk: Disk) -> None:
-    """Do a job. Epochs for which there is no room would be found in the batches again. Raises
-    `DiskError`."""
+    """Do a job. Raises `DiskError`."""
+    await write_epochs(job, disk)
+    await disk.sync(job.files, job.directories)
+
+
+async def write_epochs(job: SyncJob, disk: Disk) -> None:
+    """The first part of a job. Epochs for which there is no room would be found in the batches
+    again. Raises `DiskError`."""
     if job.epochs is not None:
         try:
             await disk.in_thread(job.epochs)
         except DiskError as error:
             if not error.full:
                 raise
-    await disk.sync(job.files, job.directories)

@@ -21,6 +21,7 @@ from hightide.admin.descriptions import (
     CreatedTopic,
     ElectionResult,
     LogDirDescription,
+    NodeDescription,
     QuorumDescription,
     TopicDescription,
     described,
@@ -38,6 +39,7 @@ from hightide.net.cluster import (
 )
 from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
+from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, whole
 from hightide.protocol.topic_partition import TopicPartition
@@ -242,6 +244,13 @@ class Admin(GroupAdmin):
         request = m.ElectLeadersRequest(partitions=parts, unclean=unclean)
         reply: m.ElectLeadersResponse = await self._call(request)
         return [described(ElectionResult, each) for each in reply.partitions]
+
+    async def describe_node(self, node: int) -> NodeDescription:
+        """What the process of a registered broker has used since it started."""
+        await self._look_for_brokers()
+        request = n.DescribeNodeRequest()
+        reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
+        return described(NodeDescription, reply)
 
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None

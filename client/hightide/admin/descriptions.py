@@ -125,6 +125,19 @@ class LogDirDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """What a node's process has used since it started; -1: not counted."""
+
+    node: int
+    loop_passes: int
+    """Turns of its event loop."""
+    user_ms: int
+    """Time of processors in its own code."""
+    system_ms: int
+    """Time of processors in the kernel, for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ElectionResult:
     """What became of an election."""
 

@@ -20,6 +20,7 @@ from hightide.admin.descriptions import (
     GroupListing,
     GroupMove,
     LogDirDescription,
+    NodeDescription,
     QuorumDescription,
     TopicDescription,
 )
@@ -112,6 +113,10 @@ class Admin(Blocking):
     def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones too, and the active controller."""
         return self._run(self._async.describe_cluster)
+
+    def describe_node(self, node: int) -> NodeDescription:
+        """What the process of a registered broker has used since it started."""
+        return self._run(self._async.describe_node, node)
 
     def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None

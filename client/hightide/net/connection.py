@@ -13,7 +13,8 @@ from typing import Any
 
 import trio
 
-from hightide.net.background import open_background, start
+from hightide.net.background import ki_protected, open_background, start
+from hightide.net.outbox import Outbox, SendTimeout
 from hightide.net.ports import Network, Stream
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
@@ -54,6 +55,19 @@ class FrameReader:
     def unread(self) -> bytes:
         """What has come and was not taken for a frame yet."""
         return bytes(memoryview(self._buffer)[self._start : self._end])
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come that was not taken for a frame yet."""
+        return self._start < self._end
+
+    def body_now(self, length: int) -> bytearray | None:
+        """The `length` bytes of a frame, if all of them have come with others."""
+        if self._end - self._start < length:
+            return None
+        end = self._start + length
+        body, self._start = self._buffer[self._start : end], end
+        return body
 
     async def next_length(self) -> int | None:
         """The length of the next frame, None at an orderly end; `read_body` must follow."""
@@ -105,13 +119,19 @@ class Answer:
     """A request on its way."""
 
     def __init__(
-        self, connection: Connection, request_id: int, kind: type[Message], sent_at: float
+        self,
+        connection: Connection,
+        request_id: int,
+        kind: type[Message],
+        sent_at: float,
+        arrived: Callable[[], None] | None = None,
     ) -> None:
         self._connection = connection
         self.id = request_id
         self._kind = kind
         self._sent_at = sent_at
         self._arrived = trio.Event()
+        self._tell = arrived
         self._frame: wire.Frame | None = None
         self._error: HightideError | None = None
 
@@ -124,15 +144,27 @@ class Answer:
         """Hand the answer, or the reason there is none, to the caller that waits."""
         self._frame, self._error = frame, error
         self._arrived.set()
+        if self._tell is not None:
+            self._tell()
+
+    def give_up(self) -> None:
+        """Wait no longer: `take` says so."""
+        self._connection.forget(self.id)
+        if self._tell is not None and not self._arrived.is_set():
+            self._tell()
 
     async def wait(self, timeout_s: float) -> tuple[Any, list[memoryview]]:
-        """The response and its attachments.
-
-        Raises `ApiError` if the broker refused, `RequestTimedOut`, `BrokerUnreachable`, or
-        `RemoteProtocolError`.
-        """
+        """The response and its attachments; errors as `take`."""
         with trio.move_on_after(timeout_s):
             await self._arrived.wait()
+        return self.take(timeout_s)
+
+    def take(self, timeout_s: float) -> tuple[Any, list[memoryview]]:
+        """The response and its attachments, as far as they have arrived; after it nothing will.
+
+        Raises `ApiError` if the broker refused, `RequestTimedOut` if there is none after
+        `timeout_s`, `BrokerUnreachable`, or `RemoteProtocolError`.
+        """
         self._connection.forget(self.id)
         if not self._arrived.is_set():
             raise RequestTimedOut(
@@ -168,6 +200,7 @@ class Connection:
         self._stream = stream
         self._client = client
         self._reader = FrameReader(stream)
+        self._outbox = Outbox(stream)
         self._sending = trio.Lock()
         self._waiting: dict[int, Answer] = {}
         self._next_id = 0
@@ -185,46 +218,52 @@ class Connection:
     async def begin(
         self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
     ) -> Answer:
-        """Send a request; its answer is waited for later. Requests leave in the order of calls."""
-        if self._broken is not None:
-            raise self._broken
-        self._next_id += 1
-        api = API_BY_REQUEST[type(request)]
-        answer: Answer = Answer(self, self._next_id, api.response, trio.current_time())
-        buffers = wire.encode_request(
-            request, request_id=self._next_id, client=self._client, attachments=attachments
-        )
-        self._waiting[answer.id] = answer
+        """Send a request, once those before it have left; its answer is waited for later. Requests
+        leave in the order of calls, and whole: one that is cancelled may have left or not."""
+        if self._outbox.is_empty and not self._sending.locked():
+            await trio.lowlevel.checkpoint_if_cancelled()
+            answer = self.begin_now(request, attachments, timeout_s=timeout_s)
+        else:
+            async with self._sending:
+                await self._outbox.wait_empty()
+                answer = self.begin_now(request, attachments, timeout_s=timeout_s)
         is_sent = False
         try:
-            await self._send(buffers, timeout_s)
+            await self._outbox.wait_empty()
             is_sent = True
         finally:
             if not is_sent:
                 self.forget(answer.id)
+        if self._broken is not None:
+            raise self._broken
         return answer
 
-    async def _send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
-        async with self._sending:
-            if self._broken is not None:
-                raise self._broken
-            await trio.lowlevel.checkpoint_if_cancelled()  # nothing was sent so far
-            whole, limit = False, trio.CancelScope(deadline=trio.current_time() + timeout_s)
-            try:
-                with limit:
-                    await self._stream.send_all(buffers)
-                    whole = True
-            except _TRANSPORT_ERRORS as error:
-                self._break(self._unreachable(f"sending failed: {error}"))
-            finally:
-                # Half a frame cannot be taken back: the stream is of no use after a cancelled send.
-                if not whole and self._broken is None:
-                    why = "a call was cancelled while its request was being sent"
-                    if limit.cancelled_caught:
-                        why = f"sending took more than {timeout_s:g} s"
-                    self._break(self._unreachable(why))
-            if self._broken is not None:
-                raise self._broken
+    @ki_protected
+    def begin_now(
+        self,
+        request: Message,
+        attachments: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+        arrived: Callable[[], None] | None = None,
+    ) -> Answer:
+        """The same without waiting; `arrived` is called when `Answer.take` has something to say."""
+        if self._broken is not None:
+            raise self._broken
+        self._next_id += 1
+        api = API_BY_REQUEST[type(request)]
+        answer = Answer(self, self._next_id, api.response, trio.current_time(), arrived)
+        buffers = wire.encode_request(
+            request, request_id=self._next_id, client=self._client, attachments=attachments
+        )
+        self._waiting[answer.id] = answer
+        try:
+            self._outbox.put(buffers, timeout_s=timeout_s)
+        except _TRANSPORT_ERRORS as error:
+            self.forget(answer.id)
+            self._break(self._unreachable(f"sending failed: {error}"))
+            raise self._broken_by() from error
+        return answer
 
     async def call(
         self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
@@ -247,8 +286,23 @@ class Connection:
         """Drop interest in an answer; it is ignored when it comes."""
         self._waiting.pop(request_id, None)
 
-    async def read_answers(self) -> None:
-        """The reader task: runs until the stream ends or breaks."""
+    async def run(self) -> None:
+        """Read answers, and send what does not leave at once, until the stream ends or breaks."""
+        async with trio.open_nursery() as nursery:
+            start(nursery, self._send_the_rest, nursery.cancel_scope)
+            await self._read_answers()
+            nursery.cancel_scope.cancel()
+
+    async def _send_the_rest(self, life: trio.CancelScope) -> None:
+        try:
+            await self._outbox.run()
+        except SendTimeout as late:
+            self._break(self._unreachable(f"sending took more than {late}"))
+        except _TRANSPORT_ERRORS as error:
+            self._break(self._unreachable(f"sending failed: {error}"))
+        life.cancel()
+
+    async def _read_answers(self) -> None:
         try:
             while (body := await self._reader.next_frame()) is not None:
                 frame = wire.split_frame(body, message_limit=wire.RESPONSE_MESSAGE_BYTES_MAX)
@@ -272,9 +326,14 @@ class Connection:
     def _unreachable(self, what: str) -> BrokerUnreachable:
         return BrokerUnreachable(what, broker=self.address)
 
+    def _broken_by(self) -> HightideError:
+        assert self._broken is not None, "it has just been broken"
+        return self._broken
+
     def _break(self, error: HightideError) -> None:
         if self._broken is None:
             self._broken = error
+        self._outbox.drop()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             answer.arrive(None, self._broken)
@@ -304,7 +363,7 @@ async def open_connection(
     """A connection with its reader running, closed at the end of the block."""
     connection = await connect(network, host, port, client=client)
     async with open_background() as nursery:
-        start(nursery, connection.read_answers)
+        start(nursery, connection.run)
         try:
             yield connection
         finally:

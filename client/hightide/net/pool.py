@@ -23,15 +23,18 @@ class ConnectionPool:
 
     def has_open(self, address: tuple[str, int]) -> bool:
         """Whether a request to this address can leave without connecting first."""
+        return self.open_now(address) is not None
+
+    def open_now(self, address: tuple[str, int]) -> Connection | None:
+        """The open connection to an address, if there is one."""
         known = self._connections.get(address)
-        return known is not None and known.is_open
+        return known if known is not None and known.is_open else None
 
     async def connection(self, host: str, port: int) -> Connection:
         """An open connection to an address; raises `BrokerUnreachable`, and `ClosedError` if the
         pool was closed meanwhile."""
         key = (host, port)
-        known = self._connections.get(key)
-        if known is not None and known.is_open:
+        if (known := self.open_now(key)) is not None:
             return known
         async with self._connecting.setdefault(key, trio.Lock()):
             known = self._connections.get(key)
@@ -43,7 +46,7 @@ class ConnectionPool:
             fresh = await connect(self._network, host, port, client=self._client_id)
             try:
                 self._check_open()  # otherwise nobody would read its answers
-                start(self._nursery, fresh.read_answers)
+                start(self._nursery, fresh.run)
             except (ClosedError, RuntimeError) as error:  # or the nursery is closed by now
                 await fresh.aclose()
                 raise ClosedError("the client was closed meanwhile") from error

@@ -21,17 +21,21 @@ class Stream(Protocol):
         """Fill a part of `view`; how many bytes came, 0 at the end of the stream."""
         ...
 
-    async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Send the buffers one after the other. One task at a time."""
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """Send of the buffers, one after the other, what is taken at once; how many bytes were."""
         ...
 
-    async def send_file(self, fd: int, position: int, size: int) -> None:
-        """Send bytes of an open file without bringing them into the process."""
+    def send_file_now(self, fd: int, position: int, size: int) -> int:
+        """The same for bytes of an open file, without bringing them into the process."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Until more may be taken."""
         ...
 
     @property
     def can_send_file(self) -> bool:
-        """Whether `send_file` works on this stream (not under TLS, not in a simulation)."""
+        """Whether `send_file_now` works on this stream (not under TLS, not in a simulation)."""
         ...
 
     @property

@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 import trio
 
 from hightide.protocol.records import Buffer
-from hightide.protocol.wire import drop_sent
 
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
@@ -27,10 +26,12 @@ class TcpStream:
     can_send_file = hasattr(os, "sendfile")
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
-        self._socket = sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The plain socket: what can be done at once is done without a turn of the event loop.
+        self._socket = socket.socket(fileno=sock.detach())
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            host, port = sock.getpeername()[:2]
+            host, port = self._socket.getpeername()[:2]
             self._peer = f"{host}:{port}"
         except OSError:
             self._peer = "gone"
@@ -40,26 +41,37 @@ class TcpStream:
         return self._peer
 
     async def receive_into(self, view: memoryview) -> int:
-        return await self._socket.recv_into(view)
+        # Not tried first: mostly nothing has come yet.
+        while True:
+            self._check_open()
+            await trio.lowlevel.wait_readable(self._socket)
+            with suppress(BlockingIOError):
+                return self._socket.recv_into(view)
 
-    async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
-        while pending:
-            drop_sent(pending, await self._socket.sendmsg(pending[:_IOV_MAX]))
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        self._check_open()
+        try:
+            return self._socket.sendmsg(buffers[:_IOV_MAX])
+        except BlockingIOError:
+            return 0
 
-    async def send_file(self, fd: int, position: int, size: int) -> None:
-        end = position + size
-        while position < end:
-            try:
-                sent = os.sendfile(
-                    self._socket.fileno(), fd, position, min(end - position, _SENDFILE_BYTES)
-                )
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-                continue
-            if sent == 0:
-                raise OSError(f"file ended {end - position} bytes early while it was being sent")
-            position += sent
+    def send_file_now(self, fd: int, position: int, size: int) -> int:
+        self._check_open()
+        try:
+            sent = os.sendfile(self._socket.fileno(), fd, position, min(size, _SENDFILE_BYTES))
+        except BlockingIOError:
+            return 0
+        if sent == 0:
+            raise OSError(f"file ended {size} bytes early while it was being sent")
+        return sent
+
+    async def wait_writable(self) -> None:
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    def _check_open(self) -> None:
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError("this end was closed")
 
     def shut_down(self) -> None:
         """Both ends see the end of the stream, also those that are reading."""
@@ -67,7 +79,9 @@ class TcpStream:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     async def aclose(self) -> None:
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
 
 class TcpNetwork:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 
 
@@ -36,6 +37,7 @@ APIS: tuple[Api, ...] = (
     Api("alter_configs", m.AlterConfigsRequest, m.AlterConfigsResponse),
     Api("describe_cluster", m.DescribeClusterRequest, m.DescribeClusterResponse),
     Api("describe_log_dirs", m.DescribeLogDirsRequest, m.DescribeLogDirsResponse),
+    Api("describe_node", n.DescribeNodeRequest, n.DescribeNodeResponse),
     Api("describe_producers", m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("register_broker", c.RegisterBrokerRequest, c.RegisterBrokerResponse),
     Api("broker_heartbeat", c.BrokerHeartbeatRequest, c.BrokerHeartbeatResponse),

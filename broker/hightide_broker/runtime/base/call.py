@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
+from hightide_broker.runtime.base.agenda import Act
 from hightide_broker.storage.segment import FileSlice
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -36,8 +37,35 @@ class Reply(NamedTuple):
 
 
 Later = Callable[[], Awaitable[Reply]]
-"""The rest of a request that has to wait."""
-Outcome = Reply | Later | None
+"""The rest of a request that has to wait, in a task of its own."""
+
+
+class Asker(Protocol):
+    """Who waits for the answer to a parked request."""
+
+    def answer(self, reply: Reply) -> None:
+        """The answer; once."""
+        ...
+
+    def work(self, act: Act) -> None:
+        """Do something for the request: what fails in it ends who asked, and nobody else."""
+        ...
+
+
+class Parked(Protocol):
+    """A request that waits without a task: it is answered at the end of the stretch that brings
+    what it waits for."""
+
+    def begin(self, asker: Asker) -> None:
+        """Wait from here on; it is answered once, unless this is dropped."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody wants the answer any more."""
+        ...
+
+
+Outcome = Reply | Later | Parked | None
 """None: there is no answer."""
 Begin = Callable[[Call[Any]], Outcome]
 """Begins a request: what it changes is changed when this returns. Raises `Refused`."""

@@ -1,4 +1,5 @@
-"""The real disk: with `system`, the only file that names `os`, descriptors and worker threads.
+"""The real disk: with `durable` and `system`, the only file that names `os`, descriptors and worker
+threads.
 
 Open descriptors are kept in a bounded cache, least recently used first out, so that a broker with
 many segments stays below its limit; a sync works on a duplicate, which the cache cannot close under
@@ -19,13 +20,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from hightide.protocol.records import Buffer
 from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
 from hightide_broker.runtime.base import system
+from hightide_broker.runtime.base.durable import (
+    FULL,
+    duplicates,
+    make_dirs,
+    mapped,
+    sync,
+    sync_directory,
+)
 from hightide_broker.runtime.base.one_at_a_time import OneAtATime
 
 T = TypeVar("T")
@@ -34,16 +43,6 @@ OPEN_FILES_MAX = 4096
 """Upper bound of the descriptor cache; half of the process's limit if that is lower."""
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 REWRITE_BYTES = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def _mapped(path: str, operation: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise DiskError(path, operation, why, full=error.errno in _FULL) from error
 
 
 class _Tenancy:
@@ -96,17 +95,17 @@ class RealFile:
         return self._size
 
     def read(self, position: int, size: int) -> bytes:
-        with _mapped(self._path, "read"), self._held() as descriptor:
+        with mapped(self._path, "read"), self._held() as descriptor:
             return os.pread(descriptor, size, position)
 
     def read_into(self, view: memoryview, position: int) -> int:
-        with _mapped(self._path, "read"), self._held() as descriptor:
+        with mapped(self._path, "read"), self._held() as descriptor:
             return os.preadv(descriptor, [view], position)
 
     def append(self, data: Buffer) -> None:
         view = memoryview(data)
         written = 0
-        with _mapped(self._path, "write"), self._held() as descriptor:
+        with mapped(self._path, "write"), self._held() as descriptor:
             try:
                 while written < len(view):
                     written += os.pwrite(descriptor, view[written:], self._size + written)
@@ -116,20 +115,20 @@ class RealFile:
         self._size += written
 
     def truncate(self, size: int) -> None:
-        with _mapped(self._path, "truncate"), self._held() as descriptor:
+        with mapped(self._path, "truncate"), self._held() as descriptor:
             os.ftruncate(descriptor, size)
         self._size = size
 
     def rewrite(self, position: int) -> None:
         while data := self.read(position, REWRITE_BYTES):
             view = memoryview(data)
-            with _mapped(self._path, "write"), self._held() as descriptor:
+            with mapped(self._path, "write"), self._held() as descriptor:
                 while view:
                     written = os.pwrite(descriptor, view, position)
                     view, position = view[written:], position + written
 
     def duplicate_descriptor(self) -> int:
-        with _mapped(self._path, "open"), self._held() as descriptor:
+        with mapped(self._path, "open"), self._held() as descriptor:
             return os.dup(descriptor)
 
     @contextmanager
@@ -142,7 +141,7 @@ class RealFile:
 
     def detach(self) -> None:
         if self._own is None:
-            with _mapped(self._path, "open"), self._cache.held(self) as descriptor:
+            with mapped(self._path, "open"), self._cache.held(self) as descriptor:
                 own = os.dup(descriptor)
             # A reader is in one of our calls, and has this file.
             weakref.finalize(self, os.close, own)
@@ -314,7 +313,7 @@ class RealDisk:
         self._reserve = _Reserve()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        with self._changing(path, "open") if create else _mapped(path, "open"):
+        with self._changing(path, "open") if create else mapped(path, "open"):
             if create and not os.path.exists(path):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
             return RealFile(self._descriptors, path, os.stat(path).st_size)
@@ -329,12 +328,12 @@ class RealDisk:
         return True
 
     def list(self, path: str) -> list[str]:
-        with _mapped(path, "list"):
+        with mapped(path, "list"):
             return sorted(os.listdir(path))
 
     def make_dirs(self, path: str) -> None:
         with self._changing(path, "mkdir"):
-            _make_durable_dirs(path)
+            make_dirs(path)
 
     def rename(self, old: str, new: str) -> None:
         with self._changing(old, "rename"):
@@ -355,7 +354,7 @@ class RealDisk:
                 return
 
     def read_file(self, path: str) -> bytes:
-        with _mapped(path, "read"), open(path, "rb") as file:
+        with mapped(path, "read"), open(path, "rb") as file:
             return file.read()
 
     def replace(self, path: str, data: bytes, *, unless: Callable[[], bool] | None = None) -> None:
@@ -366,11 +365,11 @@ class RealDisk:
             try:
                 _put(path, temporary, data)
             except OSError as error:
-                if error.errno not in _FULL or not self._reserve.is_kept:
+                if error.errno not in FULL or not self._reserve.is_kept:
                     raise
                 with self._reserve.used():
                     _put(path, temporary, data)
-            _sync_directory(os.path.dirname(path) or ".")
+            sync_directory(os.path.dirname(path) or ".")
 
     def keep_reserve(self, path: str) -> None:
         self._reserve.keep(path)
@@ -379,22 +378,38 @@ class RealDisk:
         return self._reserve.used()
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
-        _sync(_duplicates(files), directories)
+        sync(duplicates(files), directories)
 
     async def sync(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         # Duplicated here, on the loop: in the thread the cache might close them meanwhile.
-        duplicates = _duplicates(files)
-        await trio.to_thread.run_sync(_sync, duplicates, directories)
+        held = duplicates(files)
+        await trio.to_thread.run_sync(sync, held, directories)
+
+    def begin_sync(
+        self,
+        nursery: trio.Nursery,
+        files: Sequence[DiskFile],
+        directories: Sequence[str],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        token, held = trio.lowlevel.current_trio_token(), duplicates(files)
+
+        def deliver(outcome: Any) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(done, getattr(outcome, "error", None))
+
+        # Without a task that waits for the thread: it would cost turns of the event loop.
+        trio.lowlevel.start_thread_soon(partial(sync, held, directories), deliver)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function)
 
     def free_bytes(self, path: str) -> int:
-        with _mapped(path, "statvfs"):
+        with mapped(path, "statvfs"):
             return _free_bytes(path)
 
     def lock(self, path: str) -> RealLock:
-        with _mapped(path, "open"):
+        with mapped(path, "open"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             begun = self._tenancy.begin(os.path.dirname(path) or ".")
@@ -415,7 +430,7 @@ class RealDisk:
 
     @contextmanager
     def _changing(self, path: str, operation: str) -> Iterator[None]:
-        with _mapped(path, operation):
+        with mapped(path, operation):
             self._tenancy.check(path)
             yield
 
@@ -430,56 +445,3 @@ def _flock_soon(descriptor: int) -> None:
         except BlockingIOError:
             time.sleep(LOCK_PAUSE_S)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:
-    """Path and a descriptor of its own for each file; none is left open if one fails."""
-    found: list[tuple[str, int]] = []
-    try:
-        for file in files:
-            descriptor = file.duplicate_descriptor()
-            assert descriptor is not None, f"{file.path} is no file of the real disk"
-            found.append((file.path, descriptor))
-    except DiskError:
-        for _, descriptor in found:
-            os.close(descriptor)
-        raise
-    return found
-
-
-def _sync(files: Sequence[tuple[str, int]], directories: Sequence[str]) -> None:
-    """Sync and close duplicates; every one is closed, the first failure is raised."""
-    try:
-        for path, descriptor in files:
-            with _mapped(path, "sync"):
-                system.sync_data(descriptor)
-        for directory in directories:
-            with _mapped(directory, "sync"):
-                _sync_directory(directory)
-    finally:
-        for _, descriptor in files:
-            os.close(descriptor)
-
-
-def _make_durable_dirs(path: str) -> None:
-    """Make a directory and what lies above it; each new name is synced where it stands."""
-    path = os.path.abspath(path)
-    if os.path.isdir(path):
-        return
-    above = os.path.dirname(path)
-    if not os.path.exists(above):
-        _make_durable_dirs(above)
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-    _sync_directory(above)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        system.sync_all(descriptor)
-    finally:
-        os.close(descriptor)

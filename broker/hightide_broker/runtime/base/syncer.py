@@ -8,15 +8,17 @@ offline: the kernel may have dropped the pages, so nothing of it may be trusted 
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import Protocol
 
 import trio
 
 from hightide_broker.ports import Disk, DiskError
-from hightide_broker.storage.sync_job import SyncJob, carry_out
+from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.storage.sync_job import SyncJob, carry_out, write_epochs
 
-log = logging.getLogger("hightide.disk")
+SYNCS_MAX = 40
+"""Threads that sync at a time."""
 
 
 class Syncable(Protocol):
@@ -33,41 +35,96 @@ class Syncable(Protocol):
 
 
 class Syncer:
-    """Runs the syncs of all logs of a broker."""
+    """Runs the syncs of all logs of a broker. Each is begun at the end of the stretch that made it
+    necessary, and what its end brings is done in one stretch with it."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, agenda: Agenda) -> None:
         self._disk = disk
+        self._agenda = agenda
         self._dirty: dict[Syncable, None] = {}
-        self._wake = trio.Event()
+        """Those that are to be synced and are not, in order."""
+        self._under_way = 0
+        self._nursery: trio.Nursery | None = None
+        self._failure: BaseException | None = None
+        self._failed = trio.Event()
 
     def mark(self, subject: Syncable) -> None:
         """`subject` has something to sync; nothing happens while it is being synced already."""
-        if not subject.syncing:
+        if not subject.syncing and subject not in self._dirty:
             self._dirty[subject] = None
-            self._wake.set()
+            self._agenda.soon(self._begin)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                await self._wake.wait()
-                self._wake = trio.Event()
-                dirty, self._dirty = self._dirty, {}
-                for subject in dirty:
-                    subject.syncing = True
-                    nursery.start_soon(self._sync, subject)
+        """Until cancelled, or a subject cannot go on without its disk."""
+        async with trio.open_nursery() as self._nursery:
+            try:
+                with self._agenda.stretch():
+                    self._begin()
+                await self._failed.wait()
+                assert self._failure is not None, "nothing else ends this wait"
+                raise self._failure
+            finally:
+                self._nursery = None
 
-    async def _sync(self, subject: Syncable) -> None:
+    def _begin(self) -> None:
+        """Begin what is to be synced, as far as threads go."""
+        while self._dirty and self._under_way < SYNCS_MAX and self._nursery is not None:
+            subject = next(iter(self._dirty))
+            del self._dirty[subject]
+            self._next(subject)
+
+    def _next(self, subject: Syncable) -> None:
+        job = subject.begin_sync()
+        subject.syncing = job is not None
+        if job is None:
+            return
+        assert self._nursery is not None, "syncs begin while it runs"
+        self._under_way += 1
+        if job.epochs is None:
+            self._start(subject, job)
+        else:
+            self._nursery.start_soon(self._write_epochs, subject, job)
+
+    async def _write_epochs(self, subject: Syncable, job: SyncJob) -> None:
         try:
-            while (job := subject.begin_sync()) is not None:
-                await carry_out(job, self._disk)
-                subject.finish_sync(job)
-                if not subject.needs_sync:
-                    break
+            await write_epochs(job, self._disk)
         except DiskError as error:
+            self._ended(subject, job, error)
+        else:
+            self._start(subject, job)
+
+    def _start(self, subject: Syncable, job: SyncJob) -> None:
+        if self._nursery is None:
+            return  # the node has ended
+        done = partial(self._ended, subject, job)
+        try:
+            self._disk.begin_sync(self._nursery, job.files, job.directories, done)
+        except DiskError as error:
+            done(error)
+
+    def _ended(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
+        """A sync came to its end; whatever fails now must not strike whoever tells so."""
+        if self._nursery is None:
+            return
+        try:
+            with self._agenda.stretch():
+                self._count(subject, job, error)
+                self._begin()
+        except BaseException as failure:
+            self._failure = failure
+            self._failed.set()
+
+    def _count(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
+        self._under_way -= 1
+        subject.syncing = False
+        if isinstance(error, DiskError):
             subject.go_offline(str(error))
-        finally:
-            subject.syncing = False
+        elif error is not None:
+            raise error
+        else:
+            subject.finish_sync(job)
+            if subject.needs_sync:
+                self.mark(subject)
 
     async def sync_now(self, subject: Syncable) -> None:
         """Sync one subject and wait for it; raises `DiskError`."""

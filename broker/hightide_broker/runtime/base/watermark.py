@@ -1,4 +1,4 @@
-"""A number that only rises, and the tasks that wait for it to pass a threshold.
+"""A number that only rises, and who waits for it to pass a threshold: tasks, and callbacks.
 
 Waiters stand in a heap by threshold, so that a step wakes exactly those that can go on. Closing it
 with an error wakes everybody with that error: the deposed leader's way of letting go.
@@ -7,16 +7,31 @@ with an error wakes everybody with that error: the deposed leader's way of letti
 from __future__ import annotations
 
 import heapq
+from typing import Protocol
 
 import trio
 
 from hightide.protocol.errors import Refused
+from hightide_broker.runtime.base.agenda import Act, Agenda
 
 _NEVER = float("inf")
 
 
+class Waker(Protocol):
+    """A wish to be woken; it may stand at several watermarks at once."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the wait is over, or nobody waits any more."""
+        ...
+
+    def set(self) -> None:
+        """End the wait; more than once is fine. Nothing is done here and now."""
+        ...
+
+
 class Wake:
-    """One task's wish to be woken; it may stand at several watermarks at once."""
+    """A task's wish to be woken."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -35,13 +50,34 @@ class Wake:
         await self._event.wait()
 
 
+class Callback:
+    """Something that is done, once, when the stretch has ended in which it was woken."""
+
+    def __init__(self, agenda: Agenda, act: Act) -> None:
+        self._agenda = agenda
+        self._act: Act | None = act
+
+    @property
+    def is_set(self) -> bool:
+        return self._act is None
+
+    def set(self) -> None:
+        if self._act is not None:
+            self._agenda.soon(self._act)
+            self._act = None
+
+    def drop(self) -> None:
+        """Nobody waits any more."""
+        self._act = None
+
+
 class Watermark:
     """`value` never falls; `closed` is the error that ended it, or None."""
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
         self.closed: Refused | None = None
-        self._heap: list[tuple[float, int, Wake]] = []
+        self._heap: list[tuple[float, int, Waker]] = []
         self._order = 0
 
     def __repr__(self) -> str:
@@ -57,7 +93,7 @@ class Watermark:
             heapq.heappop(self._heap)[2].set()
         return True
 
-    def wake_at(self, threshold: float, wake: Wake) -> None:
+    def wake_at(self, threshold: float, wake: Waker) -> None:
         """Set `wake` once the value is ≥ `threshold`, or the watermark is closed."""
         if self.closed is not None or self.value >= threshold:
             wake.set()
@@ -86,7 +122,7 @@ class Watermark:
             assert self.closed is not None
             raise self.closed
 
-    def wake_at_close(self, wake: Wake) -> None:
+    def wake_at_close(self, wake: Waker) -> None:
         """Set `wake` once the watermark is closed."""
         self.wake_at(_NEVER, wake)
 

@@ -12,8 +12,11 @@ fetch is the acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import trio
 
@@ -31,8 +34,8 @@ from hightide.protocol.records import Buffer
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch
+from hightide_broker.runtime.base.agenda import Agenda, Entry
 from hightide_broker.runtime.base.syncer import Syncer
-from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
@@ -57,6 +60,7 @@ class Fetchers:
         brokers: KnownBrokers,
         following: Following,
         syncer: Syncer,
+        agenda: Agenda,
         *,
         broker: int,
         config: BrokerConfig,
@@ -69,6 +73,7 @@ class Fetchers:
         self.partition_bytes = config[keys.REPLICA_FETCH_MAX_BYTES]
         self.response_bytes = config[keys.REPLICA_FETCH_RESPONSE_MAX_BYTES]
         self.syncer = syncer
+        self.agenda = agenda
         self.following = following
         """Who carries out what an answer means."""
         self._network = network
@@ -115,6 +120,21 @@ class Fetchers:
                 self._nursery.start_soon(fetcher.run)
         fetcher.follow(replica)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether anything may still be asked for, and appended."""
+        return self._nursery is not None
+
+    def start(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Start a task, unless all is over."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work, *args)
+
+    def connection_now(self, leader: int) -> Connection | None:
+        """The open connection to a leader, if there is one."""
+        state = self._brokers.get(leader)
+        return None if state is None else self._pool.open_now((state.host, state.port))
+
     async def connect(self, leader: int) -> Connection:
         """A connection to a leader; raises `BrokerUnreachable`."""
         state = self._brokers.get(leader)
@@ -127,9 +147,24 @@ class Fetchers:
         )
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One that was sent; its answer is taken in where it arrives."""
+
+    asked: list[_Asked]
+    connection: Connection
+    timeout_s: float
+    answer: Answer = field(init=False)
+    alarm: Entry = field(init=False)
+
+
 class LeaderFetcher:
     """The partitions that one other broker leads. A replica is in one of these places: at work in a
-    request, ready for the next, waiting for a sync or a pause; or not followed here any more."""
+    request, ready for the next, waiting for a sync or a pause; or not followed here any more.
+
+    Everything happens in stretches, at the end of which what is ready is asked for; the task only
+    connects.
+    """
 
     def __init__(self, fetchers: Fetchers, leader: int) -> None:
         self._fetchers = fetchers
@@ -138,7 +173,10 @@ class LeaderFetcher:
         self._ready: dict[Replica, None] = {}
         self._waiting: dict[Replica, None] = {}
         self._requests = 0
-        self._wake = Wake()
+        self._is_due = False
+        self._alarm: Entry | None = None
+        """Of the next pause that ends."""
+        self._connection_wanted = trio.Event()
 
     def __repr__(self) -> str:
         return (
@@ -150,7 +188,7 @@ class LeaderFetcher:
         """Fetch a replica from here on, as its `follower` says."""
         if replica not in self._at_work:
             self._place(replica)
-            self._wake.set()
+            self.set()
 
     def _place(self, replica: Replica) -> None:
         """Decide what a replica that is not at work waits for, if it is followed here at all."""
@@ -165,36 +203,60 @@ class LeaderFetcher:
         else:
             self._ready[replica] = None
 
+    # -- a `Waker` -------------------------------------------------------------------------------
+
+    is_set = False
+
+    def set(self) -> None:
+        """Something may be ready: ask for it at the end of the stretch."""
+        if not self._is_due:
+            self._is_due = True
+            self._fetchers.agenda.soon(self._ask)
+
+    # -- asking ----------------------------------------------------------------------------------
+
     async def run(self) -> None:
-        """Until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                await self._until_ready()
-                asked = self._take()
-                if asked:
-                    await self._send(asked, nursery)
-
-    async def _until_ready(self) -> None:
-        """Until a partition is ready and a request more may be sent."""
+        """Connect when that is wanted, until cancelled."""
+        self.set()
         while True:
-            self._wake = Wake()
-            until = self._look_at_waiting()
-            if self._ready and self._requests < IN_FLIGHT_MAX:
-                return
-            with trio.move_on_at(until):
-                await self._wake.wait()
+            await self._connection_wanted.wait()
+            self._connection_wanted = trio.Event()
+            try:
+                await self._fetchers.connect(self._leader)
+            except HightideError as error:
+                while asked := self._take():
+                    self._failed(asked, error)
+            self.set()
 
-    def _look_at_waiting(self) -> float:
-        """Place those whose wait is over; when the next pause ends."""
+    def _ask(self) -> None:
+        """Ask for what is ready, if there is a connection."""
+        self._is_due = False
+        if not self._fetchers.is_running:
+            return
+        self._look_at_waiting()
+        while self._ready and self._requests < IN_FLIGHT_MAX:
+            connection = self._fetchers.connection_now(self._leader)
+            if connection is None:
+                self._connection_wanted.set()
+                return
+            if asked := self._take():
+                self._send(asked, connection)
+
+    def _look_at_waiting(self) -> None:
+        """Place those whose wait is over; look again when the next pause ends."""
         until = float("inf")
         for replica in list(self._waiting):
             self._place(replica)
             if replica in self._waiting and replica.follower is not None:
                 if owes_sync(replica):
-                    replica.synced_wake = self._wake
+                    replica.synced_wake = self
                 else:
                     until = min(until, replica.follower.paused_until)
-        return until
+        if self._alarm is not None:
+            self._alarm.take_back()
+            self._alarm = None
+        if until < float("inf"):
+            self._alarm = self._fetchers.agenda.at(until, self.set)
 
     def _take(self) -> list[_Asked]:
         """The partitions of the next request."""
@@ -217,24 +279,27 @@ class LeaderFetcher:
             self._at_work[replica] = part
         return asked
 
-    async def _send(self, asked: list[_Asked], nursery: trio.Nursery) -> None:
-        """Send one request; its answer is waited for by a task of its own."""
+    def _send(self, asked: list[_Asked], connection: Connection) -> None:
         fetchers, wait_s = self._fetchers, self._wait_s()
-        request = m.FetchRequest(
+        question = m.FetchRequest(
             replica_id=fetchers.broker,
             replica_epoch=fetchers.broker_epoch,
             max_wait_ms=int(wait_s * 1000),
             max_bytes=fetchers.response_bytes,
             partitions=[part for _, part in asked],
         )
+        request = _Request(asked, connection, wait_s + fetchers.patience_s)
+        finish = partial(fetchers.agenda.now, partial(self._finish, request))
         try:
-            connection = await fetchers.connect(self._leader)
-            answer = await connection.begin(request, timeout_s=fetchers.patience_s)
+            request.answer = connection.begin_now(
+                question, timeout_s=fetchers.patience_s, arrived=finish
+            )
         except HightideError as error:
             self._failed(asked, error)
             return
+        over_at = trio.current_time() + request.timeout_s
+        request.alarm = fetchers.agenda.at(over_at, request.answer.give_up)
         self._requests += 1
-        nursery.start_soon(self._finish, asked, connection, answer, wait_s + fetchers.patience_s)
 
     def _wait_s(self) -> float:
         """How long the leader may wait: all requests that find nothing come back together."""
@@ -242,26 +307,38 @@ class LeaderFetcher:
         left = whole - trio.current_time() % whole
         return left if left > whole / 2 else left + whole
 
-    async def _finish(
-        self, asked: list[_Asked], connection: Connection, answer: Answer, timeout_s: float
-    ) -> None:
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _finish(self, request: _Request) -> None:
+        """An answer has arrived, or will not come."""
+        request.alarm.take_back()
         try:
-            response, attachments = await answer.wait(timeout_s)
+            response, attachments = request.answer.take(request.timeout_s)
             if not response.partitions and self._requests > 1:
-                await trio.sleep(GATHER_S)
-            await self._take_in(asked, response, attachments, connection)
-        except (RequestTimedOut, RemoteProtocolError) as error:
-            self._failed(asked, error)
-            await connection.aclose()
+                gathered = trio.current_time() + GATHER_S
+                self._fetchers.agenda.at(gathered, partial(self._nothing_came, request))
+                return
+            self._take_in(request, response, attachments)
         except HightideError as error:
-            self._failed(asked, error)
-        finally:
-            self._requests -= 1
-            self._wake.set()
+            self._broke(request.asked, request.connection, error)
+        self._requests -= 1
+        self.set()
+
+    def _nothing_came(self, request: _Request) -> None:
+        for replica, part in request.asked:
+            if self._at_work.get(replica) is part:
+                self._done(replica)
+        self._requests -= 1
+        self.set()
+
+    def _broke(self, asked: list[_Asked], connection: Connection, error: HightideError) -> None:
+        """No answer, or none that can be read on."""
+        self._failed(asked, error)
+        if isinstance(error, RequestTimedOut | RemoteProtocolError):
+            self._fetchers.start(connection.aclose)
 
     def _failed(self, asked: list[_Asked], error: HightideError) -> None:
-        """No answer, or none that can be read on: what is still asked is asked again after a
-        pause."""
+        """What is still asked is asked again after a pause."""
         log.info("fetching %d partitions from broker %d: %s", len(asked), self._leader, error)
         now = trio.current_time()
         for replica, part in asked:
@@ -276,17 +353,13 @@ class LeaderFetcher:
         self._at_work.pop(replica, None)
         self._place(replica)
 
-    async def _take_in(
-        self,
-        asked: list[_Asked],
-        response: m.FetchResponse,
-        attachments: Sequence[memoryview],
-        connection: Connection,
+    def _take_in(
+        self, request: _Request, response: m.FetchResponse, attachments: Sequence[memoryview]
     ) -> None:
         """Carry out an answer; partitions without news come first, then those that were served."""
         results = {(result.topic, result.partition): result for result in response.partitions}
         served: list[_Asked] = []
-        for replica, part in asked:
+        for replica, part in request.asked:
             if (part.topic, part.partition) in results:
                 served.append((replica, part))
             else:
@@ -297,10 +370,14 @@ class LeaderFetcher:
             now = trio.current_time()
             step = self._fetchers.following.take(replica, part, result, data, now)
             if isinstance(step, AskOffsets):
-                await self._reset(replica, part, connection)
-            if replica.needs_sync:
-                self._fetchers.syncer.mark(replica)
-            self._done(replica)
+                self._fetchers.start(self._reset, replica, part, request.connection)
+            else:
+                self._served(replica)
+
+    def _served(self, replica: Replica) -> None:
+        if replica.needs_sync:
+            self._fetchers.syncer.mark(replica)
+        self._done(replica)
 
     async def _reset(
         self, replica: Replica, part: m.FetchPartition, connection: Connection
@@ -316,19 +393,29 @@ class LeaderFetcher:
             for timestamp in (m.EARLIEST, m.LATEST)
         ]
         request = m.ListOffsetsRequest(partitions=bounds, replica_id=self._fetchers.broker)
-        answer, _ = await connection.call(request, timeout_s=self._fetchers.patience_s)
+        try:
+            answer, _ = await connection.call(request, timeout_s=self._fetchers.patience_s)
+            self._begin_again(replica, part, answer)
+        except HightideError as error:
+            self._broke([(replica, part)], connection, error)
+        self.set()
+
+    def _begin_again(
+        self, replica: Replica, part: m.FetchPartition, answer: m.ListOffsetsResponse
+    ) -> None:
+        """Go on where the leader's log begins or ends; raises `RemoteProtocolError`."""
         follower, now = replica.follower, trio.current_time()
-        if follower is None or replica.offline:
-            return
-        if len(answer.partitions) != 2:
-            raise RemoteProtocolError(f"{len(answer.partitions)} answers about 2 offsets")
-        start, end = answer.partitions
-        if start.error or end.error:
-            why = f"{start.error or end.error}: {start.message or end.message}"
-            follower.back_off(why, now)
-            return
-        step = follower.out_of_range(part, start.offset, end.offset, own_log(replica), now)
-        self._fetchers.following.carry_out(replica, step, b"", now)
+        if follower is not None and not replica.offline:
+            if len(answer.partitions) != 2:
+                raise RemoteProtocolError(f"{len(answer.partitions)} answers about 2 offsets")
+            start, end = answer.partitions
+            if start.error or end.error:
+                why = f"{start.error or end.error}: {start.message or end.message}"
+                follower.back_off(why, now)
+            else:
+                step = follower.out_of_range(part, start.offset, end.offset, own_log(replica), now)
+                self._fetchers.following.carry_out(replica, step, b"", now)
+        self._served(replica)
 
 
 def _attachment(attachments: Sequence[memoryview], number: int) -> Buffer:

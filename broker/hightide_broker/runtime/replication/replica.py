@@ -24,7 +24,7 @@ from hightide_broker.core.replication.leader import UNKNOWN, Leader
 from hightide_broker.core.replication.producers import Producers
 from hightide_broker.core.replication.validation import check_produced, check_sent
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.base.watermark import Waker, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.leadership import Leadership
 from hightide_broker.runtime.replication.log_loader import log_config
@@ -113,7 +113,7 @@ class Replica:
         start = min(max(high_watermark, log.log_start), log.log_end) if log else 0
         self.committed = Watermark(start)
         """The high watermark; closed for those who may not wait any longer."""
-        self.synced_wake: Wake | None = None
+        self.synced_wake: Waker | None = None
         """Who waits for everything to be on disk: the fetch that will acknowledge it."""
 
     def __repr__(self) -> str:

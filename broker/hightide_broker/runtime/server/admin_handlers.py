@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
@@ -21,6 +22,7 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
+from hightide_broker.runtime.base.usage import Usage
 from hightide_broker.runtime.replication.replicas import Replicas
 
 PRODUCER_IDS_WAIT_S = 5.0
@@ -59,12 +61,14 @@ class AdminHandlers:
         broker: int,
         config: BrokerConfig,
         disk: Disk,
+        usage: Usage,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._broker = broker
         self._config = config
         self._disk = disk
+        self._usage = usage
         self._producer_ids = range(0)
 
     # -- metadata --------------------------------------------------------------------------------
@@ -137,6 +141,10 @@ class AdminHandlers:
                 brokers=self._brokers(only_active=False),
             )
         )
+
+    def describe_node(self, _: Call[n.DescribeNodeRequest]) -> Reply:
+        """What this process has used."""
+        return Reply(n.DescribeNodeResponse(node=self._broker, **self._usage()._asdict()))
 
     def describe_log_dirs(self, call: Call[m.DescribeLogDirsRequest]) -> Reply:
         """This broker's replicas with their offsets and sizes."""

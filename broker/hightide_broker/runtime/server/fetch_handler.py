@@ -28,8 +28,9 @@ from hightide_broker.core.replication.fetches import (
     is_news,
     nearer,
 )
-from hightide_broker.runtime.base.call import Later, Reply
-from hightide_broker.runtime.base.watermark import Wake, Watermark
+from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.call import Asker, Reply
+from hightide_broker.runtime.base.watermark import Callback, Watermark
 from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import FileSlice
@@ -83,7 +84,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Look:
+class Look:
     """One look at all partitions of a fetch."""
 
     complete: bool
@@ -104,32 +105,25 @@ class FetchHandler:
         replicas: Source,
         brokers: Registrations,
         config: BrokerConfig,
+        agenda: Agenda,
         hint: Hint = no_hint,
     ) -> None:
         self._replicas = replicas
         self._brokers = brokers
         self._hint = hint
+        self._agenda = agenda
         self._bytes_max = config[keys.FETCH_MAX_BYTES]
 
-    def fetch(self, request: m.FetchRequest) -> Reply | Later:
+    def fetch(self, request: m.FetchRequest) -> Reply | ParkedFetch:
         """Answer at once with enough bytes, an error or no time to wait; else park."""
         look = self._look(request, request.partitions, is_new=True)
         if look.complete or request.max_wait_ms <= 0:
             return look.reply()
-        return partial(self._park, request, look)
+        return ParkedFetch(self, request, look, self._agenda)
 
-    async def _park(self, request: m.FetchRequest, look: _Look) -> Reply:
-        with trio.move_on_after(min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000):
-            while not look.complete:
-                await _news(look.seen)
-                look = self._look_again(request, look)
-        if not look.complete:
-            # What it found may be gone by now: deleted, or rewritten.
-            look = self._look(request, request.partitions, is_new=False)
-        return look.reply()
-
-    def _look_again(self, request: m.FetchRequest, before: _Look) -> _Look:
-        if request.replica_id < 0:
+    def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
+        """Look at what has changed since; at everything, if there is nothing to compare with."""
+        if request.replica_id < 0 or before is None:
             return self._look(request, request.partitions, is_new=False)
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
         look = self._look(request, [*moved.values()], is_new=False)
@@ -138,8 +132,8 @@ class FetchHandler:
 
     def _look(
         self, request: m.FetchRequest, parts: list[m.FetchPartition], *, is_new: bool
-    ) -> _Look:
-        look = _Look(complete=not request.partitions)
+    ) -> Look:
+        look = Look(complete=not request.partitions)
         left = min(max(request.max_bytes, 0), self._bytes_max)
         size = 0
         for part in parts:
@@ -168,7 +162,7 @@ class FetchHandler:
         request: m.FetchRequest,
         part: m.FetchPartition,
         left: int,
-        look: _Look,
+        look: Look,
         *,
         is_new: bool,
     ) -> tuple[m.FetchResult, FileSlice | None]:
@@ -267,12 +261,49 @@ def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.Fetch
     )
 
 
-async def _news(seen: list[_Seen]) -> None:
-    """Until any of these offsets rises or ends."""
-    wake = Wake()
-    try:
-        for each in seen:
-            each.offset.wake_at(each.value + 1, wake)
-        await wake.wait()
-    finally:
-        wake.set()
+class ParkedFetch:
+    """A fetch that waits for news of any of its partitions; a `Parked`."""
+
+    def __init__(
+        self, handler: FetchHandler, request: m.FetchRequest, look: Look, agenda: Agenda
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._look = look
+        self._agenda = agenda
+        self._is_over = False
+
+    def begin(self, asker: Asker) -> None:
+        wait_s = min(self._request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
+        self._asker = asker
+        at_the_end = partial(asker.work, self._time_is_up)
+        self._alarm = self._agenda.at(trio.current_time() + wait_s, at_the_end)
+        self._wait_for_news()
+
+    def drop(self) -> None:
+        self._is_over = True
+        self._alarm.take_back()
+        self._news.drop()
+
+    def _wait_for_news(self) -> None:
+        self._news = Callback(self._agenda, partial(self._asker.work, self._has_news))
+        for seen in self._look.seen:
+            seen.offset.wake_at(seen.value + 1, self._news)
+
+    def _has_news(self) -> None:
+        if self._is_over:
+            return
+        self._look = self._handler.look_again(self._request, self._look)
+        if self._look.complete:
+            self._end(self._look)
+        else:
+            self._wait_for_news()
+
+    def _time_is_up(self) -> None:
+        if not self._is_over:
+            # What was found may be gone by now: deleted, or rewritten.
+            self._end(self._handler.look_again(self._request, None))
+
+    def _end(self, look: Look) -> None:
+        self.drop()
+        self._asker.answer(look.reply())

@@ -5,20 +5,24 @@ its own edge, and everything it may take has a limit - connections, bytes being 
 at work, time to send a request, time to take an answer, time to say nothing.
 
 Requests of one connection are begun in its reader's task, so that their order is the order of their
-effects; those that have to wait (acks=all, an empty fetch) finish in a task of their own.
+effects. Most are answered in the same stretch, and what the socket takes is sent there. Those that
+wait for offsets (acks=all, an empty fetch) are parked without a task, and answered at the end of
+the stretch that brings what they wait for; others finish in a task of their own.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import trio
 
 from hightide.net.background import single
 from hightide.net.connection import FrameReader
+from hightide.net.outbox import FilePart, Outbox, SendTimeout
 from hightide.net.ports import Stream
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
@@ -30,7 +34,15 @@ from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import DiskError, NodeMustStop
-from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
+from hightide_broker.runtime.base.agenda import Act, Agenda
+from hightide_broker.runtime.base.call import (
+    Call,
+    CloseConnection,
+    Later,
+    Outcome,
+    Parked,
+    Reply,
+)
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -51,14 +63,6 @@ class Handlers(Protocol):
     def begin(self, api: Api, call: Call[Any]) -> Outcome:
         """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
         ...
-
-
-class _OpenSlice(NamedTuple):
-    """A file slice with a descriptor of its own: the segment may be deleted while it is sent."""
-
-    descriptor: int
-    position: int
-    size: int
 
 
 class ByteBudget:
@@ -103,8 +107,9 @@ class _Hold:
 class Server:
     """All connections of a node's listener."""
 
-    def __init__(self, handlers: Handlers, config: BrokerConfig) -> None:
+    def __init__(self, handlers: Handlers, config: BrokerConfig, agenda: Agenda) -> None:
         self.handlers = handlers
+        self.agenda = agenda
         self.frame_limit = config[keys.SOCKET_REQUEST_MAX_BYTES]
         self.idle_s = config.seconds(keys.CONNECTIONS_MAX_IDLE_MS)
         self.write_s = config.seconds(keys.WRITE_TIMEOUT_MS)
@@ -151,29 +156,47 @@ class Server:
             await self._all_closed.wait()
 
 
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
 class _Connection:
     def __init__(self, server: Server, stream: Stream) -> None:
         self._server = server
         self._stream = stream
         self._reader = FrameReader(stream, frame_limit=server.frame_limit)
-        self._sending = trio.Lock()
-        self._at_work = trio.Semaphore(server.in_flight_max)
-        self._work_count = 0
-        self._stopped = False
-        self._host = stream.peer.rpartition(":")[0] or stream.peer
+        self._outbox = Outbox(stream)
+        self._nursery: trio.Nursery | None = None
         self._reading = trio.CancelScope()
+        self._may_be_stopped = True
+        """Whether the reader waits for a request, and not for the rest of one."""
+        self._stopped = False
+        self._at_work = 0
+        """Requests that were begun and whose answers have not left."""
+        self._answered = trio.Event()
+        self._parked: dict[Parked, None] = {}
+        self._heard_at = trio.current_time()
+        self._failure: Exception | None = None
+        self._host = stream.peer.rpartition(":")[0] or stream.peer
 
     def stop_reading(self) -> None:
         """Take no more requests; those at work are finished."""
         self._stopped = True
-        self._reading.cancel()
+        if self._may_be_stopped:
+            self._reading.cancel()
 
     async def run(self) -> None:
+        self._look_if_idle()
         try:
-            async with trio.open_nursery() as nursery:
-                await self._read_requests(nursery)
-                if not self._stopped:
-                    nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._send_the_rest)
+                with self._reading:
+                    await self._read_requests()
+                if self._stopped:
+                    await self._finish_work()
+                self._nursery.cancel_scope.cancel()
+            if self._failure is not None:
+                raise self._failure
         except* (RemoteProtocolError, CloseConnection) as group:
             log.info("closed %s: %s", self._stream.peer, single(group))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
@@ -182,42 +205,62 @@ class _Connection:
             raise
         except* Exception:
             log.exception("a request of %s met a bug; its connection was closed", self._stream.peer)
+        finally:
+            self._idle.take_back()
+            for parked in self._parked:
+                parked.drop()
+            self._outbox.drop()
 
-    async def _read_requests(self, nursery: trio.Nursery) -> None:
-        while True:
+    async def _read_requests(self) -> None:
+        while not self._stopped:
             length = await self._next_length()
             if length is None:
+                # What was answered is still wanted: an end can be closed in one direction only.
+                await self._outbox.wait_empty()
                 return
+            self._may_be_stopped = False
             hold = _Hold(self._server.budget, length)
             try:
-                await self._one_request(length, hold, nursery)
+                await self._one_request(length, hold)
             finally:
                 hold.release()
+                self._may_be_stopped = True
+                self._heard_at = trio.current_time()
 
     async def _next_length(self) -> int | None:
-        while not self._stopped:
-            deadline = trio.current_time() + self._server.idle_s
-            with trio.CancelScope(deadline=deadline) as self._reading:
-                try:
-                    return await self._reader.next_length()
-                except RemoteProtocolError as error:
-                    if speaks(self._reader.unread) == "HTTP":
-                        await self._send([http_refusal()], [])
-                    else:
-                        await self._protest(-1, ErrorCode.CORRUPT_FRAME, str(error))
-                    raise
-            if not self._work_count and not self._stopped:
-                raise CloseConnection("nothing was said for connections.max.idle.ms")
-        return None
+        if self._reader.has_more:
+            await trio.lowlevel.checkpoint()  # it is the turn of other connections
+        try:
+            return await self._reader.next_length()
+        except RemoteProtocolError as error:
+            if speaks(self._reader.unread) == "HTTP":
+                self._send([http_refusal()])
+            else:
+                self._protest(-1, ErrorCode.CORRUPT_FRAME, str(error))
+            await self._outbox.wait_empty()
+            raise
 
-    async def _one_request(self, length: int, hold: _Hold, nursery: trio.Nursery) -> None:
-        body: bytearray | None = None
-        with trio.move_on_after(self._server.receive_s):
-            body = await self._reader.read_body(length, hold.admit)
+    def _look_if_idle(self) -> None:
+        """Have the reader end if nothing was said for too long, and nothing is at work."""
+        now, idle_s = trio.current_time(), self._server.idle_s
+        heard_at = now if self._at_work or not self._may_be_stopped else self._heard_at
+        if heard_at + idle_s <= now:
+            log.info("closed %s: nothing was said for connections.max.idle.ms", self._stream.peer)
+            self._reading.cancel()
+        else:
+            self._idle = self._server.agenda.at(heard_at + idle_s, self._look_if_idle)
+
+    async def _one_request(self, length: int, hold: _Hold) -> None:
+        body = self._reader.body_now(length)
+        if body is None:
+            with trio.move_on_after(self._server.receive_s):
+                body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
                 f"a frame of {length} bytes did not arrive within request.timeout.ms"
             )
+        while self._at_work >= self._server.in_flight_max:
+            await self._answered.wait()
         request_id = -1
         try:
             frame = wire.split_frame(body, message_limit=wire.MESSAGE_BYTES_MAX)
@@ -225,23 +268,19 @@ class _Connection:
             request_id = envelope.id
             api, request = self._decode(envelope)
         except RemoteProtocolError as error:
-            await self._protest(request_id, ErrorCode.INVALID_REQUEST, str(error))
+            self._protest(request_id, ErrorCode.INVALID_REQUEST, str(error))
+            await self._outbox.wait_empty()
             if speaks_kafka(body):
                 raise RemoteProtocolError(
                     "it speaks Kafka's own protocol, and this port hightide's: msgpack over TCP"
                 ) from error
             raise
         except Refused as refusal:
-            await self._protest(request_id, refusal.code, refusal.message)
+            self._refuse(request_id, refusal)
             return
-        await self._at_work.acquire()
-        begun = False
-        try:
-            call = Call(request, frame.attachments, self._host, envelope.client)
-            begun = await self._begin(nursery, request_id, api, call)
-        finally:
-            if not begun:
-                self._at_work.release()
+        call = Call(request, frame.attachments, self._host, envelope.client)
+        with self._server.agenda.stretch():
+            self._begin(request_id, api, call)
 
     def _decode(self, envelope: RequestEnvelope) -> tuple[Api, Message]:
         api = API_BY_NAME.get(envelope.api)
@@ -255,87 +294,136 @@ class _Connection:
             )
         return api, wire.decode_body(envelope.body, api.request)
 
-    async def _begin(
-        self, nursery: trio.Nursery, request_id: int, api: Api, call: Call[Any]
-    ) -> bool:
-        """Begin a request; whether it goes on in a task of its own."""
+    def _begin(self, request_id: int, api: Api, call: Call[Any]) -> None:
+        """Begin a request, and answer it if nothing is to be waited for."""
         try:
             outcome = self._server.handlers.begin(api, call)
         except Refused as refusal:
-            await self._protest(request_id, refusal.code, refusal.message)
-            return False
+            self._refuse(request_id, refusal)
+            return
         if outcome is None:
-            await trio.lowlevel.checkpoint()
-        elif isinstance(outcome, Reply):
-            await self._answer(request_id, outcome)
+            return
+        self._at_work += 1
+        if isinstance(outcome, Reply):
+            self._answer(request_id, outcome)
+        elif callable(outcome):
+            assert self._nursery is not None, "requests are read inside of it"
+            self._nursery.start_soon(self._finish, request_id, outcome)
         else:
-            self._work_count += 1
-            nursery.start_soon(self._finish, request_id, outcome)
-            return True
-        return False
+            self._parked[outcome] = None
+            outcome.begin(_Asker(self, request_id, outcome))
+
+    def _refuse(self, request_id: int, refusal: Refused) -> None:
+        self._at_work += 1
+        self._protest(request_id, refusal.code, refusal.message, self._has_left)
 
     async def _finish(self, request_id: int, later: Later) -> None:
         try:
-            try:
-                reply = await later()
-            except Refused as refusal:
-                await self._protest(request_id, refusal.code, refusal.message)
-            else:
-                await self._answer(request_id, reply)
-        finally:
-            self._work_count -= 1
-            self._at_work.release()
+            reply = await later()
+        except Refused as refusal:
+            self._protest(request_id, refusal.code, refusal.message, self._has_left)
+        else:
+            self._answer(request_id, reply)
 
-    async def _protest(self, request_id: int, code: ErrorCode, message: str) -> None:
+    def answer_parked(self, request_id: int, parked: Parked, reply: Reply) -> None:
+        self._parked.pop(parked, None)
+        self._answer(request_id, reply)
+
+    def end(self, failure: Exception) -> None:
+        """Something failed for this connection, in somebody else's stretch."""
+        self._failure = self._failure or failure
+        assert self._nursery is not None, "requests are read inside of it"
+        self._nursery.cancel_scope.cancel()
+
+    def _protest(
+        self, request_id: int, code: ErrorCode, message: str, sent: Callable[[], None] = _nothing
+    ) -> None:
         payload = wire.encode_response(None, request_id=request_id, error=code, message=message)
-        await self._send(wire.frame_buffers(payload, ()), [])
+        self._send(wire.frame_buffers(payload, ()), sent)
 
-    async def _answer(self, request_id: int, reply: Reply) -> None:
-        parts: list[Buffer | _OpenSlice] = []
+    def _answer(self, request_id: int, reply: Reply) -> None:
+        parts: list[Buffer | FilePart] = []
         try:
-            # Before any await: from here on the segment may go, the descriptor stays.
+            # In this stretch: from here on the segment may go, the descriptor stays.
             parts.extend(map(self._open, reply.attachments))
-            sizes = [part.size if isinstance(part, _OpenSlice) else len(part) for part in parts]
-            payload = wire.encode_response(reply.body, request_id=request_id)
-            await self._send([wire.frame_head(payload, sizes)], parts)
-        except DiskError as error:
-            raise OSError(str(error)) from error
-        finally:
-            for part in parts:
-                if isinstance(part, _OpenSlice):
-                    os.close(part.descriptor)
+        except BaseException as error:
+            _close(parts)
+            if isinstance(error, DiskError):
+                raise OSError(str(error)) from error
+            raise
+        sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
+        payload = wire.encode_response(reply.body, request_id=request_id)
+        message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
+        for size, part in zip(sizes, parts, strict=True):
+            message += (bin_header(size), part)
+        self._send(message, partial(self._has_left, parts))
 
-    def _open(self, attachment: FileSlice | Buffer) -> Buffer | _OpenSlice:
+    def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
         if not isinstance(attachment, FileSlice):
             return attachment
         if self._stream.can_send_file and attachment.size >= SENDFILE_BYTES_MIN:
+            # One of its own: the segment may be deleted while it is sent.
             descriptor = attachment.file.duplicate_descriptor()
             if descriptor is not None:
-                return _OpenSlice(descriptor, attachment.position, attachment.size)
+                return FilePart(descriptor, attachment.position, attachment.size)
         data = attachment.read()
         if len(data) != attachment.size:
             raise OSError(f"{attachment.file.path} shrank while it was being read")
         return data
 
-    async def _send(self, head: list[Buffer], parts: Sequence[Buffer | _OpenSlice]) -> None:
-        total = sum(part.size if isinstance(part, _OpenSlice) else len(part) for part in parts)
-        deadline_s = self._server.write_s + total / CLIENT_BYTES_PER_S_MIN
-        with trio.move_on_after(deadline_s) as scope:
-            async with self._sending:
-                await self._send_parts(head, parts)
-        if scope.cancelled_caught:
-            raise CloseConnection(
-                f"an answer was not taken within {deadline_s:.0f} s (write.timeout.ms)"
-            )
+    def _has_left(self, parts: Sequence[Buffer | FilePart] = ()) -> None:
+        """An answer was sent, or never will be."""
+        _close(parts)
+        self._at_work -= 1
+        answered, self._answered = self._answered, trio.Event()
+        answered.set()
 
-    async def _send_parts(self, head: list[Buffer], parts: Sequence[Buffer | _OpenSlice]) -> None:
-        pending = head
-        for part in parts:
-            if isinstance(part, _OpenSlice):
-                await self._stream.send_all([*pending, bin_header(part.size)])
-                await self._stream.send_file(part.descriptor, part.position, part.size)
-                pending = []
-            else:
-                pending = [*pending, bin_header(len(part)), part]
-        if pending:
-            await self._stream.send_all(pending)
+    def _send(
+        self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None] = _nothing
+    ) -> None:
+        total = sum(part.size if isinstance(part, FilePart) else len(part) for part in parts)
+        timeout_s = self._server.write_s + total / CLIENT_BYTES_PER_S_MIN
+        self._outbox.put(parts, timeout_s=timeout_s, sent=sent)
+
+    async def _send_the_rest(self) -> None:
+        try:
+            await self._outbox.run()
+        except SendTimeout as late:
+            raise CloseConnection(
+                f"an answer was not taken within {late} (write.timeout.ms)"
+            ) from late
+
+    async def _finish_work(self) -> None:
+        while self._at_work:
+            await self._answered.wait()
+
+
+class _Asker:
+    """Implements `call.Asker`: a request of a connection."""
+
+    __slots__ = ("_connection", "_parked", "_request_id")
+
+    def __init__(self, connection: _Connection, request_id: int, parked: Parked) -> None:
+        self._connection = connection
+        self._request_id = request_id
+        self._parked = parked
+
+    def answer(self, reply: Reply) -> None:
+        def send() -> None:
+            self._connection.answer_parked(self._request_id, self._parked, reply)
+
+        self.work(send)
+
+    def work(self, act: Act) -> None:
+        try:
+            act()
+        except (AssertionError, NodeMustStop):
+            raise
+        except Exception as failure:
+            self._connection.end(failure)
+
+
+def _close(parts: Iterable[Buffer | FilePart]) -> None:
+    for part in parts:
+        if isinstance(part, FilePart):
+            os.close(part.descriptor)

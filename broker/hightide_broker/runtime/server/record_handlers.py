@@ -6,12 +6,9 @@ What changes state (an append) happens in that stretch, in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
-
-import trio
+from typing import Protocol, TypeVar
 
 from hightide.net.ports import WallClock
 from hightide.protocol import messages as m
@@ -21,15 +18,13 @@ from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
-from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
-from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.call import Call, CloseConnection, Outcome, Reply
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
-from hightide_broker.runtime.server.fetch_handler import FetchHandler
-
-WAIT_MS_MAX = 300_000
-"""The longest that a produce or a deletion waits for other replicas, whatever it asks for."""
+from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFetch
+from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
 
 
 class Metadata(Protocol):
@@ -37,14 +32,6 @@ class Metadata(Protocol):
 
     @property
     def image(self) -> ClusterImage: ...
-
-
-class _Waiting(NamedTuple):
-    """A partition of a request that waits for a watermark of the leader epoch it was served in."""
-
-    number: int
-    watermark: Watermark
-    threshold: int
 
 
 class RecordHandlers:
@@ -58,11 +45,13 @@ class RecordHandlers:
         *,
         config: BrokerConfig,
         clock: WallClock,
+        agenda: Agenda,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._clock = clock
-        self._fetching = FetchHandler(replicas, brokers, config, self._hint)
+        self._agenda = agenda
+        self._fetching = FetchHandler(replicas, brokers, config, agenda, self._hint)
 
     # -- produce ---------------------------------------------------------------------------------
 
@@ -70,7 +59,7 @@ class RecordHandlers:
         """Append each batch; with acks=all answer once all are committed or time is up."""
         request = call.request
         results: list[m.ProduceResult] = []
-        waiting: list[_Waiting] = []
+        waiting: list[Waiting] = []
         for number, part in enumerate(request.partitions):
             try:
                 result, wait = self._append(number, part, request.acks, call.attachments)
@@ -86,15 +75,14 @@ class RecordHandlers:
             return None
         if not waiting:
             return Reply(m.ProduceResponse(partitions=results))
-        return partial(self._await_commit, request, results, waiting)
-
-    async def _await_commit(
-        self, request: m.ProduceRequest, results: list[m.ProduceResult], waiting: list[_Waiting]
-    ) -> Reply:
         too_late = "not committed within {:g} s; the records may still be"
-        for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-            results[number] = self._not_stored(request.partitions[number], refusal)
-        return Reply(m.ProduceResponse(partitions=results))
+
+        def reply(refusals: Mapping[int, Refused]) -> Reply:
+            for number, refusal in refusals.items():
+                results[number] = self._not_stored(request.partitions[number], refusal)
+            return Reply(m.ProduceResponse(partitions=results))
+
+        return ParkedChange(waiting, request.timeout_ms, too_late, reply, self._agenda)
 
     def _not_stored(self, part: m.ProducePartition, refusal: Refused) -> m.ProduceResult:
         return m.ProduceResult(
@@ -110,7 +98,7 @@ class RecordHandlers:
 
     def _append(
         self, number: int, part: m.ProducePartition, acks: int, attachments: Sequence[memoryview]
-    ) -> tuple[m.ProduceResult, _Waiting | None]:
+    ) -> tuple[m.ProduceResult, Waiting | None]:
         if acks not in (0, 1, m.ACKS_ALL):
             raise Refused(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, expected 0, 1 or -1 (all)"
@@ -137,10 +125,10 @@ class RecordHandlers:
             log_start_offset=replica.log.log_start,
         )
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
-            return result, _Waiting(number, replica.committed, appended.end_offset)
+            return result, Waiting(number, replica.committed, appended.end_offset)
         return result, None
 
-    def fetch(self, call: Call[m.FetchRequest]) -> Reply | Later:
+    def fetch(self, call: Call[m.FetchRequest]) -> Reply | ParkedFetch:
         """Records for followers and consumers."""
         return self._fetching.fetch(call.request)
 
@@ -216,7 +204,7 @@ class RecordHandlers:
             high_watermark=replica.committed.value,
         )
 
-    def delete_records(self, call: Call[m.DeleteRecordsRequest]) -> Later:
+    def delete_records(self, call: Call[m.DeleteRecordsRequest]) -> ParkedChange:
         """Move log starts up; answer once they are up on every live replica, or time is up."""
         request = call.request
         results = _each(request.partitions, self._delete_records, m.DeleteRecordsResult)
@@ -225,8 +213,16 @@ class RecordHandlers:
             if each.low_watermark >= 0:
                 replica = self._replicas.get(each.topic, each.partition)
                 deleted = replica.require_leadership().deleted
-                waiting.append(_Waiting(number, deleted, each.low_watermark))
-        return partial(_await_deletion, request, results, waiting)
+                waiting.append(Waiting(number, deleted, each.low_watermark))
+        too_late = "not deleted everywhere within {:g} s; the records will still be"
+
+        def reply(refusals: Mapping[int, Refused]) -> Reply:
+            for number, refusal in refusals.items():
+                part = request.partitions[number]
+                results[number] = _refused(m.DeleteRecordsResult, part, refusal)
+            return Reply(m.DeleteRecordsResponse(partitions=results))
+
+        return ParkedChange(waiting, request.timeout_ms, too_late, reply, self._agenda)
 
     def _delete_records(self, part: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
         log_start = self._replicas.get(part.topic, part.partition).delete_records(part.offset)
@@ -254,34 +250,6 @@ class _Refusable(Protocol[R_co]):
     """A result that may be a refusal."""
 
     def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
-
-
-async def _await_deletion(
-    request: m.DeleteRecordsRequest, results: list[m.DeleteRecordsResult], waiting: list[_Waiting]
-) -> Reply:
-    """The answer once the records are gone everywhere, or time is up."""
-    too_late = "not deleted everywhere within {:g} s; the records will still be"
-    for number, refusal in (await _refusals(waiting, request.timeout_ms, too_late)).items():
-        part = request.partitions[number]
-        results[number] = _refused(m.DeleteRecordsResult, part, refusal)
-    return Reply(m.DeleteRecordsResponse(partitions=results))
-
-
-async def _refusals(
-    waiting: Sequence[_Waiting], timeout_ms: int, too_late: str
-) -> dict[int, Refused]:
-    """Wait for all; by number, why some have not got there: a role that ended, or time."""
-    timeout_s = min(max(timeout_ms, 0), WAIT_MS_MAX) / 1000
-    with trio.move_on_after(timeout_s):
-        for wait in waiting:
-            with suppress(Refused):
-                await wait.watermark.wait_for(wait.threshold)
-    late = Refused(ErrorCode.REQUEST_TIMED_OUT, too_late.format(timeout_s))
-    return {
-        wait.number: wait.watermark.closed or late
-        for wait in waiting
-        if wait.watermark.value < wait.threshold
-    }
 
 
 def require_watermark(replica: Replica, leader: Leader) -> None:

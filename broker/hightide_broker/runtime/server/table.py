@@ -15,6 +15,7 @@ from typing import TypeVar
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
@@ -117,6 +118,7 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         row(m.MetadataRequest, admin.metadata, topic("DESCRIBE")),
         row(m.DescribeClusterRequest, admin.describe_cluster),
         row(m.DescribeLogDirsRequest, admin.describe_log_dirs, cluster("DESCRIBE")),
+        row(n.DescribeNodeRequest, admin.describe_node, cluster("DESCRIBE")),
         row(m.DescribeConfigsRequest, admin.describe_configs, configured("DESCRIBE_CONFIGS")),
         later(m.CreateTopicsRequest, admin.change, cluster("CREATE")),
         later(m.DeleteTopicsRequest, admin.change, topic("DELETE")),

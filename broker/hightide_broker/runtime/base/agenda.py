@@ -1,0 +1,138 @@
+"""What a node does next without a task of its own: once the stretch that is under way has ended, or
+at a time.
+
+A stretch is what runs without an `await`: a request that is begun, an answer that is taken in, a
+sync that is counted. What it sets off (answers to requests that were parked, the next fetch, the
+next sync) must not run in the middle of it, and a task for each would cost the event loop one more
+pass. So it is written down here, and carried out when the stretch ends. One task does what was
+written down outside of any stretch, and what is due.
+
+What fails in it is not the fault of whoever's stretch it was: that task raises it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+Act = Callable[[], None]
+_STALE_MIN = 64
+"""So many entries that were taken back are not worth clearing away."""
+
+
+class Entry:
+    """Something that is due at a time."""
+
+    __slots__ = ("_agenda", "act", "at", "order")
+
+    def __init__(self, agenda: Agenda, at: float, order: int, act: Act) -> None:
+        self.at = at
+        self.order = order
+        self.act: Act | None = act
+        """None once it was done or taken back."""
+        self._agenda = agenda
+
+    def __lt__(self, other: Entry) -> bool:
+        return (self.at, self.order) < (other.at, other.order)
+
+    def take_back(self) -> None:
+        """It need not be done any more; fine if it was."""
+        if self.act is not None:
+            self.act = None
+            self._agenda.forget_one()
+
+
+class Agenda:
+    """Of one node. Times are trio's; what is due at the same time is done in order of entry."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Act] = deque()
+        self._timed: list[Entry] = []
+        self._stale = 0
+        self._order = 0
+        self._in_stretch = False
+        self._runs = False
+        self._failure: BaseException | None = None
+        self._news = trio.Event()
+
+    def soon(self, act: Act) -> None:
+        """Do this when the stretch has ended that is under way; if none is, in the next one."""
+        self._soon.append(act)
+        if not self._in_stretch:
+            self._news.set()
+
+    def now(self, act: Act) -> None:
+        """Do this in a stretch of its own: here, or, if one is under way, at its end."""
+        with self.stretch():
+            self._soon.append(act)
+
+    def at(self, time: float, act: Act) -> Entry:
+        """Do this at a time, in a stretch of its own."""
+        self._order += 1
+        entry = Entry(self, time, self._order, act)
+        heapq.heappush(self._timed, entry)
+        if self._timed[0] is entry:
+            self._news.set()
+        return entry
+
+    def forget_one(self) -> None:
+        """An entry was taken back."""
+        self._stale += 1
+        if self._stale > max(_STALE_MIN, len(self._timed) // 2):
+            self._timed = [entry for entry in self._timed if entry.act is not None]
+            heapq.heapify(self._timed)
+            self._stale = 0
+
+    @contextmanager
+    def stretch(self) -> Iterator[None]:
+        """The block is one, or a part of the one that is under way; at the end of the outermost,
+        what it set off is done."""
+        if self._in_stretch:
+            yield
+            return
+        self._in_stretch = True
+        try:
+            yield
+            while self._soon:
+                self._do(self._soon.popleft())
+        finally:
+            self._in_stretch = False
+            if self._soon:
+                self._news.set()  # the block failed; the rest is not lost with it
+
+    def _do(self, act: Act) -> None:
+        try:
+            act()
+        except BaseException as failure:
+            if not self._runs:
+                raise
+            self._failure = self._failure or failure
+            self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled; raises what failed."""
+        self._runs = True
+        try:
+            while self._failure is None:
+                with trio.move_on_at(self._timed[0].at if self._timed else float("inf")):
+                    await self._news.wait()
+                self._news = trio.Event()
+                with self.stretch():
+                    self._do_what_is_due()
+            raise self._failure
+        finally:
+            self._runs = False
+
+    def _do_what_is_due(self) -> None:
+        now = trio.current_time()
+        while self._timed and (self._timed[0].act is None or self._timed[0].at <= now):
+            entry = heapq.heappop(self._timed)
+            act, entry.act = entry.act, None
+            if act is None:
+                self._stale -= 1
+            else:
+                self._soon.append(act)

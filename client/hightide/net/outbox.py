@@ -1,0 +1,144 @@
+"""What one connection has to send: messages, whole and in order.
+
+What the socket takes at once is sent at once, without a task and without a turn of the event loop;
+`run` sends the rest when there is room for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from hightide.net.ports import Stream
+from hightide.protocol.records import Buffer
+from hightide.protocol.wire import drop_sent
+
+
+class FilePart(NamedTuple):
+    """Bytes of an open file."""
+
+    descriptor: int
+    position: int
+    size: int
+
+
+class SendTimeout(Exception):
+    """A message was not taken in time; how long it had is the text."""
+
+
+class _Message:
+    __slots__ = ("left", "sent", "timeout_s")
+
+    def __init__(
+        self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None], timeout_s: float
+    ) -> None:
+        self.left: list[list[memoryview] | FilePart] = []
+        """Buffers that can leave in one call, and files between them."""
+        self.sent = sent
+        self.timeout_s = timeout_s
+        run: list[memoryview] = []
+        for part in parts:
+            if isinstance(part, FilePart):
+                if run:
+                    self.left.append(run)
+                    run = []
+                if part.size:
+                    self.left.append(part)
+            elif len(part):
+                run.append(memoryview(part))
+        if run:
+            self.left.append(run)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+class Outbox:
+    """Of one connection. Transport errors are raised to who happens to send."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._messages: deque[_Message] = deque()
+        self._until = 0.0
+        """When the time of the first is up."""
+        self._more = trio.Event()
+        self._emptied = trio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was put in was sent."""
+        return not self._messages
+
+    def put(
+        self,
+        parts: Sequence[Buffer | FilePart],
+        *,
+        timeout_s: float,
+        sent: Callable[[], None] = _nothing,
+    ) -> None:
+        """Send a message after those before it; its time begins when they have left. `sent` is
+        called once it has left, too, or never will: until then its parts are used."""
+        self._messages.append(_Message(parts, sent, timeout_s))
+        if len(self._messages) == 1:
+            self._until = trio.current_time() + timeout_s
+            self._push()
+            if self._messages:
+                self._more.set()
+
+    async def wait_empty(self) -> None:
+        """Until everything was sent, or dropped."""
+        while self._messages:
+            await self._emptied.wait()
+
+    async def run(self) -> None:
+        """Send what does not leave at once, until cancelled; raises `SendTimeout`."""
+        while True:
+            while not self._messages:
+                self._more = trio.Event()
+                await self._more.wait()
+            with trio.move_on_at(self._until) as scope:
+                await self._stream.wait_writable()
+            if scope.cancelled_caught:
+                raise SendTimeout(f"{self._messages[0].timeout_s:g} s")
+            self._push()
+
+    def drop(self) -> None:
+        """Send nothing more."""
+        messages, self._messages = self._messages, deque()
+        for message in messages:
+            message.sent()
+        self._emptied.set()
+
+    def _push(self) -> None:
+        """Send as much as is taken now."""
+        while self._messages and self._push_one(self._messages[0]):
+            first = self._messages.popleft()
+            if self._messages:
+                self._until = trio.current_time() + self._messages[0].timeout_s
+            first.sent()
+        if not self._messages:
+            emptied, self._emptied = self._emptied, trio.Event()
+            emptied.set()
+
+    def _push_one(self, message: _Message) -> bool:
+        """Whether the whole message has left."""
+        while message.left:
+            part = message.left[0]
+            if isinstance(part, FilePart):
+                count = self._stream.send_file_now(part.descriptor, part.position, part.size)
+                rest = FilePart(part.descriptor, part.position + count, part.size - count)
+                message.left[0] = rest
+                is_done = not rest.size
+            else:
+                count = self._stream.send_now(part)
+                drop_sent(part, count)
+                is_done = not part
+            if is_done:
+                del message.left[0]
+            elif not count:
+                return False
+        return True

@@ -1,0 +1,102 @@
+"""Who asks and does not listen, and whose request meets a bug, is alone with it.
+
+Goal: promise 7 of the design where requests wait and answers do not leave: a client that takes no
+answers is not asked on, whatever its requests are; and what fails in a request that was parked ends
+its own connection, though it fails in somebody else's stretch.
+"""
+
+import pytest
+import trio
+from brokers import batch, client_of, new_node, quiet
+from brokers import settings as config_of
+from patience import PATIENCE_S
+
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.simulation.disk import SimDisk
+
+IN_FLIGHT_MAX = 3
+QUESTIONS_MAX = 2_000_000
+PARKED = m.FetchRequest(
+    max_wait_ms=60_000, partitions=[m.FetchPartition(topic="t", partition=0, fetch_offset=0)]
+)
+
+
+def question(api):
+    (metadata,) = (b"".join(wire.encode_request(m.MetadataRequest(), request_id=1, client="c")),)
+    return metadata.replace(b"metadata", api) * 1_000
+
+
+@pytest.mark.parametrize("api", [b"metadata", b"no_such_"], ids=["answered", "refused"])
+async def test_a_client_that_does_not_listen_is_not_asked_on(api):
+    asked = 0
+
+    async def ask(stream):
+        nonlocal asked
+        while asked < QUESTIONS_MAX:
+            await stream.send_all(question(api))
+            asked += 1_000
+
+    config = config_of({"max.in.flight.requests.per.connection": str(IN_FLIGHT_MAX)})
+    async with new_node(SimDisk(), config) as node, client_of(node) as calm:
+        await calm.create()
+        stream = await trio.open_tcp_stream("127.0.0.1", node.port)
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(ask, stream)
+            before = -1
+            while asked > before:
+                before = asked
+                await quiet()
+            assert asked < QUESTIONS_MAX
+            (deaf,) = (each for each in node.server._connections if not each._outbox.is_empty)
+            assert len(deaf._outbox._messages) <= IN_FLIGHT_MAX
+            assert (await calm.produce(b"x")).error is None
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fails", ["at its news", "at its time"])
+async def test_a_bug_in_a_request_that_was_parked_ends_its_connection_alone(
+    fails, mock_clock, monkeypatch, caplog
+):
+    async with (
+        new_node(SimDisk(), config_of()) as node,
+        client_of(node) as calm,
+        client_of(node) as waits,
+    ):
+        await calm.create()
+        parked = await waits.connection.begin(PARKED)
+        await quiet()
+
+        def look_again(*_):
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(FetchHandler, "look_again", look_again)
+        if fails == "at its news":
+            assert (await calm.produce(b"x")).error is None
+        else:
+            mock_clock.jump(61)
+        await quiet()
+        with pytest.raises(Exception, match="the broker closed the connection"):
+            await parked.wait(PATIENCE_S)
+        assert "met a bug; its connection was closed" in caplog.text
+        monkeypatch.undo()
+        assert (await calm.produce(b"y")).error is None
+        caplog.clear()
+
+
+async def test_a_bug_in_what_nobody_asked_for_ends_the_node(monkeypatch):
+    """It is not the fault of the connection in whose stretch it struck; a node that went on would
+    lack what was to be done."""
+
+    async def live():
+        async with new_node(SimDisk(), config_of()) as node, client_of(node) as calm:
+            await calm.create()
+            monkeypatch.setattr(node.replicas.get("t", 0), "begin_sync", lambda: 1 / 0)
+            with trio.move_on_after(PATIENCE_S):
+                await calm.begin(batch(b"x"))
+                await trio.sleep_forever()
+            raise AssertionError("it went on")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
+        await live()
