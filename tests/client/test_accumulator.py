@@ -9,6 +9,7 @@ import pytest
 from accumulating import NEVER, REFUSED, Story, header, sequences, stored
 
 from hightide.produce.accumulator import SEQUENCE_MAX
+from hightide.protocol.batch_builder import RECORD_OVERHEAD
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import DeliveryTimeout
 from hightide.protocol.records import check_crc
@@ -82,6 +83,67 @@ def test_room_in_a_batch_is_what_is_left_of_its_size():
     story.put(b"a", size=60)
     assert story.core.has_room_in_batch("t", 0, 40)
     assert not story.core.has_room_in_batch("t", 0, 41)
+
+
+VALUE = b"v" * 6
+SIZE = RECORD_OVERHEAD + len(VALUE)
+
+
+def test_a_record_without_a_key_joins_those_before_it_while_there_is_room():
+    story = Story()
+    batch = story.put(b"a", size=100 - 2 * SIZE)
+    free = story.core.free_bytes
+    assert [story.core.join(batch, VALUE, time) for time in (7, 8, 9)] == [1, 2, 0]
+    assert (batch.values, batch.keys) == ([b"a", VALUE, VALUE], [None] * 3)
+    assert (batch.timestamps[1:], batch.size) == ([7, 8], 100)
+    assert story.core.free_bytes == free - 2 * SIZE
+
+
+def sent(story, batch):
+    story.send(now=1.0)
+
+
+def with_one_behind_it(story, batch):
+    story.put(b"large", size=90)
+
+
+def while_others_wait_for_memory(story, batch):
+    story.core.waiting_for_memory += 1
+
+
+def without_memory(story, batch):
+    story.core.free_bytes = SIZE - 1
+
+
+def expired(story, batch):
+    assert story.core.expire(1e9) == [batch]
+
+
+def of_a_topic_that_takes_less(story, batch):
+    other = story.put(b"12", partition=1, size=60)
+    story.put(b"34", partition=1, size=30)
+    story.core.drain([story.queue(1)], max_bytes=1 << 20)
+    story.core.split(other)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        sent,
+        with_one_behind_it,
+        while_others_wait_for_memory,
+        without_memory,
+        expired,
+        of_a_topic_that_takes_less,
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_nothing_joins_a_batch_that_takes_no_more(happens):
+    story = Story()
+    batch = story.put(b"a", size=40)
+    happens(story, batch)
+    assert story.core.join(batch, VALUE, 5) == 0
+    assert batch.values == [b"a"]
 
 
 # --- when ---------------------------------------------------------------------------------------

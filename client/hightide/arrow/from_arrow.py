@@ -227,10 +227,6 @@ class ArrowBatch(Batch):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def is_closed(self) -> bool:
-        return True
-
     def timestamp(self, index: int) -> int:
         return int(self.rows.times[index])
 

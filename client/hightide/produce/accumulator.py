@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 
-from hightide.protocol.batch_builder import Batch
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
 from hightide.protocol.columns import Headers
 from hightide.protocol.errors import HightideError
 from hightide.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE
@@ -66,10 +66,9 @@ class PartitionQueue:
     backoff_until: float = 0.0
 
     @property
-    def filling(self) -> Batch | None:
-        """The batch that takes more records."""
-        last = self.pending[-1] if self.pending else None
-        return None if last is None or last.is_closed else last
+    def room(self) -> int:
+        """Bytes that its last batch still takes."""
+        return self.pending[-1].room if self.pending else 0
 
     @property
     def is_idle(self) -> bool:
@@ -130,8 +129,24 @@ class Accumulator:
         batch.values.append(value)
         batch.timestamps.append(timestamp)
         batch.size += size
+        batch.room -= size
         self.free_bytes -= size
         return batch, news
+
+    def join(self, batch: Batch, value: bytes, timestamp: int) -> int:
+        """As `append`, for a record without a key that joins others: its place in their batch, or 0
+        if there is no room for it at once."""
+        size = RECORD_OVERHEAD + len(value)
+        if size > batch.room or size > self.free_bytes or self.waiting_for_memory:
+            return 0
+        place = len(batch.values)
+        batch.keys.append(None)
+        batch.values.append(value)
+        batch.timestamps.append(timestamp)
+        batch.size += size
+        batch.room -= size
+        self.free_bytes -= size
+        return place
 
     def extend(
         self,
@@ -150,6 +165,7 @@ class Accumulator:
         batch.values.extend(values)
         batch.timestamps.extend(repeat(timestamp, len(values)))
         batch.size += size
+        batch.room -= size
         self.free_bytes -= size
         return batch, news
 
@@ -166,6 +182,8 @@ class Accumulator:
         queue.batch_count += 1
         batch = make((queue.batch_count,))
         batch.size = size
+        if queue.pending:
+            queue.pending[-1].room = 0  # nothing that comes later goes before this one
         queue.pending.append(batch)
         self._active[queue] = None
         self.free_bytes -= size
@@ -185,25 +203,22 @@ class Accumulator:
     def _open_batch(self, topic: str, partition: int, size: int, now: float) -> tuple[Batch, bool]:
         """The batch that takes the next `size` bytes of a partition, and whether it is new."""
         queue = self._queue(topic, partition)
-        batch = queue.filling
-        if batch is not None and batch.size + size <= queue.batch_size:
-            return batch, False
-        return self.add(topic, partition, partial(Batch, topic, partition, now), 0), True
+        if size <= queue.room:
+            return queue.pending[-1], False
+        batch = self.add(topic, partition, partial(Batch, topic, partition, now), 0)
+        batch.room = queue.batch_size
+        return batch, True
 
     def room(self, topic: str, partition: int) -> int:
         """Bytes that fit into the batch that is being filled for a partition; if that is full or
         there is none, into the next one."""
         queue = self._queue(topic, partition)
-        batch = queue.filling
-        if batch is None or batch.size >= queue.batch_size:
-            return queue.batch_size
-        return queue.batch_size - batch.size
+        return queue.room if queue.room > 0 else queue.batch_size
 
     def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
         """Whether a record fits into the batch that is being filled for a partition."""
         queue = self._queues.get((topic, partition))
-        batch = queue.filling if queue is not None else None
-        return batch is not None and batch.size + size <= self.batch_size(topic)
+        return queue is not None and size <= queue.room
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -294,6 +309,7 @@ class Accumulator:
                 queue.sequenced_count += 1
                 batch.sequenced = queue.sequenced_count
                 queue.next_sequence = (queue.next_sequence + len(batch)) & SEQUENCE_MAX
+            batch.room = 0
             encoded = batch.encode(self._codec, queue.producer_id, queue.producer_epoch)
             if taken and total + len(encoded) > max_bytes:
                 # It keeps the sequence and the bytes it just got, for the next request.
@@ -373,6 +389,8 @@ class Accumulator:
         for other in self._queues.values():
             if other.topic == batch.topic:
                 other.batch_size = size
+                if other.room > 0:
+                    other.pending[-1].room = max(size - other.pending[-1].size, 0)
         return self._halve(queue, batch)
 
     def _halve(self, queue: PartitionQueue, batch: Batch) -> list[Batch]:
@@ -381,6 +399,7 @@ class Accumulator:
         self._put_back(queue, halves)
         batch.parts = halves
         batch.is_done = True
+        batch.room = 0
         return halves
 
     def expire(self, now: float) -> list[Batch]:
@@ -390,6 +409,7 @@ class Accumulator:
             # The same sum as in `next_expiry`, or rounding makes its caller spin.
             while queue.pending and queue.pending[0].created_at + self._delivery_timeout_s <= now:
                 batch = queue.pending.popleft()
+                batch.room = 0
                 if batch.attempts and self.producer_id != NO_PRODUCER_ID:
                     queue.unresolved = True
                 expired.append(batch)
@@ -415,6 +435,7 @@ class Accumulator:
         self.free_bytes += batch.size
         batch.error = error
         batch.is_done = True
+        batch.room = 0
         batch.encoded = None
         if queue.retrying and not queue.in_flight and not any(b.attempts for b in queue.pending):
             queue.retrying = False
@@ -428,5 +449,5 @@ def _part(batch: Batch, number: int, start: int, end: int) -> Batch:
     part.size = batch.size * (end - start) // len(batch)
     if end == len(batch):
         part.size = batch.size - batch.size * start // len(batch)
-    part.attempts = 1  # so that nothing is appended to it, and it does not linger
+    part.attempts = 1  # so that it does not linger
     return part

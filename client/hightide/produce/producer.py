@@ -67,6 +67,9 @@ class Producer:
         self._record_max = min(options.max_request_size, options.buffer_memory)
         self._max_block_s = options.max_block_ms / 1000
         self._partitioner = options.partitioner
+        self._may_join = options.partitioner is None and options.batch_size <= self._record_max
+        """Whether a record without key and partition goes where the one before it went, if it
+        fits."""
         self._clock = options.clock or SystemClock()
         self._turns = Turns()  # of those who wait for memory
         self._sticky: dict[str, StickyPartitioner] = {}
@@ -74,6 +77,8 @@ class Producer:
         self._sender: Sender | None = None
         self._stack = AsyncExitStack()
         self._owes_checkpoint = False
+        self._open: dict[str, Batch] = {}
+        """By topic, the batch that its next record without key or partition joins if it fits."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -107,6 +112,7 @@ class Producer:
                 if sender is not None:
                     sender.abandon_all(closed("producer"))
                 self._cluster = self._sender = None
+                self._open.clear()
         if kind is None and sender is not None and sender.unseen.error is not None:
             raise sender.unseen.error
 
@@ -152,6 +158,29 @@ class Producer:
         `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
         after max_block_ms without metadata or memory.
         """
+        batch = self._open.get(topic)
+        if (
+            batch is not None
+            and value.__class__ is bytes
+            and key is None
+            and partition is None
+            and timestamp is None
+            and headers == ()
+            and not self._owes_checkpoint
+            and (index := self._accumulator.join(batch, value, self._clock.now_ms()))
+        ):
+            return Delivery(batch, index)  # nearly every record of a loop
+        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
+
+    async def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int | None,
+        listed: Headers,
+    ) -> Delivery:
         sender = self._sender
         if sender is None:
             raise closed("producer")
@@ -162,7 +191,6 @@ class Producer:
         count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
         if value.__class__ not in _BYTES or key.__class__ not in _BYTES:
             raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
-        listed: Headers = tuple(headers)
         size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if listed:
             check_headers(listed)
@@ -171,6 +199,7 @@ class Producer:
             raise self._too_large(size)
         if size > self._accumulator.free_bytes or self._accumulator.waiting_for_memory:
             await self._wait_for_room(sender, size)
+        may_join = self._may_join and key is None and partition is None
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
         if partition is None:
@@ -187,6 +216,8 @@ class Producer:
         batch, news = self._accumulator.append(
             topic, partition, key, value, timestamp, listed, size, trio.current_time()
         )
+        if may_join:
+            self._open[topic] = batch
         if news:
             sender.wake()
             self._owes_checkpoint = True

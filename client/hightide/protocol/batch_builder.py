@@ -21,7 +21,7 @@ class Batch:
 
     __slots__ = (
         "attempts", "base_offset", "created_at", "encoded", "error", "headers", "is_done", "keys",
-        "log_append_time", "order", "partition", "parts", "retry_error", "seen", "sequence",
+        "log_append_time", "order", "partition", "parts", "retry_error", "room", "seen", "sequence",
         "sequenced", "size", "timestamps", "topic", "values", "waiter",
     )  # fmt: skip
 
@@ -38,6 +38,8 @@ class Batch:
         self.timestamps: list[int] = []
         self.headers: dict[int, Headers] = {}
         self.size = 0
+        self.room = 0
+        """Bytes that it still takes; 0 for good once it is to be sent."""
         self.sequence = NO_SEQUENCE
         self.sequenced = 0
         """How many batches of its partition had got a sequence when this one did."""
@@ -62,11 +64,6 @@ class Batch:
     def __repr__(self) -> str:
         state = "done" if self.is_done else f"seq={self.sequence} attempts={self.attempts}"
         return f"<Batch {self.topic}-{self.partition} records={len(self)} {state}>"
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it takes no more records: it was sent, or is ready to be."""
-        return self.attempts > 0 or self.encoded is not None
 
     def encode(self, codec: str, producer_id: int, producer_epoch: int) -> bytearray:
         """The batch's bytes; the same ones again for a retry."""
