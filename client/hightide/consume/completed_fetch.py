@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.protocol.columns import Record, open_batch, to_records
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, UsageError
 from hightide.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -152,6 +152,19 @@ class CompletedFetch:
         self._advance(record)
         return record
 
+    def pop_at_once(self) -> Record | None:
+        """The same, if there is one and nothing is lent; written out, as nearly every record of a
+        loop comes by here."""
+        records, tp = self._records, self.tp
+        if not records or self._lent is not None or tp is None:
+            return None
+        self.in_work = record = records.popleft()
+        found = self._subscription.find(tp)
+        if found is not None:
+            found.position = record.offset + 1 if records else self._end
+            found.position_epoch = self._epoch
+        return record
+
     def lend(self, limit: int) -> Lent:
         """Up to so many, which are handed out as they are taken."""
         lent = Lent([*islice(self._records, limit)], self._taken)
@@ -250,3 +263,11 @@ class CompletedFetch:
         """Forget it if it is of one of these."""
         if self.tp in partitions:
             self.drop()
+
+
+def polled_already() -> UsageError:
+    """Two callers ask for records at a time."""
+    return UsageError(
+        "this consumer is polled already, by another task or thread: a consumer is one reader; "
+        "open one for each, in a group or with partitions of its own"
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from hightide.consume.completed_fetch import CompletedFetch, Lent, LentRows
+from hightide.consume.completed_fetch import CompletedFetch, Lent, LentRows, polled_already
 from hightide.consume.fetcher import Fetcher
 from hightide.consume.health import Health, health_of
 from hightide.consume.lookup import check_partitions, partitions_of
@@ -131,7 +131,8 @@ class Consumer:
             open_cluster(self._options) as cluster,
             open_background() as nursery,
         ):
-            self._cluster, self._polled_at = cluster, trio.current_time()
+            self._now = trio.lowlevel.current_clock().current_time
+            self._cluster, self._polled_at = cluster, self._now()
             self._background, self._watching = nursery, trio.CancelScope()
             options, subscription = self._options, self._subscription
             self._topics = list(options.topics)
@@ -440,7 +441,7 @@ class Consumer:
     def _alone(self) -> Iterator[None]:
         """Records go to one caller at a time."""
         if self._is_polled:
-            raise _polled_already()
+            raise polled_already()
         self._is_polled = True
         try:
             yield
@@ -485,16 +486,12 @@ class Consumer:
     @ki_protected
     async def __anext__(self) -> Record:
         if self._is_polled:
-            raise _polled_already()
+            raise polled_already()
+        if self._rebalancer is None and (record := self._ready.pop_at_once()) is not None:
+            self._polled_at = self._now()
+            return record  # nearly every one: nothing but the next
         self._tend()
         if not self._ready:
             with self._alone():
                 await self._wait_for_batch()
         return self._ready.pop()
-
-
-def _polled_already() -> UsageError:
-    return UsageError(
-        "this consumer is polled already, by another task or thread: a consumer is one reader; "
-        "open one for each, in a group or with partitions of its own"
-    )
