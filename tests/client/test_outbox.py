@@ -1,13 +1,14 @@
 """Messages leave whole and in order, however little a socket takes; what it takes, at once."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import trio
 
-from hightide.net.outbox import FilePart, Outbox, SendTimeout
+from hightide.net.outbox import PUSH_BYTES, FilePart, Outbox, SendTimeout
 
-FILES = {7: b"seven" * 100, 8: b"eight" * 300}
+FILES = {7: b"seven" * 100, 8: b"eight" * 300, 9: bytes(5 * PUSH_BYTES)}
 """What is in the files of these descriptors."""
 
 
@@ -27,7 +28,7 @@ class Narrow:
 
     def _take(self, data):
         self.calls += 1
-        taken = data[: self.room]
+        taken = data[: min(self.room, PUSH_BYTES)]
         self.sent += taken
         self.room -= len(taken)
         return len(taken)
@@ -40,6 +41,7 @@ class Narrow:
         return self._take(FILES[fd][position : position + size])
 
     async def wait_writable(self):
+        await trio.lowlevel.checkpoint()
         while not self.room:
             await self._widened.wait()
 
@@ -159,3 +161,22 @@ async def test_what_is_put_in_while_one_leaves_leaves_after_it():
     outbox.put([b"two,"], timeout_s=1)
     assert stream.sent == b"one,three,two,"
     assert outbox.is_empty
+
+
+async def test_a_large_message_takes_turns_with_everything_else(nursery):
+    """However much the socket takes, the event loop is not held up for long."""
+    stream = Narrow(room=1 << 30)
+    outbox = Outbox(stream)
+    nursery.start_soon(outbox.run)
+    left = [put(outbox, FilePart(9, 0, 5 * PUSH_BYTES))]
+    left += [put(outbox, bytes(PUSH_BYTES // 2)) for _ in range(4)]
+    sizes = []
+    while not outbox.is_empty:
+        sizes.append(len(stream.sent))
+        await trio.lowlevel.checkpoint()
+    assert all(left)
+    assert len(stream.sent) == 7 * PUSH_BYTES
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert len(steps) >= 4
+    assert max(steps) <= PUSH_BYTES
+    nursery.cancel_scope.cancel()

@@ -16,6 +16,9 @@ from hightide.net.ports import Stream
 from hightide.protocol.records import Buffer
 from hightide.protocol.wire import drop_sent
 
+PUSH_BYTES = 1 << 20
+"""About so much leaves at once; what is larger takes turns with everything else."""
+
 
 class FilePart(NamedTuple):
     """Bytes of an open file."""
@@ -114,31 +117,36 @@ class Outbox:
         self._emptied.set()
 
     def _push(self) -> None:
-        """Send as much as is taken now."""
-        while self._messages and self._push_one(self._messages[0]):
-            first = self._messages.popleft()
-            if self._messages:
-                self._until = trio.current_time() + self._messages[0].timeout_s
-            first.sent()
+        """Send as much as is taken now, but let others have their turn."""
+        room = PUSH_BYTES
+        while self._messages and room > 0:
+            first = self._messages[0]
+            if first.left:
+                count = self._push_part(first.left)
+                room -= count
+                if not count:
+                    break
+            if not first.left:
+                self._messages.popleft()
+                if self._messages:
+                    self._until = trio.current_time() + self._messages[0].timeout_s
+                first.sent()
         if not self._messages:
             emptied, self._emptied = self._emptied, trio.Event()
             emptied.set()
 
-    def _push_one(self, message: _Message) -> bool:
-        """Whether the whole message has left."""
-        while message.left:
-            part = message.left[0]
-            if isinstance(part, FilePart):
-                count = self._stream.send_file_now(part.descriptor, part.position, part.size)
-                rest = FilePart(part.descriptor, part.position + count, part.size - count)
-                message.left[0] = rest
-                is_done = not rest.size
-            else:
-                count = self._stream.send_now(part)
-                drop_sent(part, count)
-                is_done = not part
-            if is_done:
-                del message.left[0]
-            elif not count:
-                return False
-        return True
+    def _push_part(self, parts: list[list[memoryview] | FilePart]) -> int:
+        """Send of the first part what is taken; how many bytes."""
+        part = parts[0]
+        if isinstance(part, FilePart):
+            count = self._stream.send_file_now(part.descriptor, part.position, part.size)
+            rest = FilePart(part.descriptor, part.position + count, part.size - count)
+            parts[0] = rest
+            is_done = not rest.size
+        else:
+            count = self._stream.send_now(part)
+            drop_sent(part, count)
+            is_done = not part
+        if is_done:
+            del parts[0]
+        return count
