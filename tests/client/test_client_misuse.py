@@ -5,6 +5,7 @@ Method: as in `test_client_consumer.py`, a node in this process; what an interpr
 is asked of one.
 """
 
+import asyncio
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +15,7 @@ import trio
 from clients import one_node, take
 from patience import PATIENCE_S
 
-from hightide import Consumer
+from hightide import Consumer, Producer
 from hightide.blocking import Admin
 from hightide.consume.subscription import OffsetAndMetadata
 from hightide.protocol.errors import ClosedError, UsageError
@@ -125,3 +126,18 @@ def test_an_interpreter_ends_with_a_client_open_whatever_its_thread_holds():
             admin.create_topic("t")
         command = [sys.executable, "-W", "ignore", "-c", HELD, cluster.bootstrap]
         assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_who_opens_a_client_in_another_event_loop_is_told_what_there_is_for_it():
+    async def main():
+        async with Producer("127.0.0.1:1"):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(UsageError, match=r"runs in trio.*hightide\.blocking"):
+        asyncio.run(main())
+
+
+async def test_kafkas_names_given_as_addresses_are_told_where_they_go():
+    with pytest.raises(UsageError, match="from_config"):
+        async with Producer({"bootstrap.servers": "127.0.0.1:1"}):
+            raise AssertionError("it was opened")

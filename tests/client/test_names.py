@@ -18,6 +18,7 @@ CLIENTS += [blocking.Producer, blocking.Consumer, blocking.Admin]
 
 def test_every_name_is_there_and_has_a_home():
     assert {*hightide.__all__} == {*hightide._HOME, "blocking"}
+    assert {*hightide.__all__} <= {*dir(hightide)}
     for name in hightide.__all__:
         assert getattr(hightide, name) is not None
     assert hightide.__version__ == metadata.version("hightide")

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 import trio
 
+from hightide.protocol.errors import UsageError
+
 _SLEEP_MAX_S = 3600.0
 
 ki_protected = trio.lowlevel.enable_ki_protection
@@ -25,7 +27,13 @@ nowhere else. So are the ends of a client's block, and the calls that start task
 @ki_protected
 async def open_background() -> AsyncIterator[trio.Nursery]:
     """A nursery that is cancelled when the block ends, and not before: a block that is cancelled
-    can still say goodbye. The block's exception leaves unwrapped."""
+    can still say goodbye. The block's exception leaves unwrapped. Raises `UsageError` outside of
+    trio."""
+    if not trio.lowlevel.in_trio_run():
+        raise UsageError(
+            "this client runs in trio, inside of `trio.run`; `hightide.blocking` has the same "
+            "without an event loop, for asyncio in a thread (`asyncio.to_thread`)"
+        )
     failure: BaseException | None = None
     opened: list[trio.Nursery] = []
     is_open = trio.Event()

@@ -6,7 +6,7 @@ and retries what may succeed later, under one deadline.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +51,8 @@ _ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
     """`host:port[,host:port…]` as pairs; raises `UsageError`. `[::1]:19092` is an IPv6 address."""
+    if isinstance(bootstrap, Mapping):
+        raise UsageError("bootstrap is a dict: options by Kafka's names go to `from_config`")
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     if not parts:
         raise UsageError("bootstrap names no broker, expected host:port")
