@@ -125,6 +125,18 @@ async def test_a_message_that_is_not_taken_in_time_is_an_error(autojump_clock):
     assert trio.current_time() == pytest.approx(5)
 
 
+async def test_what_is_dropped_in_the_turn_in_which_its_time_is_up_is_no_error(mock_clock, nursery):
+    for _ in range(50):
+        outbox = Outbox(Narrow())
+        put(outbox, b"late", timeout_s=5)
+        nursery.start_soon(outbox.run)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(5)
+        outbox.drop()
+        await trio.testing.wait_all_tasks_blocked()
+    nursery.cancel_scope.cancel()
+
+
 async def test_the_time_of_a_message_begins_when_those_before_it_have_left(autojump_clock, nursery):
     stream = Narrow()
     outbox = Outbox(stream)

@@ -13,6 +13,7 @@ from patience import PATIENCE_S
 
 from hightide.protocol import messages as m
 from hightide.protocol import wire
+from hightide.protocol.errors import ApiError, ErrorCode
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.simulation.disk import SimDisk
 
@@ -100,3 +101,35 @@ async def test_a_bug_in_what_nobody_asked_for_ends_the_node(monkeypatch):
 
     with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
         await live()
+
+
+async def test_a_small_request_has_no_boundless_answer():
+    """A partition that is named a thousand times would be read as often."""
+    async with new_node(SimDisk(), config_of()) as node, client_of(node) as client:
+        await client.create()
+        await client.produce(b"x" * 30_000)
+        part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
+        with pytest.raises(ApiError, match="2 partitions, 1 of them different") as refused:
+            await client.connection.call(m.FetchRequest(max_wait_ms=0, partitions=[part, part]))
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
+
+
+async def test_who_does_not_take_a_large_answer_is_not_read_for_again():
+    """Each answer may hold megabytes, or descriptors: one waits, however many were asked for."""
+    size = 300_000
+    config = config_of({"max.in.flight.requests.per.connection": "100"})
+    async with new_node(SimDisk(), config) as node, client_of(node) as client:
+        await client.create()
+        for _ in range(30):
+            await client.produce(b"x" * size)
+        part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
+        request = m.FetchRequest(max_wait_ms=0, partitions=[part])
+        asked = b"".join(wire.encode_request(request, request_id=1, client="c"))
+        with trio.socket.socket() as sock:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+            await sock.connect(("127.0.0.1", node.port))
+            await sock.send(asked * 20)
+            await quiet()
+            (deaf,) = (each for each in node.server._connections if not each._outbox.is_empty)
+            assert len(deaf._outbox._messages) == 1
+            assert (await client.produce(b"x")).error is None

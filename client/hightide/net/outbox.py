@@ -105,7 +105,7 @@ class Outbox:
                 await self._more.wait()
             with trio.move_on_at(self._until) as scope:
                 await self._stream.wait_writable()
-            if scope.cancelled_caught:
+            if scope.cancelled_caught and self._messages:
                 raise SendTimeout(f"{self._messages[0].timeout_s:g} s")
             self._push()
 

@@ -100,7 +100,7 @@ class Syncer:
         try:
             self._disk.begin_sync(self._nursery, job.files, job.directories, done)
         except DiskError as error:
-            done(error)
+            self._agenda.soon(partial(done, error))  # not here: hundreds may fail one by one
 
     def _ended(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
         """A sync came to its end; whatever fails now must not strike whoever tells so."""
@@ -109,7 +109,7 @@ class Syncer:
         try:
             with self._agenda.stretch():
                 self._count(subject, job, error)
-                self._begin()
+                self._agenda.soon(self._begin)
         except BaseException as failure:
             self._failure = failure
             self._failed.set()

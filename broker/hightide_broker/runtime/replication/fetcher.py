@@ -98,6 +98,7 @@ class Fetchers:
                 finally:
                     with trio.CancelScope(shield=True):
                         await pool.aclose()
+                    self._nursery = None  # nothing is started in it any more
         finally:
             self._nursery = None
             self._ended.set()
@@ -193,6 +194,7 @@ class LeaderFetcher:
     def _place(self, replica: Replica) -> None:
         """Decide what a replica that is not at work waits for, if it is followed here at all."""
         self._waiting.pop(replica, None)
+        self._ready.pop(replica, None)
         follower = replica.follower
         if follower is None or follower.leader != self._leader or replica.offline:
             return
@@ -262,10 +264,12 @@ class LeaderFetcher:
         """The partitions of the next request."""
         asked: list[_Asked] = []
         for replica in list(islice(self._ready, PARTITIONS_MAX)):
-            del self._ready[replica]
+            self._place(replica)  # since it was ready it may have led, and may owe a sync
             follower = replica.follower
-            if follower is None or follower.leader != self._leader or replica.offline:
+            if follower is None or replica not in self._ready:
+                self.set()
                 continue
+            del self._ready[replica]
             part = next_fetch(
                 replica.topic,
                 replica.topic_id,
@@ -360,6 +364,8 @@ class LeaderFetcher:
         results = {(result.topic, result.partition): result for result in response.partitions}
         served: list[_Asked] = []
         for replica, part in request.asked:
+            if self._at_work.get(replica) is not part:
+                continue
             if (part.topic, part.partition) in results:
                 served.append((replica, part))
             else:

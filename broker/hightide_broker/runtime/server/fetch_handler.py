@@ -115,7 +115,12 @@ class FetchHandler:
         self._bytes_max = config[keys.FETCH_MAX_BYTES]
 
     def fetch(self, request: m.FetchRequest) -> Reply | ParkedFetch:
-        """Answer at once with enough bytes, an error or no time to wait; else park."""
+        """Answer at once with enough bytes, an error or no time to wait; else park. Raises
+        `Refused`: each partition is asked for once, or a small request has a boundless answer."""
+        named = {(part.topic, part.partition) for part in request.partitions}
+        if len(named) < len(request.partitions):
+            twice = f"{len(request.partitions)} partitions, {len(named)} of them different"
+            raise Refused(ErrorCode.INVALID_REQUEST, f"a fetch of {twice}: name each once")
         look = self._look(request, request.partitions, is_new=True)
         if look.complete or request.max_wait_ms <= 0:
             return look.reply()

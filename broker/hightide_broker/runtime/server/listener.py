@@ -281,6 +281,8 @@ class _Connection:
         call = Call(request, frame.attachments, self._host, envelope.client)
         with self._server.agenda.stretch():
             self._begin(request_id, api, call)
+        # Who does not take answers is not asked on: each may hold megabytes and descriptors.
+        await self._outbox.wait_empty()
 
     def _decode(self, envelope: RequestEnvelope) -> tuple[Api, Message]:
         api = API_BY_NAME.get(envelope.api)
@@ -346,16 +348,16 @@ class _Connection:
         try:
             # In this stretch: from here on the segment may go, the descriptor stays.
             parts.extend(map(self._open, reply.attachments))
+            sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
+            payload = wire.encode_response(reply.body, request_id=request_id)
+            message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
+            for size, part in zip(sizes, parts, strict=True):
+                message += (bin_header(size), part)
         except BaseException as error:
             _close(parts)
             if isinstance(error, DiskError):
                 raise OSError(str(error)) from error
             raise
-        sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
-        payload = wire.encode_response(reply.body, request_id=request_id)
-        message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
-        for size, part in zip(sizes, parts, strict=True):
-            message += (bin_header(size), part)
         self._send(message, partial(self._has_left, parts))
 
     def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:

@@ -1,0 +1,89 @@
+"""Syncs that cannot be begun, hundreds at a time: each log of them goes offline, and the others are
+synced as before."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.syncer import SYNCS_MAX, Syncer
+from hightide_broker.storage.sync_job import SyncJob
+
+
+class Log:
+    """A subject of the syncer that has something to sync."""
+
+    def __init__(self) -> None:
+        self.needs_sync = True
+        self.syncing = False
+        self.synced = 0
+        self.offline = ""
+
+    def begin_sync(self) -> SyncJob:
+        self.needs_sync = False
+        return SyncJob([], [], 1, 0)
+
+    def finish_sync(self, _job: SyncJob) -> None:
+        self.synced += 1
+
+    def go_offline(self, why: str) -> None:
+        self.offline = why
+
+
+class Disk:
+    """A disk that begins no sync while it is `full`; the others end a turn later."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.at_work = 0
+        self.at_work_max = 0
+
+    def begin_sync(self, nursery, files, directories, done):
+        if self.full:
+            raise DiskError("f", "sync", "Too many open files")
+        self.at_work += 1
+        self.at_work_max = max(self.at_work_max, self.at_work)
+
+        async def end() -> None:
+            await trio.sleep(1)
+            self.at_work -= 1
+            done(None)
+
+        nursery.start_soon(end)
+
+
+@pytest.mark.parametrize("count", [1, 300, 3_000])
+async def test_logs_whose_sync_cannot_be_begun_go_offline_and_the_next_is_synced(
+    count, autojump_clock, nursery
+):
+    disk, agenda = Disk(), Agenda()
+    syncer = Syncer(disk, agenda)
+    nursery.start_soon(agenda.run)
+    nursery.start_soon(syncer.run)
+    logs = [Log() for _ in range(count)]
+    disk.full = True
+    with agenda.stretch():
+        for log in logs:
+            syncer.mark(log)
+    await trio.sleep(1)
+    assert all("Too many open files" in log.offline and not log.syncing for log in logs)
+    disk.full, fresh = False, Log()
+    syncer.mark(fresh)
+    await trio.sleep(2)
+    assert (fresh.synced, fresh.offline, fresh.syncing) == (1, "", False)
+
+
+async def test_every_log_is_synced_once_and_so_many_at_a_time(autojump_clock, nursery):
+    disk, agenda = Disk(), Agenda()
+    syncer = Syncer(disk, agenda)
+    nursery.start_soon(agenda.run)
+    nursery.start_soon(syncer.run)
+    logs = [Log() for _ in range(10 * SYNCS_MAX)]
+    for log in logs:
+        syncer.mark(log)
+        syncer.mark(log)
+    await trio.sleep(12)
+    assert [log.synced for log in logs] == [1] * len(logs)
+    assert disk.at_work_max == SYNCS_MAX
