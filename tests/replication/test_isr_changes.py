@@ -122,7 +122,7 @@ async def test_what_is_too_much_for_one_request_goes_in_the_next(nursery, autoju
             inflated_max=1,
         )
         replica.become_leader(led, broker=ME, active={TWO: 0})
-        replica.fetched_by(TWO, 3, log_start=0, broker_epoch=0)
+        replica.leader.on_fetch(TWO, 3, 0.0, log_start=0, broker_epoch=0)
         here.isr_changes.mark(replica)
     await trio.sleep(1)
     sent = [[n for n, _ in each] for each in here.controller.wishes]

@@ -77,6 +77,8 @@ class ErrorCode(StrEnum):
     SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
     POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
     INELIGIBLE_REPLICA = "INELIGIBLE_REPLICA"
+    FETCH_SESSION_ID_NOT_FOUND = "FETCH_SESSION_ID_NOT_FOUND"
+    INVALID_FETCH_SESSION_EPOCH = "INVALID_FETCH_SESSION_EPOCH"
     OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
     COORDINATOR_LOAD_IN_PROGRESS = "COORDINATOR_LOAD_IN_PROGRESS"
     NOT_COORDINATOR = "NOT_COORDINATOR"
@@ -167,6 +169,12 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.SNAPSHOT_NOT_FOUND: ErrorInfo(98, False, False, "no such snapshot here any more"),
     _C.POSITION_OUT_OF_RANGE: ErrorInfo(99, False, False, "the snapshot is shorter"),
     _C.INELIGIBLE_REPLICA: ErrorInfo(107, False, False, "a replica may not be in the ISR now"),
+    _C.FETCH_SESSION_ID_NOT_FOUND: ErrorInfo(
+        70, True, False, "the leader does not know this fetch session"
+    ),
+    _C.INVALID_FETCH_SESSION_EPOCH: ErrorInfo(
+        71, True, False, "a request of the fetch session is missing"
+    ),
     _C.OFFSET_METADATA_TOO_LARGE: ErrorInfo(
         12, False, False, "the text beside a committed offset is too long"
     ),

@@ -183,6 +183,11 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     replica_directory: str = ""
     """Whose directory fetches the metadata log (KIP-853); empty: not to be counted as a voter that
     a record names."""
+    session_id: int = -1
+    """A follower's session, by a number of its own (KIP-227): `partitions` are handed to it, and
+    it answers with news of any that it has. What was named leaves it. -1: no session."""
+    session_epoch: int = 0
+    """0 begins the session, each further request is one more."""
 
 
 class EpochEnd(Message, frozen=True, kw_only=True):
@@ -210,6 +215,8 @@ class FetchResult(Message, frozen=True, kw_only=True):
 
 class FetchResponse(Message, frozen=True, kw_only=True):
     partitions: list[FetchResult]
+    session_id: int = -1
+    """The session that was asked in; -1: whoever answers keeps none."""
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):

@@ -36,6 +36,13 @@ _OVERTAKEN = (
 
 
 @dataclass(slots=True)
+class Contact:
+    """When a follower was last heard of, in all partitions of its fetch session alike."""
+
+    at: float
+
+
+@dataclass(slots=True)
 class Remote:
     """Another replica, by its fetches in this leader epoch."""
 
@@ -47,6 +54,8 @@ class Remote:
     fetched_at: float = NEVER
     end_at_fetch: int = UNKNOWN
     """The leader's log end at its last fetch."""
+    contact: Contact | None = None
+    """Its session, while it waits there for more than `log_end`."""
 
 
 class Proposal(NamedTuple):
@@ -168,6 +177,10 @@ class Leader:
     def on_append(self, log_end: int, now: float) -> int:
         """The own log grew; the high watermark after that."""
         assert log_end >= self.log_end, f"log end fell from {self.log_end} to {log_end}"
+        for remote in self.remotes.values():
+            if remote.contact is not None and remote.log_end == self.log_end:
+                # It asks no more for what it has: until this moment that was everything.
+                remote.caught_up_at = max(remote.caught_up_at, remote.contact.at)
         self.log_end = log_end
         return self.advance(now)
 
@@ -178,10 +191,18 @@ class Leader:
         return self.advance(now)
 
     def on_fetch(
-        self, broker: int, offset: int, now: float, *, log_start: int, broker_epoch: int
+        self,
+        broker: int,
+        offset: int,
+        now: float,
+        *,
+        log_start: int,
+        broker_epoch: int,
+        contact: Contact | None = None,
     ) -> int:
-        """A replica fetched from `offset` in this epoch, and its log agrees with this one up to
-        there; the high watermark after that. May leave a proposal."""
+        """A replica fetched from `offset` in this epoch, by itself or as a part of its session, and
+        its log agrees with this one up to there; the high watermark after that. May leave a
+        proposal."""
         assert offset <= self.log_end, f"{broker} fetched from {offset}, above the end: {self}"
         remote = self.remotes[broker]
         if offset >= self.log_end:
@@ -189,7 +210,7 @@ class Leader:
         elif offset >= remote.end_at_fetch != UNKNOWN:
             remote.caught_up_at = max(remote.caught_up_at, remote.fetched_at)
         remote.log_end, remote.log_start, remote.broker_epoch = offset, log_start, broker_epoch
-        remote.fetched_at, remote.end_at_fetch = now, self.log_end
+        remote.fetched_at, remote.end_at_fetch, remote.contact = now, self.log_end, contact
         self._expand(broker, remote)
         return self.advance(now)
 

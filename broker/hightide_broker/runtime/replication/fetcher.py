@@ -2,8 +2,9 @@
 
 A partition is in at most one request at a time, but a leader may have several to answer: a request
 that waits for news of some partitions does not hold up another one whose records have just been
-synced. Those that come back with nothing come back together, and go out together again. The one
-that was served last is asked for last, so no partition starves.
+synced. The one that was served last is asked for last, so no partition starves. What came back with
+nothing is quiet: it is handed to the leader, all of it in one session, and asked for again only
+when the leader has named it (`quiet.py`).
 
 With `flush=synced` a partition is not fetched again before what it got is on disk, because the next
 fetch is the acknowledgement.
@@ -30,14 +31,14 @@ from hightide.protocol.errors import (
     RemoteProtocolError,
     RequestTimedOut,
 )
-from hightide.protocol.records import Buffer
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch
 from hightide_broker.runtime.base.agenda import Agenda, Entry
 from hightide_broker.runtime.base.syncer import Syncer
-from hightide_broker.runtime.replication.following import Following, owes_sync, own_log
+from hightide_broker.runtime.replication.following import Following, owes_sync, own_log, records_of
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
+from hightide_broker.runtime.replication.quiet import Asked, Quiet
 from hightide_broker.runtime.replication.replica import Replica
 
 log = logging.getLogger("hightide.fetcher")
@@ -48,7 +49,6 @@ IN_FLIGHT_MAX = 64
 """Requests to one leader at a time."""
 GATHER_S = 0.002
 """How long partitions that came back with nothing wait for others to go out with."""
-_Asked = tuple[Replica, m.FetchPartition]
 
 
 class Fetchers:
@@ -152,16 +152,19 @@ class Fetchers:
 class _Request:
     """One that was sent; its answer is taken in where it arrives."""
 
-    asked: list[_Asked]
+    asked: list[Asked]
     connection: Connection
     timeout_s: float
+    quiet: Quiet | None
+    """The session that it is a part of."""
     answer: Answer = field(init=False)
     alarm: Entry = field(init=False)
 
 
 class LeaderFetcher:
     """The partitions that one other broker leads. A replica is in one of these places: at work in a
-    request, ready for the next, waiting for a sync or a pause; or not followed here any more.
+    request or in the session, ready for the next, ready for the session, waiting for a sync or a
+    pause; or not followed here any more.
 
     Everything happens in stretches, at the end of which what is ready is asked for; the task only
     connects.
@@ -172,7 +175,10 @@ class LeaderFetcher:
         self._leader = leader
         self._at_work: dict[Replica, m.FetchPartition] = {}
         self._ready: dict[Replica, None] = {}
+        self._quiet = Quiet(0)
         self._waiting: dict[Replica, None] = {}
+        self._leader_keeps_sessions = True
+        """As far as is known; a node of an older version does not."""
         self._requests = 0
         self._is_due = False
         self._alarm: Entry | None = None
@@ -195,6 +201,7 @@ class LeaderFetcher:
         """Decide what a replica that is not at work waits for, if it is followed here at all."""
         self._waiting.pop(replica, None)
         self._ready.pop(replica, None)
+        self._quiet.joining.pop(replica, None)
         follower = replica.follower
         if follower is None or follower.leader != self._leader or replica.offline:
             return
@@ -225,8 +232,9 @@ class LeaderFetcher:
             self._connection_wanted = trio.Event()
             try:
                 await self._fetchers.connect(self._leader)
+                self._leader_keeps_sessions = True
             except HightideError as error:
-                while asked := self._take():
+                while asked := self._take(self._ready):
                     self._failed(asked, error)
             self.set()
 
@@ -241,8 +249,20 @@ class LeaderFetcher:
             if connection is None:
                 self._connection_wanted.set()
                 return
-            if asked := self._take():
+            if asked := self._take(self._ready):
                 self._send(asked, connection)
+        if self._quiet.is_due:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Have the leader tell what is new in the session; hand over what has joined it."""
+        connection = self._fetchers.connection_now(self._leader)
+        if connection is None:
+            self._connection_wanted.set()
+        while connection is not None and connection.is_open and self._quiet.is_due:
+            joined = self._take(self._quiet.joining)
+            if joined or self._quiet.has_to_ask:
+                self._send(joined, connection, self._quiet)
 
     def _look_at_waiting(self) -> None:
         """Place those whose wait is over; look again when the next pause ends."""
@@ -260,11 +280,11 @@ class LeaderFetcher:
         if until < float("inf"):
             self._alarm = self._fetchers.agenda.at(until, self.set)
 
-    def _take(self) -> list[_Asked]:
-        """The partitions of the next request."""
-        asked: list[_Asked] = []
-        for replica in list(islice(self._ready, PARTITIONS_MAX)):
-            self._place(replica)  # since it was ready it may have led, and may owe a sync
+    def _take(self, place: dict[Replica, None]) -> list[Asked]:
+        """The partitions of the next request, or of the next one of the session."""
+        asked: list[Asked] = []
+        for replica in list(islice(place, PARTITIONS_MAX)):
+            self._place(replica)  # since it came there it may have led, and may owe a sync
             follower = replica.follower
             if follower is None or replica not in self._ready:
                 self.set()
@@ -283,7 +303,7 @@ class LeaderFetcher:
             self._at_work[replica] = part
         return asked
 
-    def _send(self, asked: list[_Asked], connection: Connection) -> None:
+    def _send(self, asked: list[Asked], connection: Connection, quiet: Quiet | None = None) -> None:
         fetchers, wait_s = self._fetchers, self._wait_s()
         question = m.FetchRequest(
             replica_id=fetchers.broker,
@@ -291,19 +311,23 @@ class LeaderFetcher:
             max_wait_ms=int(wait_s * 1000),
             max_bytes=fetchers.response_bytes,
             partitions=[part for _, part in asked],
+            session_id=-1 if quiet is None else quiet.id,
+            session_epoch=0 if quiet is None else quiet.epoch,
         )
-        request = _Request(asked, connection, wait_s + fetchers.patience_s)
+        if quiet is not None:
+            quiet.ask(asked)
+        request = _Request(asked, connection, wait_s + fetchers.patience_s, quiet)
         finish = partial(fetchers.agenda.now, partial(self._finish, request))
         try:
             request.answer = connection.begin_now(
                 question, timeout_s=fetchers.patience_s, arrived=finish
             )
         except HightideError as error:
-            self._failed(asked, error)
+            self._failed(asked if quiet is None else self._end_session(), error)
             return
         over_at = trio.current_time() + request.timeout_s
         request.alarm = fetchers.agenda.at(over_at, request.answer.give_up)
-        self._requests += 1
+        self._requests += quiet is None
 
     def _wait_s(self) -> float:
         """How long the leader may wait: all requests that find nothing come back together."""
@@ -316,6 +340,9 @@ class LeaderFetcher:
     def _finish(self, request: _Request) -> None:
         """An answer has arrived, or will not come."""
         request.alarm.take_back()
+        if request.quiet is not None:
+            self._heard(request, request.quiet)
+            return
         try:
             response, attachments = request.answer.take(request.timeout_s)
             if not response.partitions and self._requests > 1:
@@ -331,17 +358,39 @@ class LeaderFetcher:
     def _nothing_came(self, request: _Request) -> None:
         for replica, part in request.asked:
             if self._at_work.get(replica) is part:
-                self._done(replica)
+                self._fell_quiet(replica)
         self._requests -= 1
         self.set()
 
-    def _broke(self, asked: list[_Asked], connection: Connection, error: HightideError) -> None:
+    def _heard(self, request: _Request, quiet: Quiet) -> None:
+        """The session was answered, with news or with nothing, or will not be."""
+        quiet.waiting -= 1
+        if quiet is not self._quiet:
+            return  # it is over
+        try:
+            response, attachments = request.answer.take(request.timeout_s)
+            for (replica, part), result in quiet.named(response.partitions):
+                self._serve(replica, part, result, attachments, request.connection)
+            if response.session_id != quiet.id:
+                self._leader_keeps_sessions = False
+                for replica, _ in self._end_session():
+                    self._done(replica)
+        except HightideError as error:
+            self._broke(self._end_session(), request.connection, error)
+        self.set()
+
+    def _end_session(self) -> list[Asked]:
+        """Begin another one; what this one held."""
+        self._quiet, held = self._quiet.end()
+        return held
+
+    def _broke(self, asked: list[Asked], connection: Connection, error: HightideError) -> None:
         """No answer, or none that can be read on."""
         self._failed(asked, error)
         if isinstance(error, RequestTimedOut | RemoteProtocolError):
             self._fetchers.start(connection.aclose)
 
-    def _failed(self, asked: list[_Asked], error: HightideError) -> None:
+    def _failed(self, asked: list[Asked], error: HightideError) -> None:
         """What is still asked is asked again after a pause."""
         log.info("fetching %d partitions from broker %d: %s", len(asked), self._leader, error)
         now = trio.current_time()
@@ -357,28 +406,46 @@ class LeaderFetcher:
         self._at_work.pop(replica, None)
         self._place(replica)
 
+    def _fell_quiet(self, replica: Replica) -> None:
+        """There is nothing new: the leader is to say when there is, if it keeps sessions."""
+        self._done(replica)
+        if replica in self._ready and self._leader_keeps_sessions:
+            del self._ready[replica]
+            self._quiet.joining[replica] = None
+
     def _take_in(
         self, request: _Request, response: m.FetchResponse, attachments: Sequence[memoryview]
     ) -> None:
         """Carry out an answer; partitions without news come first, then those that were served."""
         results = {(result.topic, result.partition): result for result in response.partitions}
-        served: list[_Asked] = []
+        served: list[Asked] = []
         for replica, part in request.asked:
             if self._at_work.get(replica) is not part:
                 continue
             if (part.topic, part.partition) in results:
                 served.append((replica, part))
             else:
-                self._done(replica)
+                self._fell_quiet(replica)
         for replica, part in served:
             result = results[(part.topic, part.partition)]
-            data = _attachment(attachments, result.records)
-            now = trio.current_time()
-            step = self._fetchers.following.take(replica, part, result, data, now)
-            if isinstance(step, AskOffsets):
-                self._fetchers.start(self._reset, replica, part, request.connection)
-            else:
-                self._served(replica)
+            self._serve(replica, part, result, attachments, request.connection)
+
+    def _serve(
+        self,
+        replica: Replica,
+        part: m.FetchPartition,
+        result: m.FetchResult,
+        attachments: Sequence[memoryview],
+        connection: Connection,
+    ) -> None:
+        """Carry out what was said of one partition."""
+        data = records_of(result, attachments)
+        now = trio.current_time()
+        step = self._fetchers.following.take(replica, part, result, data, now)
+        if isinstance(step, AskOffsets):
+            self._fetchers.start(self._reset, replica, part, connection)
+        else:
+            self._served(replica)
 
     def _served(self, replica: Replica) -> None:
         if replica.needs_sync:
@@ -422,14 +489,3 @@ class LeaderFetcher:
                 step = follower.out_of_range(part, start.offset, end.offset, own_log(replica), now)
                 self._fetchers.following.carry_out(replica, step, b"", now)
         self._served(replica)
-
-
-def _attachment(attachments: Sequence[memoryview], number: int) -> Buffer:
-    """The records of a result; raises `RemoteProtocolError` if they did not come."""
-    if number < 0:
-        return b""
-    if number >= len(attachments):
-        raise RemoteProtocolError(
-            f"records are attachment {number}, {len(attachments)} came with the answer"
-        )
-    return attachments[number]

@@ -8,10 +8,10 @@ stored; a cut is durable before anything relies on it, and so is the recovery po
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hightide.protocol import messages as m
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, RemoteProtocolError
 from hightide.protocol.records import BatchHeader, Buffer, check_crc, iter_batches
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.replication.follower import (
@@ -27,7 +27,8 @@ from hightide_broker.core.replication.follower import (
 )
 from hightide_broker.core.replication.text import show_step
 from hightide_broker.ports import DiskError
-from hightide_broker.runtime.replication.replica import Replica, advice
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.troubles import advice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
 from hightide_broker.storage.segment import SegmentDamage
 
@@ -49,6 +50,18 @@ def own_log(replica: Replica) -> OwnLog:
 def owes_sync(replica: Replica) -> bool:
     """Whether a fetch from the log end would acknowledge what is not on disk yet."""
     return replica.config.synced and replica.log.synced_end < replica.log.log_end
+
+
+def records_of(result: m.FetchResult, attachments: Sequence[memoryview]) -> Buffer:
+    """The records of a result; raises `RemoteProtocolError` if they did not come."""
+    number = result.records
+    if number < 0:
+        return b""
+    if number >= len(attachments):
+        raise RemoteProtocolError(
+            f"records are attachment {number}, {len(attachments)} came with the answer"
+        )
+    return attachments[number]
 
 
 class Following:

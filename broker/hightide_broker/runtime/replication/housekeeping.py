@@ -27,8 +27,9 @@ from hightide_broker.core.cluster.topic_keys import (
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
-from hightide_broker.runtime.replication.replica import Replica, advice
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.replication.troubles import advice
 from hightide_broker.storage.cleaner import (
     CleanedSegment,
     CleaningPlan,

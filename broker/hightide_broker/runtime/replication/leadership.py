@@ -7,7 +7,8 @@ long as the log is not cut.
 
 from __future__ import annotations
 
-from hightide.protocol.errors import Refused
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.runtime.base.watermark import Watermark
 
@@ -41,3 +42,9 @@ class Leadership:
     async def wait_ended(self) -> Refused:
         """Until it is over; why it is."""
         return await self.deleted.wait_closed()
+
+
+def moved(name: str, state: PartitionState) -> Refused:
+    """What those hear who waited for an offset of an older leader epoch."""
+    who = f"broker {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {name} in epoch {state.leader_epoch}")

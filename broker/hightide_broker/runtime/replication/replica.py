@@ -15,20 +15,21 @@ from typing import NamedTuple, Protocol
 import trio
 
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.messages import FetchPartition, FetchRequest
 from hightide.protocol.records import stamp_append_time
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Follower
-from hightide_broker.core.replication.leader import UNKNOWN, Leader
+from hightide_broker.core.replication.leader import UNKNOWN, Contact, Leader
 from hightide_broker.core.replication.producers import Producers
 from hightide_broker.core.replication.validation import check_produced, check_sent
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Waker, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
-from hightide_broker.runtime.replication.leadership import Leadership
+from hightide_broker.runtime.replication.leadership import Leadership, moved
 from hightide_broker.runtime.replication.log_loader import log_config
-from hightide_broker.runtime.replication.troubles import Troubles
+from hightide_broker.runtime.replication.troubles import Troubles, advice
 from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, SegmentDamage, TimestampOffset
 from hightide_broker.storage.sync_job import SyncJob
@@ -164,7 +165,7 @@ class Replica:
         log.epochs.assign(state.leader_epoch, log.log_end)
         self.leader_epoch = state.leader_epoch
         self.follower = None
-        self._end_leadership(_moved(self, state))
+        self._end_leadership(moved(self.name, state))
         leader = Leader(
             now=self._now(),
             broker=broker,
@@ -188,10 +189,15 @@ class Replica:
 
     def update_leader(self, state: PartitionState) -> None:
         """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
-        leader = self.leader
-        assert leader is not None, f"{self!r} does not lead"
+        leadership = self.leadership
+        assert leadership is not None, f"{self!r} does not lead"
+        leader = leadership.leader
+        before = leader.isr
         leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
         self.recompute()
+        if not set(before) <= set(leader.isr):
+            # A session holds what is in sync: who was taken out asks again, and so comes back.
+            leadership.look_again(moved(self.name, state))
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self.tell(self)
@@ -212,7 +218,7 @@ class Replica:
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
         """Follow the leader of the new epoch, if there is one; lead no more."""
-        why = _moved(self, state)
+        why = moved(self.name, state)
         self.resign(state.leader_epoch, why)
         if state.leader != NO_LEADER:
             self.follower = Follower(
@@ -354,13 +360,20 @@ class Replica:
 
     # -- followers -------------------------------------------------------------------------------
 
-    def fetched_by(self, broker: int, offset: int, *, log_start: int, broker_epoch: int) -> None:
-        """A follower fetched from `offset`, and its log agrees with this one up to there."""
+    def fetched_by(
+        self, request: FetchRequest, part: FetchPartition, contact: Contact | None
+    ) -> None:
+        """A follower fetched from an offset, and its log agrees with this one up to there."""
         leadership = self.leadership
         assert leadership is not None, f"{self!r} does not lead"
         self.committed.advance(
             leadership.leader.on_fetch(
-                broker, offset, self._now(), log_start=log_start, broker_epoch=broker_epoch
+                request.replica_id,
+                part.fetch_offset,
+                self._now(),
+                log_start=part.log_start_offset,
+                broker_epoch=request.replica_epoch,
+                contact=contact,
             )
         )
         leadership.advance_deleted(self.log.log_start)
@@ -481,19 +494,6 @@ class Replica:
             leadership.look_again(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
         leadership.advance_deleted(log.log_start)
         return log.log_start
-
-
-def _moved(replica: Replica, state: PartitionState) -> Refused:
-    """What those hear who waited for an offset of an older leader epoch."""
-    who = f"broker {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
-    return Refused(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{who} {replica.name} in epoch {state.leader_epoch}"
-    )
-
-
-def advice(damage: SegmentDamage) -> str:
-    """Why a replica is offline, and what to do about it."""
-    return f"{damage}; `hightide log verify` lists the damage"
 
 
 def _tell_nobody(_: Replica) -> None:

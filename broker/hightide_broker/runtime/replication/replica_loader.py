@@ -18,8 +18,9 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.log_loader import NOWHERE, LogLoader
-from hightide_broker.runtime.replication.replica import Replica, ReplicaInstrument, advice
+from hightide_broker.runtime.replication.replica import Replica, ReplicaInstrument
 from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.replication.troubles import advice
 from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.replicas")

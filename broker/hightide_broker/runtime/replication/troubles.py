@@ -7,6 +7,7 @@ import logging
 
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.replicas")
 
@@ -57,3 +58,8 @@ class Troubles:
 
     def _count(self) -> None:
         self.count.advance(self.count.value + 1)
+
+
+def advice(damage: SegmentDamage) -> str:
+    """Why a replica is offline, and what to do about it."""
+    return f"{damage}; `hightide log verify` lists the damage"

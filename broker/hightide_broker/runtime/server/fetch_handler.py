@@ -5,12 +5,13 @@ A follower's fetch is also its acknowledgement, and counts once, when it arrives
 to agree with this log; looking again after a wait changes nothing. A fetch waits where there is
 nothing to say, and is woken by exactly what it waits for: a consumer by the high watermark, a
 follower by the log end, and by a watermark that it does not know yet (KIP-1166). Its answer names
-only partitions that have news (as with KIP-227's sessions); a consumer's names all.
+only partitions that have news; a consumer's names all. What a follower keeps in a session is in
+`fetch_sessions.py`, and is looked at here all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -28,6 +29,7 @@ from hightide_broker.core.replication.fetches import (
     is_news,
     nearer,
 )
+from hightide_broker.core.replication.leader import Contact
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Asker, Reply
 from hightide_broker.runtime.base.watermark import Callback, Watermark
@@ -71,7 +73,7 @@ def no_hint(_topic: str, _partition: int, _refused: ErrorCode) -> None:
     """Nobody knows."""
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """What a partition's offset was when it was looked at; it has news once that rises or ends."""
 
     part: m.FetchPartition
@@ -89,9 +91,13 @@ class Look:
 
     complete: bool
     """Whether it may be sent now."""
+    is_new: bool
+    """Whether the request has just come, and acknowledges."""
+    contact: Contact | None = None
+    """The session that it is a part of."""
     results: list[m.FetchResult] = field(default_factory=list)
     slices: list[FileSlice] = field(default_factory=list)
-    seen: list[_Seen] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
 
     def reply(self) -> Reply:
         return Reply(m.FetchResponse(partitions=self.results), self.slices)
@@ -116,34 +122,43 @@ class FetchHandler:
 
     def fetch(self, request: m.FetchRequest) -> Reply | ParkedFetch:
         """Answer at once with enough bytes, an error or no time to wait; else park. Raises
-        `Refused`: each partition is asked for once, or a small request has a boundless answer."""
-        named = {(part.topic, part.partition) for part in request.partitions}
-        if len(named) < len(request.partitions):
-            twice = f"{len(request.partitions)} partitions, {len(named)} of them different"
-            raise Refused(ErrorCode.INVALID_REQUEST, f"a fetch of {twice}: name each once")
-        look = self._look(request, request.partitions, is_new=True)
+        `Refused`."""
+        check_named_once(request)
+        look = self.look(request, request.partitions, is_new=True)
         if look.complete or request.max_wait_ms <= 0:
             return look.reply()
         return ParkedFetch(self, request, look, self._agenda)
 
+    def is_in_sync(self, follower: int, part: m.FetchPartition) -> bool:
+        """Whether a follower is in the ISR of a partition that is led here."""
+        leader = self._replicas.get(part.topic, part.partition).leader
+        return leader is not None and follower in leader.isr
+
     def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
         """Look at what has changed since; at everything, if there is nothing to compare with."""
         if request.replica_id < 0 or before is None:
-            return self._look(request, request.partitions, is_new=False)
+            return self.look(request, request.partitions, is_new=False)
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
-        look = self._look(request, [*moved.values()], is_new=False)
+        look = self.look(request, [*moved.values()], is_new=False)
         look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
         return look
 
-    def _look(
-        self, request: m.FetchRequest, parts: list[m.FetchPartition], *, is_new: bool
+    def look(
+        self,
+        request: m.FetchRequest,
+        parts: Sequence[m.FetchPartition],
+        *,
+        is_new: bool,
+        contact: Contact | None = None,
     ) -> Look:
-        look = Look(complete=not request.partitions)
+        """Look at some partitions of a request; where it is new to them, it acknowledges. Nothing
+        is refused but single partitions."""
+        look = Look(complete=not request.partitions, is_new=is_new, contact=contact)
         left = min(max(request.max_bytes, 0), self._bytes_max)
         size = 0
         for part in parts:
             try:
-                result, found = self._look_at(request, part, left - size, look, is_new=is_new)
+                result, found = self._look_at(request, part, left - size, look)
             except Refused as refusal:
                 look.results.append(self._refusal(part, refusal))
                 look.complete = True
@@ -168,8 +183,6 @@ class FetchHandler:
         part: m.FetchPartition,
         left: int,
         look: Look,
-        *,
-        is_new: bool,
     ) -> tuple[m.FetchResult, FileSlice | None]:
         replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
         is_follower = request.replica_id >= 0
@@ -190,13 +203,14 @@ class FetchHandler:
                 max_bytes=min(max(left, 0), max(part.max_bytes, 0)),
                 at_least_one=not look.slices,
             )
-            if is_follower and is_new:
+            if is_follower and look.is_new:
                 # Only now: a fetch that is refused acknowledges nothing.
-                self._acknowledge(request, part, replica)
+                replica.fetched_by(request, part, look.contact)
+                self._replicas.mark_proposal(replica)
         if is_follower:
             assert replica.leadership is not None, "checked above"
-            look.seen.append(_Seen(part, replica.leadership.appended, limit))
-        look.seen.append(_Seen(part, replica.committed, replica.committed.value))
+            look.seen.append(Seen(part, replica.leadership.appended, limit))
+        look.seen.append(Seen(part, replica.committed, replica.committed.value))
         result = m.FetchResult(
             topic=part.topic,
             partition=part.partition,
@@ -230,17 +244,6 @@ class FetchHandler:
         registered = self._brokers.epoch_of(request.replica_id)
         check_follower(request, part, leader, registered=registered, name=replica.name)
 
-    def _acknowledge(
-        self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
-    ) -> None:
-        replica.fetched_by(
-            request.replica_id,
-            part.fetch_offset,
-            log_start=part.log_start_offset,
-            broker_epoch=request.replica_epoch,
-        )
-        self._replicas.mark_proposal(replica)
-
     def _refusal(self, part: m.FetchPartition, refusal: Refused) -> m.FetchResult:
         log_start = -1
         if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -253,6 +256,15 @@ class FetchHandler:
             log_start_offset=log_start,
             current_leader=self._hint(part.topic, part.partition, refusal.code),
         )
+
+
+def check_named_once(request: m.FetchRequest) -> None:
+    """Raise `Refused` unless each partition is asked for once, or a small request has a boundless
+    answer."""
+    named = {(part.topic, part.partition) for part in request.partitions}
+    if len(named) < len(request.partitions):
+        twice = f"{len(request.partitions)} partitions, {len(named)} of them different"
+        raise Refused(ErrorCode.INVALID_REQUEST, f"a fetch of {twice}: name each once")
 
 
 def _elsewhere(part: m.FetchPartition, replica: Replica, broker: int) -> m.FetchResult:

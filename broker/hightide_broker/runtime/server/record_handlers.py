@@ -24,6 +24,7 @@ from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFetch
+from hightide_broker.runtime.server.fetch_sessions import FetchSessions, ParkedNews
 from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
 
 
@@ -52,6 +53,7 @@ class RecordHandlers:
         self._clock = clock
         self._agenda = agenda
         self._fetching = FetchHandler(replicas, brokers, config, agenda, self._hint)
+        self._sessions = FetchSessions(self._fetching, agenda)
 
     # -- produce ---------------------------------------------------------------------------------
 
@@ -128,9 +130,11 @@ class RecordHandlers:
             return result, Waiting(number, replica.committed, appended.end_offset)
         return result, None
 
-    def fetch(self, call: Call[m.FetchRequest]) -> Reply | ParkedFetch:
+    def fetch(self, call: Call[m.FetchRequest]) -> Reply | ParkedFetch | ParkedNews:
         """Records for followers and consumers."""
-        return self._fetching.fetch(call.request)
+        request = call.request
+        in_session = request.session_id >= 0
+        return self._sessions.fetch(request) if in_session else self._fetching.fetch(request)
 
     # -- offsets ---------------------------------------------------------------------------------
 

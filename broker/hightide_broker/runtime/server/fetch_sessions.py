@@ -1,0 +1,251 @@
+"""Fetch sessions: partitions of which a follower waits for news, kept from one request to the next,
+so that what is quiet costs neither side anything (KIP-227).
+
+A follower that heard nothing new of a partition hands it to its session, and asks for it no more. A
+request of a session waits; it is answered with what has news, and what was named leaves the
+session, to be fetched by itself until it is quiet again. A request that comes while another waits
+takes its place, and that one is answered with nothing. What must hold: a partition is held exactly
+while its follower takes it for held, so a session whose requests or answers went missing is none.
+
+To be held is no acknowledgement, that was the fetch by which the partition was handed over. But
+each request says that the follower is there (`Contact`), and those partitions that it is not in
+sync for are acknowledged once more, as it may join by now.
+
+Differs from Kafka: the follower chooses the number of its session, as it has one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.replication.leader import Contact
+from hightide_broker.runtime.base.agenda import Act, Agenda, Entry
+from hightide_broker.runtime.base.call import Asker, Reply
+from hightide_broker.runtime.server.fetch_handler import (
+    FETCH_WAIT_MS_MAX,
+    FetchHandler,
+    Look,
+    Seen,
+    check_named_once,
+)
+
+SESSIONS_MAX = 1000
+"""Sessions kept; the one that was heard of least lately goes (Kafka's
+max.incremental.fetch.session.cache.slots)."""
+_Key = tuple[str, int]
+
+
+class FetchSessions:
+    """Of all followers, one each."""
+
+    def __init__(self, handler: FetchHandler, agenda: Agenda) -> None:
+        self._handler = handler
+        self._agenda = agenda
+        self._sessions: dict[int, _Session] = {}
+
+    def fetch(self, request: m.FetchRequest) -> Reply | ParkedNews:
+        """Take partitions in, and answer with news, or wait for some. Raises `Refused`."""
+        check_named_once(request)
+        follower = request.replica_id
+        if follower < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST, "only replicas have sessions, -1 is none")
+        session = self._sessions.pop(follower, None)
+        if request.session_epoch == 0:
+            if session is not None:
+                session.end()
+            session = _Session(self._handler, self._agenda, request.session_id)
+        session = _continued(session, request)
+        self._sessions[follower] = session  # as the one that was heard of last
+        if len(self._sessions) > SESSIONS_MAX:
+            self._sessions.pop(next(iter(self._sessions))).end()
+        return session.fetch(request)
+
+
+def _continued(session: _Session | None, request: m.FetchRequest) -> _Session:
+    """The session that a request goes on with; raises `Refused`."""
+    who = f"session {request.session_id} of broker {request.replica_id}"
+    if session is None or session.id != request.session_id:
+        raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"{who} is not known here")
+    if request.session_epoch != session.next_epoch:
+        session.end()
+        raise Refused(
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            f"{who} is asked in epoch {request.session_epoch}, expected {session.next_epoch}",
+        )
+    return session
+
+
+class _Held:
+    """A partition that waits for news; a `Waker`."""
+
+    __slots__ = ("_session", "is_set", "part")
+
+    def __init__(self, session: _Session, part: m.FetchPartition) -> None:
+        self._session = session
+        self.part = part
+        self.is_set = False
+        """Whether it has news, or is not held any more."""
+
+    def set(self) -> None:
+        if not self.is_set:
+            self.is_set = True
+            self._session.has_news(self)
+
+
+class _Session:
+    """What one process of a follower is to hear of."""
+
+    def __init__(self, handler: FetchHandler, agenda: Agenda, number: int) -> None:
+        self.id = number
+        self.next_epoch = 0
+        self._handler = handler
+        self._agenda = agenda
+        self._contact = Contact(trio.current_time())
+        self._held: dict[_Key, _Held] = {}
+        self._news: dict[_Key, _Held] = {}
+        """Those of the held ones to be looked at."""
+        self._unsettled: dict[_Key, _Held] = {}
+        """Those for which the follower is not in sync."""
+        self._parked: ParkedNews | None = None
+        self._is_due = False
+
+    def fetch(self, request: m.FetchRequest) -> Reply | ParkedNews:
+        """One request: what it names is held from here on."""
+        self._release()
+        self.next_epoch += 1
+        self._contact.at = trio.current_time()
+        again = [held.part for held in self._unsettled.values()]
+        look = self._look(request, [*again, *request.partitions], is_new=True)
+        if look.results or request.max_wait_ms <= 0:
+            return self._reply(look)
+        self._parked = ParkedNews(self, request, self._agenda)
+        if self._news:
+            self._look_soon()
+        return self._parked
+
+    def has_news(self, held: _Held) -> None:
+        """A partition is to be looked at, once the stretch has ended."""
+        self._news[_key(held.part)] = held
+        self._look_soon()
+
+    def end(self) -> None:
+        """Hold nothing any more, and let go of who waits."""
+        for key in list(self._held):
+            self._let_go(key)
+        self._release()
+
+    def _release(self) -> None:
+        """Answer the request that waits, if one does: another one takes its place."""
+        if self._parked is not None:
+            parked, self._parked = self._parked, None
+            parked.answer(self._reply(Look(complete=True, is_new=False)))
+
+    def _look_soon(self) -> None:
+        if self._parked is not None and not self._is_due:
+            self._is_due = True
+            self._agenda.soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._is_due = False
+        if self._parked is not None:
+            self._parked.work(self._look_for_news)
+
+    def _look_for_news(self) -> None:
+        parked = self._parked
+        assert parked is not None, "somebody waits, or nothing is looked at"
+        parts = [held.part for held in self._news.values()]
+        look = self._look(parked.request, parts, is_new=False)
+        if look.results:
+            self._parked = None
+            parked.answer(self._reply(look))
+
+    def _look(
+        self, request: m.FetchRequest, parts: Sequence[m.FetchPartition], *, is_new: bool
+    ) -> Look:
+        """Look at some partitions: what is named in the answer is not held any more."""
+        look = self._handler.look(request, parts, is_new=is_new, contact=self._contact)
+        named = {(result.topic, result.partition) for result in look.results}
+        seen: dict[_Key, list[Seen]] = {}
+        for each in look.seen:
+            seen.setdefault(_key(each.part), []).append(each)
+        for part in parts:
+            key = _key(part)
+            self._let_go(key)
+            if key not in named:
+                self._hold(request, part, seen[key])
+        return look
+
+    def _hold(self, request: m.FetchRequest, part: m.FetchPartition, seen: list[Seen]) -> None:
+        key = _key(part)
+        self._held[key] = held = _Held(self, part)
+        if not self._handler.is_in_sync(request.replica_id, part):
+            self._unsettled[key] = held
+        for each in seen:
+            each.offset.wake_at(each.value + 1, held)
+        if seen[0].value > part.fetch_offset:
+            held.set()  # the answer was full
+
+    def _let_go(self, key: _Key) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.is_set = True
+            self._news.pop(key, None)
+            self._unsettled.pop(key, None)
+
+    def _reply(self, look: Look) -> Reply:
+        return Reply(m.FetchResponse(partitions=look.results, session_id=self.id), look.slices)
+
+    def lost(self, parked: ParkedNews) -> None:
+        """Nobody waits for an answer any more: its connection is gone, and the session with it."""
+        if parked is self._parked:
+            self._parked = None
+            self.end()
+
+    def time_is_up(self) -> None:
+        """Nothing came; the follower is there, and asks again."""
+        self._release()
+
+
+class ParkedNews:
+    """A session's request that waits; a `Parked`."""
+
+    def __init__(self, session: _Session, request: m.FetchRequest, agenda: Agenda) -> None:
+        self.request = request
+        self._session = session
+        self._agenda = agenda
+        self._asker: Asker | None = None
+        self._alarm: Entry | None = None
+
+    def begin(self, asker: Asker) -> None:
+        wait_s = min(self.request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
+        self._asker = asker
+        over_at = trio.current_time() + wait_s
+        self._alarm = self._agenda.at(over_at, partial(self.work, self._session.time_is_up))
+
+    def work(self, act: Act) -> None:
+        """Do something for the request: what fails in it ends who asked, and nobody else."""
+        if self._asker is not None:
+            self._asker.work(act)
+
+    def answer(self, reply: Reply) -> None:
+        """The answer; once."""
+        self._stop_waiting()
+        if self._asker is not None:
+            self._asker.answer(reply)
+
+    def drop(self) -> None:
+        self._stop_waiting()
+        self._session.lost(self)
+
+    def _stop_waiting(self) -> None:
+        if self._alarm is not None:
+            self._alarm.take_back()
+
+
+def _key(part: m.FetchPartition) -> _Key:
+    return part.topic, part.partition
