@@ -26,7 +26,8 @@ class SparseIndex:
         self._entry = entry
         self._tail = bytearray()
         self._stored = 0
-        if disk.exists(path):
+        self._has_file = disk.exists(path)
+        if self._has_file:
             file = disk.open(path)
             self._stored = file.size() // entry.size
             file.close()
@@ -40,7 +41,7 @@ class SparseIndex:
     @property
     def exists(self) -> bool:
         """Whether there is a file."""
-        return self._disk.exists(self.path)
+        return self._has_file
 
     def has_whole_entries(self) -> bool:
         """Whether the file's size is a multiple of the entry's."""
@@ -107,15 +108,17 @@ class SparseIndex:
     def clear(self) -> None:
         """Drop the file and every entry; the next flush makes a new one."""
         self._disk.remove(self.path)
+        self._has_file = False
         self._tail.clear()
         self._stored = 0
         self.last = None
 
     def flush(self) -> None:
         """Write what gathered in memory; makes the file even if there is nothing to write."""
-        if not self._tail and self._stored:
+        if not self._tail and self._has_file:
             return
         file = self._disk.open(self.path, create=True)
+        self._has_file = True
         file.append(bytes(self._tail))
         file.close()
         self._stored += len(self._tail) // self._entry.size

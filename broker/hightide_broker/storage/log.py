@@ -70,17 +70,20 @@ class Log:
         """Everything below it survives a power loss."""
         self._disk = disk
         self._segments = loaded.segments
-        self._directory_dirty = True
+        self._directory_dirty = loaded.has_new_names
         self._cuts = 0
 
     @classmethod
     def create(cls, disk: Disk, directory: str, *, topic_id: str, config: LogConfig) -> Log:
-        """A new, empty log in a directory of its own."""
+        """A new, empty log in a directory of its own, durably."""
+        if disk.exists(directory):
+            # Somebody who did not get further may have made it.
+            disk.sync_now([], [directory.rpartition("/")[0] or "."])
         disk.make_dirs(directory)
+        segment = Segment(disk, directory, 0, config=config)
+        # Last, because this makes the segment's name durable with its own.
         write_partition_metadata(disk, directory, topic_id)
         epochs = EpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
-        segment = Segment(disk, directory, 0, config=config)
-        disk.sync_now([segment.file], [directory, directory.rpartition("/")[0] or "."])
         return cls(disk, directory, config, LoadedLog([segment], epochs, 0, 0, Recovery()))
 
     @classmethod

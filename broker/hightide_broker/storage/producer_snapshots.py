@@ -16,6 +16,8 @@ class ProducerSnapshots:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
+        self.newest = -1
+        """The one that was written or read last, if it is still there."""
 
     def offsets(self) -> list[int]:
         """Offsets of the snapshots, rising."""
@@ -27,14 +29,19 @@ class ProducerSnapshots:
     def write(self, offset: int, data: bytes) -> None:
         """Keep the producers' state up to `offset`."""
         self._disk.replace(self._path(offset), data)
+        self.newest = offset
 
     def read(self, offset: int) -> bytes:
         """A snapshot's bytes."""
-        return self._disk.read_file(self._path(offset))
+        data = self._disk.read_file(self._path(offset))
+        self.newest = offset
+        return data
 
     def remove(self, offset: int) -> None:
         """Drop a snapshot, if there is one; a crash may bring it back."""
         self._disk.remove(self._path(offset))
+        if self.newest == offset:
+            self.newest = -1
 
     def remove_durably(self, offsets: Iterable[int]) -> None:
         """Drop snapshots so that none comes back: after a cut, it would speak of batches whose

@@ -20,7 +20,7 @@ Source: Kafka's LogLoader, LogSegment.recover; the distinction of the last two i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -59,6 +59,9 @@ LEADING_ZEROS_MAX = 12
 RESYNC_BYTES_MAX = 64 << 20
 """How far behind a damaged batch the scan looks for a whole one."""
 _SEGMENT_FILE = re.compile(r"^(\d{20})\.(log|index|timeindex|snapshot)$")
+_UNFINISHED = (".deleted", ".cleaned", ".tmp")
+"""Names of files that are no part of the log, or not yet."""
+_INTERRUPTED = (*_UNFINISHED, ".swap")
 _MAGIC_AT = 16
 
 
@@ -102,6 +105,8 @@ class LoadedLog:
     recovery: Recovery
     was_scanned: bool = False
     """Whether what lies behind the recovery point was found, and may be in the page cache only."""
+    has_new_names: bool = False
+    """Whether names in the directory may not be durable."""
 
 
 def load(
@@ -140,10 +145,10 @@ def _load(
     salvage: bool,
 ) -> LoadedLog:
     recovery = Recovery()
-    _finish_interrupted(disk, directory, recovery)
+    names = _finish_interrupted(disk, directory, recovery, clean=clean)
     segments = [
         Segment(disk, directory, base, config=config)
-        for base in _base_offsets(disk, directory, recovery)
+        for base in _base_offsets(disk, directory, names, recovery)
     ]
     start = max(log_start, segments[0].base_offset if segments else 0)
     rebuild_epochs = epochs is None or _begins_late(epochs, start)
@@ -167,10 +172,11 @@ def _load(
         size = segments[-1].size if segments else 0
         why = f"the log ends at offset {log_end}, its recovery point says {recovery_point}"
         raise LogDamaged(path, size, why)
+    has_new_names = not as_left
     if not segments or log_end < log_start:
         for segment in segments:
             _remove(disk, segment, recovery)
-        log_end = log_start
+        log_end, has_new_names = log_start, True
         segments = [Segment(disk, directory, log_start, config=config)]
     changed = cache.truncate_from_end(log_end)
     # Where nothing is left, the epoch of the last record is still to be known.
@@ -184,7 +190,7 @@ def _load(
         changed = True
     if changed or rebuild_epochs:
         cache.write()
-    return LoadedLog(segments, cache, log_start, log_end, recovery, was_scanned=not as_left)
+    return LoadedLog(segments, cache, log_start, log_end, recovery, not as_left, has_new_names)
 
 
 def _is_as_it_was_left(segments: list[Segment], recovery_point: int, recovery: Recovery) -> bool:
@@ -223,11 +229,17 @@ def _headers_at(segments: list[Segment]) -> Callable[[int], BatchHeader | None]:
     return header_at
 
 
-def _finish_interrupted(disk: Disk, directory: str, recovery: Recovery) -> None:
-    """Complete or undo what a crash interrupted: deletions, and the cleaner's swap of segments."""
-    for name in disk.list(directory):
+def _finish_interrupted(
+    disk: Disk, directory: str, recovery: Recovery, *, clean: bool
+) -> list[str]:
+    """Complete or undo what a crash interrupted: deletions, and the cleaner's swap of segments.
+    The names that there are then."""
+    names = disk.list(directory)
+    if clean and not any(name.endswith(_INTERRUPTED) for name in names):
+        return names
+    for name in names:
         path = f"{directory}/{name}"
-        if name.endswith((".deleted", ".cleaned", ".tmp")):
+        if name.endswith(_UNFINISHED):
             disk.remove(path)
             recovery.removed.append(name)
     for name in disk.list(directory):
@@ -238,13 +250,16 @@ def _finish_interrupted(disk: Disk, directory: str, recovery: Recovery) -> None:
                 disk.remove(f"{directory}/{stem}.{suffix}")
             disk.rename(f"{directory}/{name}", f"{directory}/{final}")
     disk.sync_now([], [directory])
+    return disk.list(directory)
 
 
-def _base_offsets(disk: Disk, directory: str, recovery: Recovery) -> list[int]:
+def _base_offsets(
+    disk: Disk, directory: str, names: Sequence[str], recovery: Recovery
+) -> list[int]:
     """Base offsets of the segments, rising; index files without a segment are removed."""
-    names = [match for name in disk.list(directory) if (match := _SEGMENT_FILE.match(name))]
-    bases = [int(match[1]) for match in names if match[2] == "log"]
-    for match in names:
+    files = [match for name in names if (match := _SEGMENT_FILE.match(name))]
+    bases = [int(match[1]) for match in files if match[2] == "log"]
+    for match in files:
         if match[2] in ("index", "timeindex") and int(match[1]) not in bases:
             disk.remove(f"{directory}/{match[0]}")
             recovery.removed.append(match[0])

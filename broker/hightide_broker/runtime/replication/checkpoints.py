@@ -59,6 +59,11 @@ class OffsetFile:
             number = self._give(offsets)
         self._write(number, offsets)
 
+    def forget(self, key: TopicPartition) -> None:
+        """Have nothing of it, durably; raises `DiskError`."""
+        if key in self.offsets or self._versions.is_behind:
+            self.change_now(lambda known: {each: at for each, at in known.items() if each != key})
+
     def give(self, offsets: Offsets, *, keep: Collection[TopicPartition] = ()) -> int:
         """These are to be had, and what is known of those to `keep`, by a write that is to be begun
         (`bring`)."""
@@ -130,15 +135,13 @@ class Checkpoints:
     def forget(self, key: TopicPartition) -> None:
         """A new log must not inherit the offsets of a deleted one of the same name; raises
         `DiskError`."""
-        self._keep_only(lambda each: each != key)
+        for file in self._files:
+            file.forget(key)
 
     def forget_all_but(self, keys: Collection[TopicPartition]) -> None:
         """Nothing else is here any more; raises `DiskError`."""
-        self._keep_only(keys.__contains__)
-
-    def _keep_only(self, is_kept: Callable[[TopicPartition], bool]) -> None:
         for file in self._files:
-            file.change_now(lambda known: {each: at for each, at in known.items() if is_kept(each)})
+            file.change_now(lambda known: {each: at for each, at in known.items() if each in keys})
 
     def lower_offsets(self, key: TopicPartition, offset: int) -> None:
         """A log is about to be cut at `offset`: nothing above may be taken for durable, for deleted

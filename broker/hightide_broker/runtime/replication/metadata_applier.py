@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
+
+import trio
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
@@ -33,6 +36,26 @@ from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.storage.directory import METADATA_DIRECTORY
 
 log = logging.getLogger("hightide.replicas")
+
+
+SLICE = 64
+"""Replicas that are made, or take other roles, before it is the turn of others."""
+
+
+class _Wanted(NamedTuple):
+    """A partition of which this broker is to have a replica."""
+
+    topic: TopicState
+    number: int
+    must_reach: int = NOWHERE
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.number)
+
+    @property
+    def state(self) -> PartitionState:
+        return self.topic.partitions[self.number]
 
 
 class MetadataApplier:
@@ -72,16 +95,17 @@ class MetadataApplier:
         aside."""
         self._see_brokers(image)
         self._loader.warn_of_own_defaults(image)
-        for topic in image.topics.values():
-            for number, state in enumerate(topic.partitions):
-                if self._broker in state.replicas:
-                    must_reach = self._loader.must_reach(image, topic, number)
-                    replica = await self._make(image, topic, number, must_reach=must_reach)
-                    self.take_role(replica, state)
+        ours = [
+            _Wanted(topic, number, self._loader.must_reach(image, topic, number))
+            for topic in image.topics.values()
+            for number, state in enumerate(topic.partitions)
+            if self._broker in state.replicas
+        ]
+        await self._have(image, ours)
         self._replicas.troubles.tell_leaderless()
         self._replicas.checkpoints.forget_all_but(self._replicas.partitions)
-        ours = [replica.name for replica in self._replicas]
-        self._pending_deletes.keep_only([METADATA_DIRECTORY, *ours])
+        names = [replica.name for replica in self._replicas]
+        self._pending_deletes.keep_only([METADATA_DIRECTORY, *names])
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
@@ -99,13 +123,8 @@ class MetadataApplier:
             elif isinstance(change, SetConfig):
                 concerned = [change.name] if change.kind == "topic" else list(image.topics)
                 self._update_config(image, concerned)
-        for topic_id, number in touched:
-            topic = image.topics_by_id[topic_id]
-            state, tp = topic.partitions[number], TopicPartition(topic.name, number)
-            if self._broker in state.replicas:
-                known = tp in self._replicas
-                replica = self._replicas[tp] if known else await self._make(image, topic, number)
-                self.take_role(replica, state)
+        wanted = [_Wanted(image.topics_by_id[topic_id], number) for topic_id, number in touched]
+        await self._have(image, [each for each in wanted if self._broker in each.state.replicas])
         self._replicas.troubles.tell_leaderless()
 
     def _see_brokers(self, image: ClusterImage) -> None:
@@ -122,6 +141,18 @@ class MetadataApplier:
             # Who may not join an ISR any more is not waited for any more.
             for replica in self._replicas:
                 replica.update_active(self._brokers.active)
+
+    async def _have(self, image: ClusterImage, wanted: Sequence[_Wanted]) -> None:
+        """Have these replicas, in the roles that the image gives them."""
+        for start in range(0, len(wanted), SLICE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            some = wanted[start : start + SLICE]
+            missing = [each for each in some if each.tp not in self._replicas]
+            if missing:
+                await self._make(image, missing)
+            for each in some:
+                self.take_role(self._replicas[each.tp], each.state)
 
     def take_role(self, replica: Replica, state: PartitionState) -> None:
         """Lead or follow, as the metadata says."""
@@ -169,14 +200,21 @@ class MetadataApplier:
                 replica.update_config(config)
                 self._replicas.mark_dirty(replica)
 
-    async def _make(
-        self, image: ClusterImage, topic: TopicState, number: int, *, must_reach: int = NOWHERE
-    ) -> Replica:
-        config = self._loader.topic_config(image, topic.name)
-        load = partial(self._loader.load, topic, number, config, must_reach=must_reach)
-        replica = await self._disk.in_thread(load)
-        self._replicas.put(replica)
-        return replica
+    async def _make(self, image: ClusterImage, wanted: Sequence[_Wanted]) -> None:
+        """Open or make replicas, all of them in one trip to a worker thread."""
+        names = {each.topic.name: None for each in wanted}
+        configs = {name: self._loader.topic_config(image, name) for name in names}
+
+        def load() -> list[Replica]:
+            return [
+                self._loader.load(
+                    each.topic, each.number, configs[each.topic.name], must_reach=each.must_reach
+                )
+                for each in wanted
+            ]
+
+        for replica in await self._disk.in_thread(load):
+            self._replicas.put(replica)
 
     async def _remove_topics(self, topic_ids: set[str]) -> None:
         """Stop serving deleted topics; their directories go later."""

@@ -10,6 +10,15 @@ from hightide_broker.core.replication.producers import Producers, SnapshotDamage
 from hightide_broker.storage.log import Log
 
 
+def keep_all(producers: Producers, log: Log) -> None:
+    """Write down what is known where the log ends, unless it is, or is nothing; raises
+    `DiskError`."""
+    is_kept = log.producer_snapshots.newest == log.log_end
+    is_nothing = log.segment_bases() == [log.log_end] and not len(producers)
+    if not is_kept and not is_nothing:
+        log.producer_snapshots.write(log.log_end, producers.snapshot())
+
+
 def rebuild(producers: Producers, log: Log, *, now_ms: int) -> None:
     """The newest good snapshot, then the batches after it; also those that are there still, though
     nobody may read them any more. Raises `DiskError`, `SegmentDamage`."""

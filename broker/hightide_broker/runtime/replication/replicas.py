@@ -15,6 +15,7 @@ from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.at_work import AtWork
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.isr import IsrChanges
@@ -166,9 +167,7 @@ class Replicas:
                 whole = False
                 continue
             try:
-                replica.log.producer_snapshots.write(
-                    replica.log.log_end, replica.producers.snapshot()
-                )
+                producer_snapshots.keep_all(replica.producers, replica.log)
                 job = replica.log.finish()
                 if job is not None:
                     await carry_out(job, self._disk)

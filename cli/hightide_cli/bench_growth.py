@@ -1,0 +1,138 @@
+"""`hightide bench growth`: what partitions cost that nobody uses, at one number of them after the
+other, so that the slope is seen and not a single point.
+
+Three brokers, every partition on all of them. At each number: how long the new partitions took to
+be made and to get a leader, what the brokers then spend while nobody asks them anything, what they
+hold in memory, and how long the cluster takes to stop and to be back with all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.options import output_option, run, say, show
+from hightide_cli.own_cluster import OwnCluster
+
+if TYPE_CHECKING:
+    from hightide import Admin
+
+BROKERS = 3
+TOPIC_PARTITIONS_MAX = 1000
+"""Partitions of one topic; more of them are more topics."""
+SETTLING_S = 3.0
+"""How long brokers are left alone before it is looked at what they spend."""
+PATIENCE_S = 600.0
+TIMEOUT_MS = 600_000
+"""A thousand partitions in one request take their time."""
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}, expected numbers with commas, as 10,100") from error
+    if numbers[0] < 1:
+        raise click.BadParameter(f"{numbers[0]} partitions, expected 1 or more")
+    return numbers
+
+
+@click.command(epilog="Example: hightide bench growth --partitions 10,100,1000,10000")
+@click.option(
+    "--partitions",
+    "numbers",
+    default="10,100,1000",
+    show_default=True,
+    callback=_numbers,
+    help="How many there are at each step, with commas.",
+)
+@click.option(
+    "--idle",
+    "idle_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds in which it is looked at what idle brokers spend.",
+)
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@output_option
+def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) -> None:
+    """What idle partitions cost, at growing numbers of them, each on three brokers."""
+    rows = []
+    with OwnCluster(brokers=BROKERS, directory=data) as cluster:
+        there = 0
+        for number in numbers:
+            say(f"{number} partitions")
+            created_s = run(_grow, cluster.address, there, number)
+            time.sleep(SETTLING_S)
+            row = {
+                "bench": "growth",
+                "partitions": number,
+                "create_ms_each": round(created_s * 1000 / (number - there), 2),
+                "idle_core_percent": _idle_percent(cluster, idle_s),
+                "memory_mb": cluster.memory_mb(),
+            }
+            rows.append(row | _restart(cluster, number))
+            there = number
+    show(rows, output, columns=list(rows[0]), key="idle_core_percent")
+
+
+async def _grow(address: str, there: int, number: int) -> float:
+    """Make the partitions that are missing; seconds until each of them has a leader and everybody
+    in sync."""
+    from hightide import Admin
+
+    async with Admin(address, default_api_timeout_ms=TIMEOUT_MS) as admin:
+        began = time.perf_counter()
+        while there < number:
+            count = min(number - there, TOPIC_PARTITIONS_MAX)
+            await admin.create_topic(f"idle-{there}", partitions=count, replication_factor=BROKERS)
+            there += count
+        await _until_in_sync(admin, number)
+        return time.perf_counter() - began
+
+
+async def _until_in_sync(admin: Admin, number: int) -> None:
+    import trio
+
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            topics = await admin.list_topics()
+            parts = [part for topic in topics for part in topic.partitions]
+            if sum(part.leader >= 0 and len(part.isr) == BROKERS for part in parts) >= number:
+                return
+            await trio.sleep(0.05)
+
+
+def _idle_percent(cluster: OwnCluster, idle_s: float) -> float:
+    """What a broker spends while nobody asks it anything, in hundredths of a core."""
+    before, began = cluster.cpu_s(), time.perf_counter()
+    time.sleep(idle_s)
+    spent, elapsed = cluster.cpu_s() - before, time.perf_counter() - began
+    return round(100 * spent / elapsed / BROKERS, 2)
+
+
+def _restart(cluster: OwnCluster, number: int) -> dict[str, Any]:
+    """Stop all nodes in order and start them again; seconds of both."""
+    ids = [node.node for node in cluster.nodes]
+    began = time.perf_counter()
+    cluster.stop_all()
+    stopped = time.perf_counter()
+    cluster.start(*ids)
+    started = time.perf_counter()
+    run(_led, cluster.address, number)
+    return {
+        "stop_s": round(stopped - began, 2),
+        "start_s": round(started - stopped, 2),
+        "all_in_sync_s": round(time.perf_counter() - stopped, 2),
+    }
+
+
+async def _led(address: str, number: int) -> None:
+    from hightide import Admin
+
+    async with Admin(address, default_api_timeout_ms=TIMEOUT_MS) as admin:
+        await _until_in_sync(admin, number)
