@@ -1,8 +1,9 @@
 """`hightide bench failover`: how long nobody can write when a leader dies.
 
 A producer sends one record after the other with acks=all; the leader of its partition is killed,
-again and again. The gap is the longest time between two acknowledgements around a kill. At the end
-everything that was acknowledged is read back.
+again and again. The gap is the longest time between two acknowledgements around a kill. The leader
+may lead many other partitions, which lose it at the same time. At the end everything that was
+acknowledged is read back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,24 +21,40 @@ from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
 
+if TYPE_CHECKING:
+    from hightide import Admin
+
 TOPIC = "failover"
+OTHERS = "failover-beside"
+BROKERS = 3
 STEADY_S = 1.0
 """How long everything works between two kills."""
 PATIENCE_S = 300.0
+TIMEOUT_MS = 300_000
+"""Of what is asked for thousands of partitions at once."""
 
 
 @click.command(epilog="Examples: hightide bench failover · hightide bench failover --clean")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--clean", is_flag=True, help="Stop the leader in order instead of kill -9.")
 @click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="How many the leader leads when it dies.",
+)
+@click.option(
     "--flush", type=click.Choice(["replicated", "synced"]), default="synced", show_default=True
 )
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @output_option
-def failover(rounds: int, clean: bool, flush: str, data: Path | None, output: str) -> None:
+def failover(
+    rounds: int, clean: bool, partitions: int, flush: str, data: Path | None, output: str
+) -> None:
     """Kill the leader under a producer, and measure how long nothing is acknowledged."""
-    with OwnCluster(brokers=3, directory=data) as cluster:
-        writer = Writer(cluster, flush=flush)
+    with OwnCluster(brokers=BROKERS, directory=data) as cluster:
+        writer = Writer(cluster, flush=flush, partitions=partitions)
         gaps = sorted(run(writer.run, rounds, clean))
         lost = run(writer.count_lost)
     fields = {
@@ -45,6 +62,7 @@ def failover(rounds: int, clean: bool, flush: str, data: Path | None, output: st
         "rounds": rounds,
         "stop": "clean" if clean else "kill -9",
         "flush": flush,
+        "partitions": partitions,
         "gap_p50_ms": _share(gaps, 0.5),
         "gap_p99_ms": _share(gaps, 0.99),
         "gap_max_ms": _share(gaps, 1.0),
@@ -63,11 +81,12 @@ def _share(gaps: list[float], share: float) -> float:
 class Writer:
     """The producer that is disturbed, and what it was told."""
 
-    def __init__(self, cluster: OwnCluster, *, flush: str) -> None:
+    def __init__(self, cluster: OwnCluster, *, flush: str, partitions: int) -> None:
         self.acknowledged: dict[int, bytes] = {}
         """Offset → value."""
         self._cluster = cluster
         self._flush = flush
+        self._partitions = partitions
         self._acked_at: list[float] = []
 
     async def run(self, rounds: int, clean: bool) -> list[float]:
@@ -76,13 +95,12 @@ class Writer:
 
         from hightide import Admin
 
-        async with Admin(self._cluster.address) as admin, trio.open_nursery() as nursery:
-            await admin.create_topic(
-                TOPIC,
-                partitions=1,
-                replication_factor=3,
-                configs={"flush": self._flush, "min.insync.replicas": "2"},
-            )
+        address, patient = self._cluster.address, TIMEOUT_MS
+        async with (
+            Admin(address, default_api_timeout_ms=patient) as admin,
+            trio.open_nursery() as nursery,
+        ):
+            await self._make_topics(admin)
             nursery.start_soon(self._write)
             gaps = []
             for number in range(rounds):
@@ -92,6 +110,17 @@ class Writer:
                 say(f"round {number + 1}: {gaps[-1] * 1000:.0f} ms")
             nursery.cancel_scope.cancel()
         return gaps
+
+    async def _make_topics(self, admin: Admin) -> None:
+        """All partitions have the same preferred leader."""
+        replicas = list(range(1, BROKERS + 1))
+        for topic, count in ((TOPIC, 1), (OTHERS, self._partitions - 1)):
+            if count:
+                await admin.create_topic(
+                    topic,
+                    assignment=[replicas] * count,
+                    configs={"flush": self._flush, "min.insync.replicas": "2"},
+                )
 
     async def _write(self) -> None:
         from hightide import Producer
@@ -105,7 +134,7 @@ class Writer:
                 self.acknowledged[record.offset] = value
                 number += 1
 
-    async def _one_round(self, admin: Any, clean: bool) -> float:
+    async def _one_round(self, admin: Admin, clean: bool) -> float:
         """End the leader, wait until records are acknowledged again, bring it back."""
         import trio
 
@@ -122,13 +151,18 @@ class Writer:
         await trio.to_thread.run_sync(self._cluster.start, leader)
         return max(after - before for before, after in pairwise(around))
 
-    async def _until_in_sync(self, admin: Any) -> None:
+    async def _until_in_sync(self, admin: Admin) -> None:
+        """Until everybody is in sync everywhere, and one broker leads it all."""
         import trio
 
         with trio.fail_after(PATIENCE_S):
             while True:
-                if len((await admin.describe_topic(TOPIC)).partitions[0].isr) == 3:
-                    return
+                topics = await admin.list_topics()
+                parts = [part for topic in topics for part in topic.partitions]
+                if all(len(part.isr) == BROKERS for part in parts):
+                    if len({part.leader for part in parts}) == 1:
+                        return
+                    await admin.elect_leaders()
                 await trio.sleep(0.05)
 
     async def count_lost(self) -> int:

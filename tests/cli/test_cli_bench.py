@@ -29,7 +29,8 @@ E2E_FIELDS = [
 LEADER_PASSES_MAX = 6.0
 FOLLOWER_PASSES_MAX = 4.0
 FAILOVER_FIELDS = [
-    *("bench", "rounds", "stop", "flush", "gap_p50_ms", "gap_p99_ms", "gap_max_ms"),
+    *("bench", "rounds", "stop", "flush", "partitions"),
+    *("gap_p50_ms", "gap_p99_ms", "gap_max_ms"),
     *("acknowledged", "lost"),
 ]
 
@@ -119,12 +120,25 @@ def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, flush)
 
 @pytest.mark.parametrize(("words", "stop"), [([], "kill -9"), (["--clean"], "clean")])
 def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
-    told = bench("failover", "--rounds", "1", *words)
+    told = bench("failover", "--rounds", "1", "--partitions", "20", *words)
     assert list(told) == FAILOVER_FIELDS
-    assert [told[name] for name in FAILOVER_FIELDS[:4]] == ["failover", 1, stop, "synced"]
+    assert [told[name] for name in FAILOVER_FIELDS[:5]] == ["failover", 1, stop, "synced", 20]
     assert 0 < told["gap_p50_ms"] == told["gap_p99_ms"] == told["gap_max_ms"]
     assert told["acknowledged"] > 0
     assert told["lost"] == 0
+
+
+def test_growth_has_a_line_for_each_number_of_partitions(bench):
+    few, more = bench("growth", "--partitions", "12,3", "--idle", "0.5")
+    for told, partitions in ((few, 3), (more, 12)):
+        assert list(told) == [
+            *("bench", "partitions", "create_ms_each", "idle_core_percent", "memory_mb"),
+            *("stop_s", "start_s", "all_in_sync_s"),
+        ]
+        assert (told["bench"], told["partitions"]) == ("growth", partitions)
+        assert min(told["create_ms_each"], told["stop_s"], told["start_s"]) > 0
+        assert told["start_s"] <= told["all_in_sync_s"]
+        assert 0 <= told["idle_core_percent"] <= 100
 
 
 CLIENT_RATES = ["send", "send_many_buffered", "send_many", "consume", "poll_arrow"]
@@ -169,6 +183,9 @@ def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
     "words",
     [
         ["failover", "--rounds", "0"],
+        ["failover", "--partitions", "0"],
+        ["growth", "--partitions", "0"],
+        ["growth", "--partitions", "ten"],
         ["client", "--brokers", "0"],
         ["groups", "--groups", "0"],
         ["failover", "--flush", "never"],
