@@ -31,6 +31,7 @@ from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.data_directory import watch_directory
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.usage import Usage, Used
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
@@ -336,6 +337,7 @@ class Node:
             accepting = trio.CancelScope()
             nursery.start_soon(self._agenda.run)
             nursery.start_soon(self._syncer.run)
+            nursery.start_soon(watch_directory, self._disk, self._directory)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._forwarding.run)
             nursery.start_soon(self._accept, listener, nursery, accepting)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide.protocol.topic_partition import INTERNAL
 from hightide_cli.failures import USAGE
 from hightide_cli.options import (
     admin,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from hightide.admin.descriptions import ConfigEntry, ReplicaDescription, TopicDescription
 
 
-INTERNAL = "__"
-"""How the names of topics begin that the cluster itself keeps."""
 LOST_WITH = {
     "__consumer_offsets": "all groups lose their offsets with it, and Spark's sinks their places"
 }
@@ -326,7 +325,7 @@ def delete(
 
     async def work() -> None:
         async with admin(bootstrap, timeout_s) as client:
-            await client.delete_topic(topic)
+            await client.delete_topic(topic, internal=topic == internal)
 
     try:
         run(work)

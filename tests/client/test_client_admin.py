@@ -15,7 +15,7 @@ from fake_broker import IGNORE, LOSE_ANSWER, FakeBroker, in_memory
 
 from hightide import Admin, ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ClosedError, HightideError
+from hightide.protocol.errors import ClosedError, HightideError, UsageError
 
 
 async def refusal(awaitable):
@@ -85,6 +85,21 @@ async def test_a_refusal_says_what_was_wrong(one):
     async with one.admin() as admin:
         with pytest.raises(ApiError, match=r"TOPIC_ALREADY_EXISTS: .*'?t'?.* exists"):
             await admin.create_topic("t")
+
+
+async def test_an_internal_topic_is_deleted_only_by_those_who_say_so(one):
+    async with one.admin() as admin:
+        with pytest.raises(UsageError, match="__consumer_offsets is internal, others rely on it"):
+            await admin.delete_topic("__consumer_offsets")
+        told = await refusal(admin.delete_topic("__consumer_offsets", internal=True))
+        assert told is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_partition_that_does_not_exist_is_told_soon(one):
+    async with one.admin() as admin:
+        with pytest.raises(ApiError, match="'t' has 1 partition, 7 is none of them") as told:
+            await admin.offsets([("t", 7)], m.LATEST)
+        assert told.value.attempts < 10, "all of the call's time would be more"
 
 
 async def test_a_deleted_topic_is_gone_with_its_records(one):

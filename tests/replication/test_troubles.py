@@ -82,4 +82,6 @@ async def test_partitions_that_nobody_leads_are_told_in_one_line(said, more):
     names = ", ".join(f"jade-{number}" for number in range(NAMES_SHOWN))
     assert said() == [f"nobody leads {names}" + (f" and {more} more" if more else "")]
     await here.change(leader=TWO, isr=(TWO,))
-    assert len(said()) == 1
+    assert said()[1:] == ["somebody leads jade-0 again"]
+    await here.change(leader=THREE, isr=(THREE,))
+    assert len(said()) == 2

@@ -30,7 +30,9 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, HightideError
 from hightide.protocol.records import HEADER_BYTES
 from hightide_broker.ports import RESERVE_BYTES, DiskError, NodeMustStop
+from hightide_broker.runtime.base.data_directory import LOOK_S
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.directory import META
 from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import file_name
 
@@ -206,6 +208,20 @@ async def test_a_failing_disk_is_a_typed_error_of_the_partition(operation, part,
         assert (await call(client)).error == STORAGE
         disk.heal()
         await assert_served(client, "other")
+
+
+async def test_a_node_whose_directory_was_removed_stops(mock_clock):
+    disk = SimDisk()
+    mock_clock.autojump_threshold = 0
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(NodeMustStop, match="the data directory of this node was removed"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        async with new_node(disk):
+            await trio.sleep(3 * LOOK_S)
+            disk.remove(f"{DATA}/{META}")
+            await trio.sleep_forever()
 
 
 async def test_a_node_whose_metadata_log_cannot_be_synced_stops():

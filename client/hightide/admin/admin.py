@@ -41,8 +41,8 @@ from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
-from hightide.protocol.errors import ApiError, ErrorCode, HightideError, whole
-from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError, UsageError, whole
+from hightide.protocol.topic_partition import INTERNAL, TopicPartition
 
 EACH_BROKER_S = 3.0
 """How long one broker among all may take to answer."""
@@ -118,8 +118,11 @@ class Admin(GroupAdmin):
         raise_first(reply.topics, broker=self.cluster.last_asked)
         return described(CreatedTopic, only(reply.topics))
 
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its records."""
+    async def delete_topic(self, topic: str, *, internal: bool = False) -> None:
+        """Delete a topic and its records; one that others rely on, as all groups do on
+        `__consumer_offsets`, only if it is said to be `internal`. Raises `UsageError`."""
+        if topic.startswith(INTERNAL) and not internal:
+            raise UsageError(f"{topic} is internal, others rely on it: internal=True deletes it")
         reply: m.DeleteTopicsResponse = await self._call(m.DeleteTopicsRequest(topics=[topic]))
         raise_first(reply.topics, broker=self.cluster.last_asked)
 

@@ -68,9 +68,9 @@ class Admin(Blocking):
         )
         return self._run(create)
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str, *, internal: bool = False) -> None:
         """Delete a topic and its records."""
-        self._run(self._async.delete_topic, topic)
+        self._run(partial(self._async.delete_topic, topic, internal=internal))
 
     def create_partitions(self, topic: str, count: int) -> None:
         """Give a topic `count` partitions in all."""

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hightide.protocol.errors import UsageError
-
-INTERNAL = "__"
-"""Topics of the cluster's own begin so; no pattern matches them, as in Kafka by default."""
+from hightide.protocol.topic_partition import INTERNAL
 
 
 class Selection(NamedTuple):
@@ -23,6 +21,7 @@ class Selection(NamedTuple):
         if self.pattern is None:
             return list(self.names)
         whole = self.pattern.fullmatch
+        # As in Kafka by default, no pattern means internal topics.
         return sorted(t for t in topics if whole(t) and not t.startswith(INTERNAL))
 
 

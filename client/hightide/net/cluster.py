@@ -218,16 +218,22 @@ class Cluster:
     ) -> Any:
         """What a partition's leader says of it; the request is about this partition alone."""
 
+        none: ApiError | None = None
+
+        def is_final_or_none(error: ApiError, elapsed_s: float, next_s: float) -> bool:
+            # Brokers hear one by one of partitions that were added.
+            return is_final(error, elapsed_s, next_s) or (
+                error is none and next_s >= NEW_TOPIC_GRACE_S
+            )
+
         async def attempt() -> Any:
+            nonlocal none
             if self.metadata.leader(topic, partition) is None:
                 self.metadata.topics.pop(topic, None)
                 found = await self.topic(topic, timeout_s=self.request_timeout_s)
                 if partition >= len(found.partitions):
-                    raise ApiError(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        f"topic {topic!r} has {len(found.partitions)} partitions, "
-                        f"{partition} is none of them",
-                    )
+                    none = _no_such_partition(found, partition)
+                    raise none
             state = self.metadata.leader(topic, partition)
             if state is None:
                 why = self.metadata.why_leaderless(topic, partition)
@@ -247,7 +253,7 @@ class Cluster:
                 raise refusal
             return result
 
-        return await self.retrying(attempt, timeout_s=timeout_s)
+        return await self.retrying(attempt, timeout_s=timeout_s, is_final=is_final_or_none)
 
     async def offset(
         self, topic: str, partition: int, timestamp: int, *, timeout_s: float
@@ -299,6 +305,15 @@ async def open_cluster(options: ClientOptions) -> AsyncIterator[Cluster]:
             yield cluster
         finally:
             await cluster.aclose()
+
+
+def _no_such_partition(topic: m.TopicMetadata, partition: int) -> ApiError:
+    count = len(topic.partitions)
+    partitions = "1 partition" if count == 1 else f"{count} partitions"
+    return ApiError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {topic.topic!r} has {partitions}, {partition} is none of them",
+    )
 
 
 class _Result(Protocol):

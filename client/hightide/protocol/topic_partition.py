@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+INTERNAL = "__"
+"""What the names of topics begin with that the cluster keeps for itself."""
+
 
 class TopicPartition(NamedTuple):
     """A partition by its topic and number; equal to the plain pair of them."""

@@ -249,8 +249,10 @@ class QuorumDriver:
             raise not_controller(self.leader)
         first = self.metadata.append(changes, epoch)
         self._appended()
-        if any(isinstance(change, SetVoters) for change in changes):
-            self.step(Tick())  # they count from here on
+        for change in changes:
+            if isinstance(change, SetVoters):
+                log.info("the voters become %s", [(v.id, v.directory) for v in change.voters])
+                self.step(Tick())  # they count from here on
         return first
 
     def _appended(self) -> None:

@@ -181,6 +181,7 @@ class MetadataApplier:
                 active=self._brokers.active,
                 lag_max_s=self._lag_max_s,
             )
+            self._replicas.troubles.led(replica.name)
         else:
             replica.update_leader(state)
         self._replicas.mark_dirty(replica)
@@ -189,6 +190,8 @@ class MetadataApplier:
         replica.become_follower(state, pause_max_s=self._pause_max_s)
         if replica.follower is None:
             self._replicas.troubles.leaderless(replica.name)
+        else:
+            self._replicas.troubles.led(replica.name)
         self._replicas.mark_dirty(replica)
         self._fetchers.follow(replica)
 

@@ -21,7 +21,10 @@ class Troubles:
         self.count = Watermark()
         """How often the controller had something to hear at once."""
         self._full: set[TopicPartition] = set()
-        self._leaderless: list[str] = []
+        self._leaderless: dict[str, None] = {}
+        self._lost: list[str] = []
+        """Those of them that are not told yet."""
+        self._led_again: list[str] = []
 
     def offline(self, name: str, why: str) -> None:
         """A replica serves nobody any more."""
@@ -30,15 +33,26 @@ class Troubles:
 
     def leaderless(self, name: str) -> None:
         """Nobody leads a partition any more; `tell_leaderless` says so, of all at once."""
-        self._leaderless.append(name)
+        if name not in self._leaderless:
+            self._leaderless[name] = None
+            self._lost.append(name)
         self._count()
 
+    def led(self, name: str) -> None:
+        """A partition has a leader."""
+        if self._leaderless and name in self._leaderless:
+            del self._leaderless[name]
+            self._led_again.append(name)
+
     def tell_leaderless(self) -> None:
-        """The metadata at hand is carried out: say what nobody leads by now."""
-        names, self._leaderless = self._leaderless, []
-        if names:
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            log.warning("nobody leads %s%s", ", ".join(names[:NAMES_SHOWN]), more)
+        """The metadata at hand is carried out: say what nobody leads by now, and what is led
+        again."""
+        lost, self._lost = self._lost, []
+        again, self._led_again = self._led_again, []
+        if lost:
+            log.warning("nobody leads %s", _some(lost))
+        if again:
+            log.info("somebody leads %s again", _some(again))
 
     def no_room(self, tp: TopicPartition, error: Exception) -> None:
         """The disk is too full for what a replica has to write."""
@@ -55,9 +69,15 @@ class Troubles:
     def forget(self, tp: TopicPartition) -> None:
         """A replica is no more."""
         self._full.discard(tp)
+        self._leaderless.pop(str(tp), None)
 
     def _count(self) -> None:
         self.count.advance(self.count.value + 1)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def advice(damage: SegmentDamage) -> str:
