@@ -29,6 +29,7 @@ seeds=$(of 20000); run quorum "$seeds seeds" \
     "$bin/hightide" sim run --world quorum --seeds "1..$seeds" -o json
 seeds=$(of 10000); run replicated "$seeds seeds" \
     "$bin/hightide" sim run --world replicated --seeds "1..$seeds" -o json
+run mutants "every planted bug" env HIGHTIDE_MUTANTS=all "${pytest[@]}" tests/simulation
 for room in quorum cluster replication groups; do
     run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
 done

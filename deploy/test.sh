@@ -10,4 +10,5 @@ venv=${HIGHTIDE_VENV:-.venv}
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 rm -rf build ./*.egg-info
-exec "$venv/bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
+# More workers than two cores: tests of processes and of Spark wait for half of their time.
+exec "$venv/bin/python" -m pytest -n 5 --dist loadfile --no-loadscope-reorder "$@"

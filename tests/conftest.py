@@ -21,14 +21,24 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", BRIEF_JVM)
 # Long files first, those that keep every core busy beside those that mostly wait: a whole run is
 # then as short as the machine allows. Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
 FIRST = (
-    "test_simulation.py",
+    "test_spark.py",
     "test_cluster_live.py",
-    "test_replicated.py",
-    "test_chaos_live.py",
-    "test_replication_mutants.py",
+    "test_disk_mutants.py",
     "test_cli_live.py",
-    "test_mutants.py",
+    "test_spark_pipeline.py",
+    "test_lost_disks_live.py",
+    "test_spark_cluster.py",
     "test_kill.py",
+    "test_spark_extremes.py",
+    "test_spark_sink_queries.py",
+    "test_spark_kills.py",
+    "test_quorum_storms.py",
+    "test_demo.py",
+    "test_spark_adversary.py",
+    "test_spark_streaming.py",
+    "test_lost_voters_live.py",
+    "test_mutants.py",
+    "test_cli_bench.py",
 )
 
 

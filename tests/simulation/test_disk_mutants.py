@@ -5,7 +5,7 @@ As with `test_mutants.py`, the seed that is tried first is the one that noticed 
 
 import pytest
 from disk_mutants import QUORUM, REPLICATED, VOTERS
-from mutation import hunt, quiet_logs  # noqa: F401
+from mutation import chosen, hunt, quiet_logs  # noqa: F401
 from quorum_storm import survive
 
 from hightide_broker.simulation import replicated, run
@@ -36,7 +36,7 @@ NOTICED_BY = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet_logs")
-@pytest.mark.parametrize("name", QUORUM)
+@pytest.mark.parametrize("name", chosen(QUORUM))
 def test_the_mutant_is_noticed_by_controllers(name):
     with QUORUM[name]():
         hunt(run.run_seed, NOTICED_BY[name])
@@ -48,7 +48,7 @@ def come_and_go():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VOTERS)
+@pytest.mark.parametrize("name", chosen(VOTERS))
 def test_the_mutant_is_noticed_by_voters_that_come_and_go(name):
     with VOTERS[name](), pytest.raises(AssertionError):
         come_and_go()
@@ -56,7 +56,7 @@ def test_the_mutant_is_noticed_by_voters_that_come_and_go(name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet_logs")
-@pytest.mark.parametrize("name", REPLICATED)
+@pytest.mark.parametrize("name", chosen(REPLICATED))
 def test_the_mutant_is_noticed_by_replicas(name):
     with REPLICATED[name]():
         hunt(replicated.run_seed, NOTICED_BY[name])

@@ -13,7 +13,7 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "20"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "10"))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ As with `test_mutants.py`, the seed that is tried first is the one that noticed 
 """
 
 import pytest
-from mutation import hunt, quiet_logs  # noqa: F401
+from mutation import chosen, hunt, quiet_logs  # noqa: F401
 from replication_mutants import MUTANTS
 
 from hightide_broker.simulation.replicated import run_seed
@@ -38,7 +38,7 @@ NOTICED_BY = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet_logs")
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", chosen(MUTANTS))
 def test_the_mutant_is_noticed(name):
     with MUTANTS[name]():
         hunt(run_seed, NOTICED_BY[name])

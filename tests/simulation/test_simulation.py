@@ -17,7 +17,7 @@ from hightide_broker.simulation import scheduler
 from hightide_broker.simulation.run import run_seed
 from hightide_broker.simulation.scheduler import SwitchMoved, check_switch, run_seeded
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "40"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "16"))
 
 
 def replay(seed, **environment):

@@ -5,10 +5,22 @@ simulated world have become too kind.
 """
 
 import logging
+import os
 
 import pytest
 
 SEEDS = range(1, 501)
+LONG = {
+    "a_name_is_put_before_an_ending_however_long_it_is",
+    "a_leader_does_what_a_late_answer_says",
+}
+"""Those that no seed is known to notice within seconds: planted where `HIGHTIDE_MUTANTS` asks for
+all of them, as `deploy/evidence.sh` does."""
+
+
+def chosen(mutants):
+    """The names of those that are planted in this run."""
+    return [name for name in mutants if name not in LONG or os.environ.get("HIGHTIDE_MUTANTS")]
 
 
 @pytest.fixture
