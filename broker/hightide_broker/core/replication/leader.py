@@ -214,6 +214,12 @@ class Leader:
         self._expand(broker, remote)
         return self.advance(now)
 
+    def forget_contact(self, contact: Contact) -> None:
+        """A session has let go of this partition."""
+        for remote in self.remotes.values():
+            if remote.contact is contact:
+                remote.contact = None
+
     def on_metadata(
         self,
         replicas: Sequence[int],
@@ -227,6 +233,7 @@ class Leader:
                 if broker not in isr and broker in self.remotes:
                     # It need not be about to join again: its replica may be offline.
                     self.remotes[broker].caught_up_at = NEVER
+                    self.remotes[broker].contact = None
             self.replicas, self.isr, self.partition_epoch = replicas, isr, partition_epoch
             self.proposal, self.suspects, self.is_settled = None, (), False
             self._meet_replicas(now)

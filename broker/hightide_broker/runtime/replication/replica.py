@@ -196,7 +196,7 @@ class Replica:
         leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
         self.recompute()
         if not set(before) <= set(leader.isr):
-            # A session holds what is in sync: who was taken out asks again, and so comes back.
+            # A session holds what is in sync: who was taken out asks by itself, and so comes back.
             leadership.look_again(moved(self.name, state))
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))

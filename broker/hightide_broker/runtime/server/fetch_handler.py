@@ -12,6 +12,7 @@ only partitions that have news; a consumer's names all. What a follower keeps in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -129,10 +130,26 @@ class FetchHandler:
             return look.reply()
         return ParkedFetch(self, request, look, self._agenda)
 
-    def is_in_sync(self, follower: int, part: m.FetchPartition) -> bool:
-        """Whether a follower is in the ISR of a partition that is led here."""
+    def _names(
+        self,
+        request: m.FetchRequest,
+        part: m.FetchPartition,
+        result: m.FetchResult,
+        contact: Contact | None,
+    ) -> bool:
+        """Whether an answer names a partition of which it has no records: to consumers always, to
+        followers with other news; and where a session would hold what its follower is not in sync
+        for."""
+        if request.replica_id < 0 or is_news(part, result):
+            return True
         leader = self._replicas.get(part.topic, part.partition).leader
-        return leader is not None and follower in leader.isr
+        return contact is not None and (leader is None or request.replica_id not in leader.isr)
+
+    def forget_contact(self, part: m.FetchPartition, contact: Contact) -> None:
+        """A session does not hold a partition any more."""
+        with suppress(Refused):
+            if leader := self._replicas.get(part.topic, part.partition).leader:
+                leader.forget_contact(contact)
 
     def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
         """Look at what has changed since; at everything, if there is nothing to compare with."""
@@ -166,7 +183,7 @@ class FetchHandler:
             if found is not None:
                 look.slices.append(found)
                 size += found.size
-            if request.replica_id < 0 or found is not None or is_news(part, result):
+            if found is not None or self._names(request, part, result, contact):
                 look.results.append(result)
             if result.diverging_epoch is not None:
                 look.complete = True

@@ -7,9 +7,10 @@ session, to be fetched by itself until it is quiet again. A request that comes w
 takes its place, and that one is answered with nothing. What must hold: a partition is held exactly
 while its follower takes it for held, so a session whose requests or answers went missing is none.
 
-To be held is no acknowledgement, that was the fetch by which the partition was handed over. But
-each request says that the follower is there (`Contact`), and those partitions that it is not in
-sync for are acknowledged once more, as it may join by now.
+To be held is no acknowledgement: that was the fetch by which the partition was handed over, and
+nobody speaks for a follower that may have lost what it had. But each request says that the follower
+is there (`Contact`). A partition that it is not in sync for is not held: it is to be fetched again
+and again, as each fetch may be the one by which it joins the ISR.
 
 Differs from Kafka: the follower chooses the number of its session, as it has one at a time.
 """
@@ -109,8 +110,6 @@ class _Session:
         self._held: dict[_Key, _Held] = {}
         self._news: dict[_Key, _Held] = {}
         """Those of the held ones to be looked at."""
-        self._unsettled: dict[_Key, _Held] = {}
-        """Those for which the follower is not in sync."""
         self._parked: ParkedNews | None = None
         self._is_due = False
 
@@ -119,8 +118,7 @@ class _Session:
         self._release()
         self.next_epoch += 1
         self._contact.at = trio.current_time()
-        again = [held.part for held in self._unsettled.values()]
-        look = self._look(request, [*again, *request.partitions], is_new=True)
+        look = self._look(request, request.partitions, is_new=True)
         if look.results or request.max_wait_ms <= 0:
             return self._reply(look)
         self._parked = ParkedNews(self, request, self._agenda)
@@ -135,8 +133,8 @@ class _Session:
 
     def end(self) -> None:
         """Hold nothing any more, and let go of who waits."""
-        for key in list(self._held):
-            self._let_go(key)
+        for held in list(self._held.values()):
+            self._let_go(held.part)
         self._release()
 
     def _release(self) -> None:
@@ -175,27 +173,29 @@ class _Session:
             seen.setdefault(_key(each.part), []).append(each)
         for part in parts:
             key = _key(part)
-            self._let_go(key)
-            if key not in named:
-                self._hold(request, part, seen[key])
+            if key in named:
+                self._let_go(part)
+            else:
+                self._hold(part, seen[key])
         return look
 
-    def _hold(self, request: m.FetchRequest, part: m.FetchPartition, seen: list[Seen]) -> None:
-        key = _key(part)
-        self._held[key] = held = _Held(self, part)
-        if not self._handler.is_in_sync(request.replica_id, part):
-            self._unsettled[key] = held
+    def _hold(self, part: m.FetchPartition, seen: list[Seen]) -> None:
+        self._stop_waiting(_key(part))
+        self._held[_key(part)] = held = _Held(self, part)
         for each in seen:
             each.offset.wake_at(each.value + 1, held)
         if seen[0].value > part.fetch_offset:
             held.set()  # the answer was full
 
-    def _let_go(self, key: _Key) -> None:
+    def _let_go(self, part: m.FetchPartition) -> None:
+        self._stop_waiting(_key(part))
+        self._handler.forget_contact(part, self._contact)
+
+    def _stop_waiting(self, key: _Key) -> None:
         held = self._held.pop(key, None)
         if held is not None:
             held.is_set = True
             self._news.pop(key, None)
-            self._unsettled.pop(key, None)
 
     def _reply(self, look: Look) -> Reply:
         return Reply(m.FetchResponse(partitions=look.results, session_id=self.id), look.slices)
