@@ -12,7 +12,7 @@ from brokers import batch
 from fake_broker import IGNORE, FakeBroker, in_memory, refuse
 from group_world import later, site, take, virtual
 
-from hightide import ApiError, Consumer
+from hightide import ApiError, BrokerUnreachable, Consumer
 from hightide.consume.health import View, health_of
 from hightide.consume.subscription import Assignment
 from hightide.protocol import messages as m
@@ -126,3 +126,13 @@ def test_a_group_comes_first():
     assert health_of(view, 4.0) == ("group 'g' to let it join", 3.0, False, error)
     view = view._replace(joins_since=None)
     assert health_of(view, 4.0) == ("a leader of t-0", 2.0, False, error)
+
+
+async def test_a_group_whose_brokers_are_not_there_says_so(autojump_clock):
+    async with in_memory(FakeBroker({"t": 1})) as network:
+        consumer = Consumer("elsewhere:1", network=network, group_id="g", topics=["t"])
+        async with consumer:
+            assert await consumer.poll(timeout_ms=2_000) == []
+            health = consumer.health()
+    assert (health.waits_for, health.is_well) == ("group 'g' to let it join", False)
+    assert isinstance(health.error, BrokerUnreachable)

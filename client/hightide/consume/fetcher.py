@@ -67,7 +67,7 @@ class Fetcher:
             cluster,
             options.auto_offset_reset,
             request_timeout_s=self._request_timeout_s,
-            tell=self._tell,
+            tell=self.tell,
             fail=self._fail,
             found=self.wake,
         )
@@ -140,7 +140,9 @@ class Fetcher:
         if assignment.failing_since is None:
             assignment.failing_since = trio.current_time()
 
-    def _tell(self, error: HightideError) -> None:
+    def tell(self, error: HightideError) -> None:
+        """Something went wrong and is tried again: keep it for those who ask for the health, and
+        let the user know."""
         self._last_error = error
         if self._options.on_retry is not None:
             self._options.on_retry(error)
@@ -169,7 +171,7 @@ class Fetcher:
             try:
                 answer = await self._cluster.refresh(topics)
             except HightideError as error:
-                self._tell(error)
+                self.tell(error)
                 return False
             if self._topic_is_gone(answer):
                 return True
@@ -257,7 +259,7 @@ class Fetcher:
             try:
                 await self._fetch(source, due, nearby)
             except (ApiError, *UNREACHABLE) as error:
-                self._tell(error)
+                self.tell(error)
                 led = [a for a in due if a.tp not in nearby]
                 if led and isinstance(error, ApiError) and not error.retriable:
                     self._fail(error)
@@ -335,7 +337,7 @@ class Fetcher:
             if tp in nearby and is_refused:
                 # Never a reason to go elsewhere in the partition: its leader decides.
                 if result.error is not None:
-                    self._tell(ApiError(error_code(result.error), result.message))
+                    self.tell(ApiError(error_code(result.error), result.message))
                 assignment.leave_nearby()
                 self._wake.set()
             else:
@@ -390,7 +392,7 @@ class Fetcher:
                 self._arrived_at = trio.current_time()
         except CorruptBatch as error:
             if assignment.nearby is not None:
-                self._tell(error)
+                self.tell(error)
                 assignment.leave_nearby()
                 self._wake.set()
                 return
@@ -423,7 +425,7 @@ class Fetcher:
             self._back_off(assignment)
             self._fail(error, assignment)
             return
-        self._tell(error)
+        self.tell(error)
         if common is None:
             assignment.forget_position()
         else:
@@ -443,7 +445,7 @@ class Fetcher:
         """What a refusal means for a partition."""
         code = error_code(result.error or "")
         error = ApiError(code, result.message, broker=address)
-        self._tell(error)
+        self.tell(error)
         self._fails(assignment)
         tp = assignment.tp
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and assignment.position != assignment.fetch_offset:

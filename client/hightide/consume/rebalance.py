@@ -439,7 +439,7 @@ def group_side(
         cluster,
         options.group_id,
         timeout_s=options.request_timeout_ms / 1000,
-        on_retry=options.on_retry,
+        on_retry=fetcher.tell,
     )
     membership = Membership(
         cluster,
