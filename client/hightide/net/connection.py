@@ -30,7 +30,9 @@ from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 
 CONNECT_TIMEOUT_S = 10.0
-_READ_BYTES = 64 << 10
+READ_BYTES_MIN, READ_BYTES_MAX = 2 << 10, 64 << 10
+"""How much is read at a time: a connection that is idle holds little, one that is full of small
+frames reads many at once."""
 ADMITTED_BYTES = 1 << 20
 """Bytes of a frame that are admitted, and then read, at a time."""
 _TRANSPORT_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -42,9 +44,10 @@ class FrameReader:
     def __init__(self, stream: Stream, *, frame_limit: int = wire.FRAME_BYTES_MAX) -> None:
         self._stream = stream
         self._limit = frame_limit
-        self._buffer = bytearray(_READ_BYTES)
+        self._buffer = bytearray(READ_BYTES_MIN)
         self._start = 0
         self._end = 0
+        self._last_read = 0
 
     async def next_frame(self) -> bytearray | None:
         """The body of the next frame, None at an orderly end; raises `RemoteProtocolError`."""
@@ -102,17 +105,28 @@ class FrameReader:
 
     async def _have(self, count: int) -> bool:
         while self._end - self._start < count:
-            if self._start:
-                rest = self._buffer[self._start : self._end]
-                self._buffer[: len(rest)] = rest
-                self._start, self._end = 0, len(rest)
+            self._make_room()
             received = await self._stream.receive_into(memoryview(self._buffer)[self._end :])
             if received == 0:
                 if self._end > self._start:
                     raise RemoteProtocolError("stream ended inside a frame's length")
                 return False
             self._end += received
+            self._last_read = received
         return True
+
+    def _make_room(self) -> None:
+        """For the next read: twice as much if the last one was full, half if it was nearly empty."""
+        rest, size = self._buffer[self._start : self._end], len(self._buffer)
+        if self._end == size and size < READ_BYTES_MAX:
+            size *= 2
+        elif not rest and self._last_read < size // 8 and size > READ_BYTES_MIN:
+            size //= 2
+        if size != len(self._buffer):
+            self._buffer = bytearray(size)
+        if self._start or size != self._end:
+            self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
 
 
 class Answer:
