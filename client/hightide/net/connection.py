@@ -116,7 +116,7 @@ class FrameReader:
         return True
 
     def _make_room(self) -> None:
-        """For the next read: twice as much if the last one was full, half if it was nearly empty."""
+        """For the next read: twice as much if the last one was full, half if it brought little."""
         rest, size = self._buffer[self._start : self._end], len(self._buffer)
         if self._end == size and size < READ_BYTES_MAX:
             size *= 2

@@ -234,7 +234,8 @@ class LeaderFetcher:
                 await self._fetchers.connect(self._leader)
                 self._leader_keeps_sessions = True
             except HightideError as error:
-                while asked := self._take(self._ready):
+                self._failed(self._end_session(), error)
+                while asked := self._take(self._ready) + self._take(self._quiet.joining):
                     self._failed(asked, error)
             self.set()
 
@@ -315,7 +316,8 @@ class LeaderFetcher:
             session_epoch=0 if quiet is None else quiet.epoch,
         )
         if quiet is not None:
-            quiet.ask(asked)
+            for replica, _ in quiet.ask(asked):
+                self._done(replica)
         request = _Request(asked, connection, wait_s + fetchers.patience_s, quiet)
         finish = partial(fetchers.agenda.now, partial(self._finish, request))
         try:
@@ -324,6 +326,7 @@ class LeaderFetcher:
             )
         except HightideError as error:
             self._failed(asked if quiet is None else self._end_session(), error)
+            self.set()
             return
         over_at = trio.current_time() + request.timeout_s
         request.alarm = fetchers.agenda.at(over_at, request.answer.give_up)

@@ -150,6 +150,7 @@ class Housekeeping:
         if count == 0:
             return 0
         renamed = replica.log.delete_segments(count)
+        replica.tell_of_deletions()
         log.info(
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
         )

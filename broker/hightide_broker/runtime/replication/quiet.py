@@ -41,12 +41,16 @@ class Quiet:
         """Whether a request is to leave."""
         return bool(self.joining) or self.has_to_ask
 
-    def ask(self, handed_over: Sequence[Asked]) -> None:
-        """A request leaves."""
+    def ask(self, handed_over: Sequence[Asked]) -> list[Asked]:
+        """A request leaves. What is held no more: partitions of topics that were made again."""
         self.epoch += 1
         self.waiting += 1
+        gone = []
         for replica, part in handed_over:
+            if replica.tp in self._held:
+                gone.append(self._held[replica.tp])
             self._held[replica.tp] = (replica, part)
+        return gone
 
     def named(self, results: Sequence[m.FetchResult]) -> Iterator[tuple[Asked, m.FetchResult]]:
         """What an answer says of what is held: each is held until the next one is asked for."""

@@ -47,14 +47,6 @@ class Appended(NamedTuple):
     """It is stored since an earlier request."""
 
 
-class Snapshot(NamedTuple):
-    """The offsets that bound a partition, taken at one moment."""
-
-    log_start: int
-    high_watermark: int
-    log_end: int
-
-
 class ReplicaInstrument(Protocol):
     """Told after the fact, in the same stretch; it changes nothing."""
 
@@ -411,11 +403,6 @@ class Replica:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """The offsets now."""
-        log = self.log
-        return Snapshot(log.log_start, self.committed.value, log.log_end)
-
     def read(
         self, offset: int, *, limit: int, max_bytes: int, at_least_one: bool
     ) -> FileSlice | None:
@@ -491,9 +478,15 @@ class Replica:
             )
         moved = log.advance_log_start(target)
         if moved:
-            leadership.look_again(Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted"))
+            self.tell_of_deletions()
         leadership.advance_deleted(log.log_start)
         return log.log_start
+
+    def tell_of_deletions(self) -> None:
+        """The log begins later than before: followers that wait are told."""
+        if self.leadership is not None:
+            why = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted")
+            self.leadership.look_again(why)
 
 
 def _tell_nobody(_: Replica) -> None:

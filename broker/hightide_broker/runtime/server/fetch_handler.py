@@ -90,10 +90,12 @@ class Seen(NamedTuple):
 class Look:
     """One look at all partitions of a fetch."""
 
-    complete: bool
-    """Whether it may be sent now."""
     is_new: bool
     """Whether the request has just come, and acknowledges."""
+    complete: bool = False
+    """Whether it may be sent now."""
+    size: int = 0
+    """Bytes of records found."""
     contact: Contact | None = None
     """The session that it is a part of."""
     results: list[m.FetchResult] = field(default_factory=list)
@@ -125,7 +127,8 @@ class FetchHandler:
         """Answer at once with enough bytes, an error or no time to wait; else park. Raises
         `Refused`."""
         check_named_once(request)
-        look = self.look(request, request.partitions, is_new=True)
+        look = Look(is_new=True, complete=not request.partitions)
+        self.look_at(request, request.partitions, look)
         if look.complete or request.max_wait_ms <= 0:
             return look.reply()
         return ParkedFetch(self, request, look, self._agenda)
@@ -154,36 +157,31 @@ class FetchHandler:
     def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
         """Look at what has changed since; at everything, if there is nothing to compare with."""
         if request.replica_id < 0 or before is None:
-            return self.look(request, request.partitions, is_new=False)
+            look = Look(is_new=False, complete=not request.partitions)
+            self.look_at(request, request.partitions, look)
+            return look
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
-        look = self.look(request, [*moved.values()], is_new=False)
+        look = Look(is_new=False)
+        self.look_at(request, [*moved.values()], look)
         look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
         return look
 
-    def look(
-        self,
-        request: m.FetchRequest,
-        parts: Sequence[m.FetchPartition],
-        *,
-        is_new: bool,
-        contact: Contact | None = None,
-    ) -> Look:
-        """Look at some partitions of a request; where it is new to them, it acknowledges. Nothing
-        is refused but single partitions."""
-        look = Look(complete=not request.partitions, is_new=is_new, contact=contact)
-        left = min(max(request.max_bytes, 0), self._bytes_max)
-        size = 0
+    def look_at(
+        self, request: m.FetchRequest, parts: Sequence[m.FetchPartition], look: Look
+    ) -> None:
+        """Look at some partitions of a request; refuses nothing but single ones."""
+        limit = min(max(request.max_bytes, 0), self._bytes_max)
         for part in parts:
             try:
-                result, found = self._look_at(request, part, left - size, look)
+                result, found = self._look_at(request, part, limit - look.size, look)
             except Refused as refusal:
                 look.results.append(self._refusal(part, refusal))
                 look.complete = True
                 continue
             if found is not None:
                 look.slices.append(found)
-                size += found.size
-            if found is not None or self._names(request, part, result, contact):
+                look.size += found.size
+            if found is not None or self._names(request, part, result, look.contact):
                 look.results.append(result)
             if result.diverging_epoch is not None:
                 look.complete = True
@@ -191,8 +189,7 @@ class FetchHandler:
                 look.complete = True
         # A follower takes whatever there is: what it has waited for is news of single partitions.
         enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
-        look.complete = look.complete or size >= enough
-        return look
+        look.complete = look.complete or look.size >= enough
 
     def _look_at(
         self,

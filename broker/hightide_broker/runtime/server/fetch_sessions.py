@@ -56,9 +56,9 @@ class FetchSessions:
         if follower < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, "only replicas have sessions, -1 is none")
         session = self._sessions.pop(follower, None)
+        if session is not None and (request.session_epoch == 0 or not session.fits(request)):
+            session.end()
         if request.session_epoch == 0:
-            if session is not None:
-                session.end()
             session = _Session(self._handler, self._agenda, request.session_id)
         session = _continued(session, request)
         self._sessions[follower] = session  # as the one that was heard of last
@@ -72,8 +72,7 @@ def _continued(session: _Session | None, request: m.FetchRequest) -> _Session:
     who = f"session {request.session_id} of broker {request.replica_id}"
     if session is None or session.id != request.session_id:
         raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"{who} is not known here")
-    if request.session_epoch != session.next_epoch:
-        session.end()
+    if not session.fits(request):
         raise Refused(
             ErrorCode.INVALID_FETCH_SESSION_EPOCH,
             f"{who} is asked in epoch {request.session_epoch}, expected {session.next_epoch}",
@@ -113,17 +112,21 @@ class _Session:
         self._parked: ParkedNews | None = None
         self._is_due = False
 
+    def fits(self, request: m.FetchRequest) -> bool:
+        """Whether this is its next request."""
+        return (request.session_id, request.session_epoch) == (self.id, self.next_epoch)
+
     def fetch(self, request: m.FetchRequest) -> Reply | ParkedNews:
         """One request: what it names is held from here on."""
         self._release()
         self.next_epoch += 1
         self._contact.at = trio.current_time()
-        look = self._look(request, request.partitions, is_new=True)
+        look = Look(is_new=True, contact=self._contact)
+        self._look_at(request, request.partitions, look)
+        self._look_for_news(request, look)
         if look.results or request.max_wait_ms <= 0:
             return self._reply(look)
         self._parked = ParkedNews(self, request, self._agenda)
-        if self._news:
-            self._look_soon()
         return self._parked
 
     def has_news(self, held: _Held) -> None:
@@ -141,7 +144,7 @@ class _Session:
         """Answer the request that waits, if one does: another one takes its place."""
         if self._parked is not None:
             parked, self._parked = self._parked, None
-            parked.answer(self._reply(Look(complete=True, is_new=False)))
+            parked.answer(self._reply(Look(is_new=False)))
 
     def _look_soon(self) -> None:
         if self._parked is not None and not self._is_due:
@@ -151,22 +154,26 @@ class _Session:
     def _look_now(self) -> None:
         self._is_due = False
         if self._parked is not None:
-            self._parked.work(self._look_for_news)
+            self._parked.work(self._answer_with_news)
 
-    def _look_for_news(self) -> None:
+    def _answer_with_news(self) -> None:
         parked = self._parked
         assert parked is not None, "somebody waits, or nothing is looked at"
-        parts = [held.part for held in self._news.values()]
-        look = self._look(parked.request, parts, is_new=False)
+        look = Look(is_new=False, contact=self._contact)
+        self._look_for_news(parked.request, look)
         if look.results:
             self._parked = None
             parked.answer(self._reply(look))
 
-    def _look(
-        self, request: m.FetchRequest, parts: Sequence[m.FetchPartition], *, is_new: bool
-    ) -> Look:
+    def _look_for_news(self, request: m.FetchRequest, look: Look) -> None:
+        look.is_new = False
+        self._look_at(request, [held.part for held in self._news.values()], look)
+
+    def _look_at(
+        self, request: m.FetchRequest, parts: Sequence[m.FetchPartition], look: Look
+    ) -> None:
         """Look at some partitions: what is named in the answer is not held any more."""
-        look = self._handler.look(request, parts, is_new=is_new, contact=self._contact)
+        self._handler.look_at(request, parts, look)
         named = {(result.topic, result.partition) for result in look.results}
         seen: dict[_Key, list[Seen]] = {}
         for each in look.seen:
@@ -177,7 +184,6 @@ class _Session:
                 self._let_go(part)
             else:
                 self._hold(part, seen[key])
-        return look
 
     def _hold(self, part: m.FetchPartition, seen: list[Seen]) -> None:
         self._stop_waiting(_key(part))
