@@ -178,9 +178,7 @@ class Leader:
         """The own log grew; the high watermark after that."""
         assert log_end >= self.log_end, f"log end fell from {self.log_end} to {log_end}"
         for remote in self.remotes.values():
-            if remote.contact is not None and remote.log_end == self.log_end:
-                # It asks no more for what it has: until this moment that was everything.
-                remote.caught_up_at = max(remote.caught_up_at, remote.contact.at)
+            self._believe_contact(remote)
         self.log_end = log_end
         return self.advance(now)
 
@@ -218,7 +216,13 @@ class Leader:
         """A session has let go of this partition."""
         for remote in self.remotes.values():
             if remote.contact is contact:
+                self._believe_contact(remote)
                 remote.contact = None
+
+    def _believe_contact(self, remote: Remote) -> None:
+        """Who has everything and asks for no more has had it until it was last heard of."""
+        if remote.contact is not None and remote.log_end == self.log_end:
+            remote.caught_up_at = max(remote.caught_up_at, remote.contact.at)
 
     def on_metadata(
         self,

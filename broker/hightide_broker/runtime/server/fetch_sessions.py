@@ -56,28 +56,28 @@ class FetchSessions:
         if follower < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, "only replicas have sessions, -1 is none")
         session = self._sessions.pop(follower, None)
-        if session is not None and (request.session_epoch == 0 or not session.fits(request)):
-            session.end()
-        if request.session_epoch == 0:
+        if session is None or not session.fits(request):
+            refusal = _refusal(session, request)
+            if session is not None:
+                session.end()
+            if request.session_epoch != 0:
+                raise refusal
             session = _Session(self._handler, self._agenda, request.session_id)
-        session = _continued(session, request)
         self._sessions[follower] = session  # as the one that was heard of last
         if len(self._sessions) > SESSIONS_MAX:
             self._sessions.pop(next(iter(self._sessions))).end()
         return session.fetch(request)
 
 
-def _continued(session: _Session | None, request: m.FetchRequest) -> _Session:
-    """The session that a request goes on with; raises `Refused`."""
+def _refusal(session: _Session | None, request: m.FetchRequest) -> Refused:
+    """Why a request is not the next one of a session."""
     who = f"session {request.session_id} of broker {request.replica_id}"
-    if session is None or session.id != request.session_id:
-        raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"{who} is not known here")
-    if not session.fits(request):
-        raise Refused(
-            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-            f"{who} is asked in epoch {request.session_epoch}, expected {session.next_epoch}",
-        )
-    return session
+    if session is None or session.is_over or session.id != request.session_id:
+        return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"{who} is not known here")
+    return Refused(
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        f"{who} is asked in epoch {request.session_epoch}, expected {session.next_epoch}",
+    )
 
 
 class _Held:
@@ -103,6 +103,7 @@ class _Session:
     def __init__(self, handler: FetchHandler, agenda: Agenda, number: int) -> None:
         self.id = number
         self.next_epoch = 0
+        self.is_over = False
         self._handler = handler
         self._agenda = agenda
         self._contact = Contact(trio.current_time())
@@ -114,7 +115,8 @@ class _Session:
 
     def fits(self, request: m.FetchRequest) -> bool:
         """Whether this is its next request."""
-        return (request.session_id, request.session_epoch) == (self.id, self.next_epoch)
+        asked = request.session_id, request.session_epoch
+        return asked == (self.id, self.next_epoch) and not self.is_over
 
     def fetch(self, request: m.FetchRequest) -> Reply | ParkedNews:
         """One request: what it names is held from here on."""
@@ -136,6 +138,7 @@ class _Session:
 
     def end(self) -> None:
         """Hold nothing any more, and let go of who waits."""
+        self.is_over = True
         for held in list(self._held.values()):
             self._let_go(held.part)
         self._release()
