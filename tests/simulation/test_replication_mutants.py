@@ -13,6 +13,8 @@ NOTICED_BY = {
     "a_new_follower_cuts_at_its_watermark": 2,
     "a_follower_does_not_name_its_epoch": 1,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
+    "news_between_two_requests_of_a_session_are_forgotten": 7,
+    "a_held_partition_does_not_wait_for_records": 18,
     "divergence_goes_unnoticed": 3,
     "one_copy_is_enough": 1,
     "a_majority_is_enough": 1,
@@ -29,9 +31,9 @@ NOTICED_BY = {
     "producers_are_forgotten_at_a_restart": 25,
     "a_log_is_trusted_after_a_crash": 21,
     "the_disk_lies_about_syncs_of_partitions": 2,
-    "a_group_is_told_before_it_is_kept": 16,
-    "a_new_coordinator_begins_without_groups": 8,
-    "a_new_coordinator_reads_nothing": 8,
+    "a_group_is_told_before_it_is_kept": 29,
+    "a_new_coordinator_begins_without_groups": 14,
+    "a_new_coordinator_reads_nothing": 14,
     "a_group_forgets_what_it_committed": 14,
 }
 

@@ -17,7 +17,7 @@ from hightide_broker.runtime.groups import coordinator
 from hightide_broker.runtime.replication import fetcher
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.runtime.server import fetch_handler
+from hightide_broker.runtime.server import fetch_handler, fetch_sessions
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk_syncs import Sync
 from hightide_broker.storage import log as log_module
@@ -100,6 +100,27 @@ def a_follower_does_not_name_its_epoch():
 @mutant
 def a_follower_acknowledges_what_it_has_not_synced():
     return planted(fetcher, "owes_sync", lambda replica: False)
+
+
+@mutant
+def news_between_two_requests_of_a_session_are_forgotten():
+    has_news = fetch_sessions._Session.has_news
+
+    def only_if_somebody_waits(self, held):
+        if self._parked is not None:
+            has_news(self, held)
+
+    return planted(fetch_sessions._Session, "has_news", only_if_somebody_waits)
+
+
+@mutant
+def a_held_partition_does_not_wait_for_records():
+    hold = fetch_sessions._Session._hold
+
+    def for_commits(self, part, seen):
+        hold(self, part, seen[1:])
+
+    return planted(fetch_sessions._Session, "_hold", for_commits)
 
 
 # -- leaders -------------------------------------------------------------------------------------
