@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,24 +63,16 @@ def dump(path: Path, records: bool, json_lines: bool) -> None:
 @log.command(epilog="Example: hightide log verify .hightide/broker-1")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 def verify(path: Path) -> None:
-    """Check every batch of every segment below PATH; exit 7 and name file and position if one is
-    bad."""
-    from hightide_broker.storage.recovery import damage_in
+    """Check every batch of every segment below PATH, the checkpoints beside them, and that no log
+    ends before what was durable; exit 7 and name what is bad."""
+    from hightide_broker.runtime.base.disk import RealDisk
+    from hightide_cli.log_verify import Verification
 
-    count, bad = 0, 0
-    for file in files_of(path, (".log", ".checkpoint")):
-        count += 1
-        if file.suffix == ".checkpoint":
-            bad += _snapshot_damage(file)
-            continue
-        segment = open_segment(file)
-        for damage in damage_in(segment):
-            bad += 1
-            click.echo(f"{damage.path}: byte {damage.position}: {damage.why}")
-        for name, why in _index_damage(segment):
-            say(f"{name}: {why}; the broker rebuilds it when it opens the log")
-    say(f"{count} files checked, {bad} damaged places")
-    if bad:
+    files = files_of(path, (".log", ".checkpoint"))
+    verification = Verification(RealDisk(writes=False), files)
+    verification.run()
+    say(f"{len(files)} files checked, {verification.bad} damaged places")
+    if verification.bad:
         raise click.exceptions.Exit(CORRUPT)
 
 
@@ -98,9 +89,9 @@ def files_of(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 def open_segment(file: Path) -> Segment:
     """A segment to read from."""
     from hightide_broker.runtime.base.disk import RealDisk
-    from hightide_broker.storage.segment import LogConfig, Segment
+    from hightide_cli import log_verify
 
-    return Segment(RealDisk(), str(file.parent), int(file.stem), config=LogConfig())
+    return log_verify.open_segment(RealDisk(writes=False), file)
 
 
 def batch_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]:
@@ -141,20 +132,6 @@ def snapshot_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]
         return
     if position < len(data):
         yield {"position": position, "valid": False, "error": "the last batch is cut off"}
-
-
-def _snapshot_damage(file: Path) -> int:
-    """How many damaged places a snapshot has: one, if it is not whole."""
-    from hightide_broker.runtime.base.disk import RealDisk
-    from hightide_broker.storage.snapshots import SnapshotDamaged, read_snapshot
-
-    end, _, epoch = file.stem.partition("-")
-    try:
-        read_snapshot(RealDisk(), str(file.parent), (int(end), int(epoch)))
-    except SnapshotDamaged as error:
-        click.echo(str(error))
-        return 1
-    return 0
 
 
 def _header_fields(header: BatchHeader, position: int) -> dict[str, Any]:
@@ -268,19 +245,3 @@ def _dump_index(file: Path, json_lines: bool) -> None:
     for row in rows:
         text = " ".join(f"{name}: {value}" for name, value in row.items())
         click.echo(json.dumps(row) if json_lines else text)
-
-
-def _index_damage(segment: Segment) -> Iterator[tuple[str, str]]:
-    """Indexes whose entries do not rise, or do not fit the segment."""
-    indexes = segment.indexes
-    for index, limit in ((indexes.offsets, segment.size), (indexes.times, None)):
-        if not index.exists:
-            continue
-        if not index.has_whole_entries():
-            yield index.path, "its size is not a whole number of entries"
-            continue
-        entries = index.entries()
-        if any(one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(entries)):
-            yield index.path, "its entries do not rise"
-        elif limit is not None and entries and entries[-1][1] >= limit:
-            yield index.path, "its last entry lies behind the segment"

@@ -16,6 +16,9 @@ import subprocess
 import pytest
 from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
 
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.disk import RealDisk
+
 pytestmark = pytest.mark.live
 
 BATCH = re.compile(
@@ -147,6 +150,37 @@ def test_verify_passes_good_files_and_names_file_and_byte_of_damage(batches, tmp
     assert [row["valid"] for row in rows] == [True, False, True]
     assert rows[1]["position"] == second["position"]
     assert segment.read_bytes() == damaged
+
+
+def test_verify_misses_what_was_on_disk_and_names_checkpoints_that_are_none(batches, tmp_path):
+    copy = shutil.copytree(batches, tmp_path / "data" / batches.name)
+    (segment,) = copy.glob("*.log")
+    topic, _, number = copy.name.rpartition("-")
+    points = copy.parent / "recovery-point-offset-checkpoint"
+    rows = hightide("log", "dump", copy, "-J").rows
+    end = rows[-1]["last_offset"] + 1
+    points.write_text(f"0\n1\n{topic} {number} {end}\n")
+    assert "0 damaged" in hightide("log", "verify", copy.parent).err
+
+    segment.write_bytes(segment.read_bytes()[: rows[-1]["position"]])
+    (line,) = hightide("log", "verify", copy.parent, code=7).out.decode().splitlines()
+    short = rows[-1]["base_offset"]
+    assert line == f"{copy} ends at offset {short}, but was on disk up to offset {end}"
+
+    points.write_text("0\n2\n")
+    (line,) = hightide("log", "verify", copy.parent, code=7).out.decode().splitlines()
+    assert line.startswith(f"{points} announces '2' entries")
+
+
+def test_verify_writes_nothing(batches, tmp_path):
+    """Also where nothing could be written: it opens files to read them."""
+    (segment,) = batches.glob("*.log")
+    disk = RealDisk(writes=False)
+    file = disk.open(str(segment))
+    assert file.read(0, file.size()) == segment.read_bytes()
+    with pytest.raises(DiskError):
+        file.append(b"x")
+    file.close()
 
 
 # -- down and again --------------------------------------------------------------------------------

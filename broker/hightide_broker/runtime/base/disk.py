@@ -167,8 +167,9 @@ class _Descriptors:
     """Open descriptors by file, bounded; worker threads use it too, hence the lock and the
     counts."""
 
-    def __init__(self, limit: int, check: Callable[[str], None]) -> None:
+    def __init__(self, limit: int, check: Callable[[str], None], flags: int) -> None:
         self._limit = limit
+        self._flags = flags | os.O_CLOEXEC
         self._check = check
         self._open: OrderedDict[RealFile, _Open] = OrderedDict()
         self._lock = threading.Lock()
@@ -180,7 +181,7 @@ class _Descriptors:
             entry = self._open.get(file)
             if entry is None:
                 self._check(file.path)
-                entry = _Open(os.open(file.path, os.O_RDWR | os.O_CLOEXEC))
+                entry = _Open(os.open(file.path, self._flags))
                 self._open[file] = entry
                 self._evict()
             else:
@@ -302,13 +303,15 @@ class _Reserve:
 
 
 class RealDisk:
-    """Implements `ports.Disk`."""
+    """Implements `ports.Disk`; with `writes` False, files that are there are only read, also where
+    they could not be written."""
 
-    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX, *, writes: bool = True) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._tenancy = _Tenancy()
         limit = max(min(open_files_max, soft // 2), 16)
-        self._descriptors = _Descriptors(limit, self._tenancy.check)
+        flags = os.O_RDWR if writes else os.O_RDONLY
+        self._descriptors = _Descriptors(limit, self._tenancy.check, flags)
         self._replacing = OneAtATime()
         self._reserve = _Reserve()
 
