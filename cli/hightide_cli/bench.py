@@ -21,6 +21,7 @@ import click
 
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench_client import client, groups
+from hightide_cli.bench_connections import connections
 from hightide_cli.bench_growth import growth
 from hightide_cli.bench_spark import spark
 from hightide_cli.bench_usage import IDLE_S, Spent, spending
@@ -356,4 +357,5 @@ bench.add_command(failover)
 bench.add_command(client)
 bench.add_command(groups)
 bench.add_command(growth)
+bench.add_command(connections)
 bench.add_command(spark)

@@ -9,8 +9,9 @@ hold in memory, and how long the cluster takes to stop and to be back with all o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +20,8 @@ from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
     from hightide import Admin
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 BROKERS = 3
 TOPIC_PARTITIONS_MAX = 1000
@@ -30,25 +33,30 @@ TIMEOUT_MS = 600_000
 """A thousand partitions in one request take their time."""
 
 
-def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
-    try:
-        numbers = sorted({int(word) for word in text.split(",")})
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}, expected numbers with commas, as 10,100") from error
-    if numbers[0] < 1:
-        raise click.BadParameter(f"{numbers[0]} partitions, expected 1 or more")
-    return numbers
+def numbers_option(name: str, *, default: str, what: str) -> Callable[[F], F]:
+    """An option with numbers of something to measure at, rising, as `numbers`."""
+
+    def parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
+        try:
+            numbers = sorted({int(word) for word in text.split(",")})
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}, expected numbers with commas: 10,100") from error
+        if numbers[0] < 1:
+            raise click.BadParameter(f"{numbers[0]} {what}, expected 1 or more")
+        return numbers
+
+    return click.option(
+        name,
+        "numbers",
+        default=default,
+        show_default=True,
+        callback=parse,
+        help=f"How many {what} at each step, with commas.",
+    )
 
 
 @click.command(epilog="Example: hightide bench growth --partitions 10,100,1000,10000")
-@click.option(
-    "--partitions",
-    "numbers",
-    default="10,100,1000",
-    show_default=True,
-    callback=_numbers,
-    help="How many there are at each step, with commas.",
-)
+@numbers_option("--partitions", default="10,100,1000", what="partitions")
 @click.option(
     "--idle",
     "idle_s",

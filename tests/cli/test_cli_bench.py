@@ -141,6 +141,19 @@ def test_growth_has_a_line_for_each_number_of_partitions(bench):
         assert 0 <= told["idle_core_percent"] <= 100
 
 
+def test_connections_have_a_line_for_each_number_and_what_is_left(bench):
+    few, more = bench("connections", "--counts", "40,5")
+    for told, number in ((few, 5), (more, 40)):
+        assert list(told) == [
+            *("bench", "connections", "open_ms_each", "memory_mb_before", "memory_mb"),
+            *("memory_mb_after", "kb_each"),
+        ]
+        assert (told["bench"], told["connections"]) == ("connections", number)
+        grown = told["memory_mb"] - told["memory_mb_before"]
+        assert told["kb_each"] == round(grown * 1024 / number, 1)
+        assert min(told["memory_mb_before"], told["memory_mb_after"], told["open_ms_each"]) > 0
+
+
 CLIENT_RATES = ["send", "send_many_buffered", "send_many", "consume", "poll_arrow"]
 CLIENT_FLOORS = {
     "send": "append",
@@ -186,6 +199,7 @@ def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
         ["failover", "--partitions", "0"],
         ["growth", "--partitions", "0"],
         ["growth", "--partitions", "ten"],
+        ["connections", "--counts", "-1"],
         ["client", "--brokers", "0"],
         ["groups", "--groups", "0"],
         ["failover", "--flush", "never"],
