@@ -118,7 +118,7 @@ def a_held_partition_does_not_wait_for_records():
     hold = fetch_sessions._Session._hold
 
     def for_commits(self, part, seen):
-        hold(self, part, seen[1:])
+        return hold(self, part, seen[1:])
 
     return planted(fetch_sessions._Session, "_hold", for_commits)
 

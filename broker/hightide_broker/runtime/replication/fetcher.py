@@ -368,6 +368,7 @@ class LeaderFetcher:
     def _heard(self, request: _Request, quiet: Quiet) -> None:
         """The session was answered, with news or with nothing, or will not be."""
         quiet.waiting -= 1
+        self.set()
         if quiet is not self._quiet:
             return  # it is over
         try:
@@ -380,7 +381,6 @@ class LeaderFetcher:
                     self._done(replica)
         except HightideError as error:
             self._broke(self._end_session(), request.connection, error)
-        self.set()
 
     def _end_session(self) -> list[Asked]:
         """Begin another one; what this one held."""

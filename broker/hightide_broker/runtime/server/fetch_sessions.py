@@ -186,15 +186,16 @@ class _Session:
             if key in named:
                 self._let_go(part)
             else:
-                self._hold(part, seen[key])
+                held = self._hold(part, seen[key])
+                if look.slices and seen[key][0].value > part.fetch_offset:
+                    held.set()  # the answer was full
 
-    def _hold(self, part: m.FetchPartition, seen: list[Seen]) -> None:
+    def _hold(self, part: m.FetchPartition, seen: list[Seen]) -> _Held:
         self._stop_waiting(_key(part))
         self._held[_key(part)] = held = _Held(self, part)
         for each in seen:
             each.offset.wake_at(each.value + 1, held)
-        if seen[0].value > part.fetch_offset:
-            held.set()  # the answer was full
+        return held
 
     def _let_go(self, part: m.FetchPartition) -> None:
         self._stop_waiting(_key(part))
