@@ -22,7 +22,9 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", BRIEF_JVM)
 # then as short as the machine allows. Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
 FIRST = (
     "test_spark.py",
+    "test_mutants.py",
     "test_cluster_live.py",
+    "test_replication_mutants.py",
     "test_disk_mutants.py",
     "test_cli_live.py",
     "test_spark_pipeline.py",
@@ -37,7 +39,6 @@ FIRST = (
     "test_spark_adversary.py",
     "test_spark_streaming.py",
     "test_lost_voters_live.py",
-    "test_mutants.py",
     "test_cli_bench.py",
 )
 
