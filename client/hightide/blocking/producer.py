@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_Queued = tuple["Delivery", Callable[[], Awaitable[AsyncDelivery]]]
+_More = tuple[bytes | None, int | None, int | None, tuple[tuple[str, bytes | None], ...]]
+"""Key, partition, timestamp and headers."""
+_Queued = tuple["Delivery", str, bytes | None, _More | None]
+"""A record: its topic, its value, and what else it has."""
 
 _LOOK_S = 1.0
 """How often a thread that waits for room looks whether the producer still works."""
@@ -46,14 +49,16 @@ _QUEUED_RECORDS_MAX = 10_000
 class Delivery:
     """A record on its way; `result()` waits for its `RecordMetadata`."""
 
+    # Of the class, because there is one of these for each record.
+    _inner: AsyncDelivery | None = None
+    _error: BaseException | None = None
+    _see: Callable[[], None] | None = None
+    _moved: trio.Event | None = None
+    """For somebody who waits until it left the queue."""
+    _was_asked = False
+
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._inner: AsyncDelivery | None = None
-        self._error: BaseException | None = None
-        self._see: Callable[[], None] | None = None
-        self._moved: trio.Event | None = None
-        """For somebody who waits until it left the queue."""
-        self._was_asked = False
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
@@ -87,6 +92,12 @@ class Delivery:
             if is_cancelled(error):
                 raise
             self._error, self._see = error, unseen.add(error)
+        if self._moved is not None:
+            self._moved.set()
+
+    def _take(self, inner: AsyncDelivery) -> None:
+        """The async producer has the record."""
+        self._inner = inner
         if self._moved is not None:
             self._moved.set()
 
@@ -157,19 +168,12 @@ class Producer(Blocking):
         """Queue a record; waits only while too many are queued. Errors come with `result()`."""
         opened = self._opened()
         opened.check()
-        listed = tuple(headers)
+        more = None
+        if not (key is None and partition is None and timestamp is None and headers == ()):
+            more = key, partition, timestamp, tuple(headers)
         self._room.take(opened.check_may_wait, every_s=_LOOK_S)
         delivery = Delivery(self)
-        send = partial(
-            self._async.send,
-            topic,
-            value,
-            key=key,
-            partition=partition,
-            timestamp=timestamp,
-            headers=listed,
-        )
-        self._queue.append((delivery, send))
+        self._queue.append((delivery, topic, value, more))
         if self._pumping is not opened:
             opened.soon(self._see_to_pump)
         if not opened.is_at_work and delivery.is_queued:
@@ -232,16 +236,27 @@ class Producer(Blocking):
                 item = self._queue.popleft()
                 if isinstance(item, trio.Event):
                     item.set()
+                    continue
+                self._room.leave()
+                delivery, topic, value, more = item
+                inner = self._async.send_now(topic, value) if more is None else None
+                if inner is not None:
+                    delivery._take(inner)
                 else:
                     self._at_pump.append(item)
-                    self._room.leave()
-                    await item[0]._move(item[1], self._unseen)
+                    await delivery._move(partial(self._sent, *item[1:]), self._unseen)
                     self._at_pump.remove(item)
         finally:
             if self._pumping is opened:
                 self._pumping = None
         if self._queue:  # the thread that queued it had seen this at work
             self._see_to_pump()
+
+    async def _sent(self, topic: str, value: bytes | None, more: _More | None) -> AsyncDelivery:
+        key, partition, timestamp, headers = more or (None, None, None, ())
+        return await self._async.send(
+            topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
+        )
 
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
@@ -273,8 +288,8 @@ class Producer(Blocking):
 
     def _give_up_queued(self) -> None:
         """Other threads went on sending while it was closed."""
-        for delivery, _ in self._at_pump:
-            delivery._give_up(self._unseen)
+        for at_pump in self._at_pump:
+            at_pump[0]._give_up(self._unseen)
         self._at_pump.clear()
         while self._queue:
             item = self._queue.popleft()

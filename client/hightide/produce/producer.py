@@ -158,19 +158,24 @@ class Producer:
         `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
         after max_block_ms without metadata or memory.
         """
+        if key is None and partition is None and timestamp is None and headers == ():
+            delivery = self.send_now(topic, value)
+            if delivery is not None:
+                return delivery
+        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
+
+    def send_now(self, topic: str, value: bytes | None) -> Delivery | None:
+        """As `send`, for a record that joins the batch before it, as nearly every one of a loop
+        does; None if it does not, or if it is the turn of others, and then nothing is buffered."""
         batch = self._open.get(topic)
         if (
             batch is not None
             and value.__class__ is bytes
-            and key is None
-            and partition is None
-            and timestamp is None
-            and headers == ()
             and not self._owes_checkpoint
             and (index := self._accumulator.join(batch, value, self._clock.now_ms()))
         ):
-            return Delivery(batch, index)  # nearly every record of a loop
-        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
+            return Delivery(batch, index)
+        return None
 
     async def _send(
         self,
