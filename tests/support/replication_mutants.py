@@ -13,9 +13,12 @@ from hightide_broker.core.groups.group import Group
 from hightide_broker.core.replication.follower import Follower, Truncate
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.core.replication.producers import Producers
+from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.groups import coordinator
 from hightide_broker.runtime.replication import fetcher
+from hightide_broker.runtime.replication.fetcher import LeaderFetcher
 from hightide_broker.runtime.replication.following import Following
+from hightide_broker.runtime.replication.quiet import Quiet
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.server import fetch_handler, fetch_sessions
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
@@ -121,6 +124,63 @@ def a_held_partition_does_not_wait_for_records():
         return hold(self, part, seen[1:])
 
     return planted(fetch_sessions._Session, "_hold", for_commits)
+
+
+@mutant
+def of_several_news_all_but_one_are_dropped():
+    look_for_news = fetch_sessions._Session._look_for_news
+
+    def hasty(self, request, look):
+        self._news = dict(list(self._news.items())[:1])
+        look_for_news(self, request, look)
+
+    return planted(fetch_sessions._Session, "_look_for_news", hasty)
+
+
+@mutant
+def a_held_partition_outlives_its_epoch():
+    close = Watermark.close
+
+    def quietly(self, error):
+        self._heap = [
+            entry for entry in self._heap if not isinstance(entry[2], fetch_sessions._Held)
+        ]
+        close(self, error)
+
+    return planted(Watermark, "close", quietly)
+
+
+@mutant
+def a_lost_session_takes_along_what_it_held():
+    end = Quiet.end
+    return planted(Quiet, "end", lambda self: (end(self)[0], []))
+
+
+@mutant
+def what_a_lost_session_held_is_taken_for_held_by_the_next():
+    end = Quiet.end
+
+    def inherited(self):
+        following, _ = end(self)
+        following._held = dict(self._held)
+        return following, []
+
+    return planted(Quiet, "end", inherited)
+
+
+@mutant
+def a_follower_hands_over_what_it_has_not_synced():
+    def at_once(self, replica):
+        if replica.needs_sync:
+            self._fetchers.syncer.mark(replica)
+        with planted(fetcher, "owes_sync", owes_nothing):
+            self._fell_quiet(replica)
+
+    def owes_nothing(_):
+        return False
+
+    handed_over = meanwhile(LeaderFetcher, "_listen", fetcher, "owes_sync", owes_nothing)
+    return both(planted(LeaderFetcher, "_served", at_once), handed_over)
 
 
 # -- leaders -------------------------------------------------------------------------------------
