@@ -3,7 +3,6 @@ of them, and what is left once they are closed."""
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from contextlib import ExitStack
@@ -14,6 +13,8 @@ import click
 
 from hightide.protocol import wire
 from hightide.protocol.messages import ApiVersionsRequest
+from hightide_broker.runtime.base.disk import raise_open_files_limit
+from hightide_cli.bench_client import data_option
 from hightide_cli.bench_growth import numbers_option
 from hightide_cli.options import output_option, say, show
 from hightide_cli.own_cluster import OwnCluster
@@ -26,11 +27,12 @@ OTHER_FILES = 100
 
 @click.command(epilog="Example: hightide bench connections --counts 100,1000,2000 -o json")
 @numbers_option("--counts", default="100,1000,2000", what="connections")
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@data_option
 @output_option
 def connections(numbers: list[int], data: Path | None, output: str) -> None:
     """What idle connections cost one broker: each asks one question, and then says nothing."""
-    _allow_files(numbers[-1] + OTHER_FILES)
+    if (limit := raise_open_files_limit()) < (count := numbers[-1] + OTHER_FILES):
+        raise click.UsageError(f"{count} open files are needed, `ulimit -Hn` allows {limit}")
     rows: list[dict[str, Any]] = []
     with OwnCluster(brokers=1, directory=data) as cluster:
         host, _, port = cluster.address.rpartition(":")
@@ -59,13 +61,6 @@ def connections(numbers: list[int], data: Path | None, output: str) -> None:
                 }
             )
     show(rows, output, columns=list(rows[0]), key="kb_each")
-
-
-def _allow_files(count: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < count:
-        raise click.UsageError(f"{count} open files are needed, `ulimit -Hn` allows {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
 
 
 def _one(host: str, port: int) -> socket.socket:

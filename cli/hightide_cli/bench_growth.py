@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hightide_cli.bench_client import data_option
 from hightide_cli.options import output_option, run, say, show
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:
-    from hightide import Admin
+    from hightide import Admin, PartitionDescription
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,7 +66,7 @@ def numbers_option(name: str, *, default: str, what: str) -> Callable[[F], F]:
     show_default=True,
     help="Seconds in which it is looked at what idle brokers spend.",
 )
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@data_option
 @output_option
 def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) -> None:
     """What idle partitions cost, at growing numbers of them, each on three brokers."""
@@ -89,8 +90,8 @@ def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) ->
 
 
 async def _grow(address: str, there: int, number: int) -> float:
-    """Make the partitions that are missing; seconds until each of them has a leader and everybody
-    in sync."""
+    """Make the partitions that are missing, if any are; seconds until each of them has a leader
+    and everybody in sync."""
     from hightide import Admin
 
     async with Admin(address, default_api_timeout_ms=TIMEOUT_MS) as admin:
@@ -99,11 +100,12 @@ async def _grow(address: str, there: int, number: int) -> float:
             count = min(number - there, TOPIC_PARTITIONS_MAX)
             await admin.create_topic(f"idle-{there}", partitions=count, replication_factor=BROKERS)
             there += count
-        await _until_in_sync(admin, number)
+        await until_in_sync(admin, number)
         return time.perf_counter() - began
 
 
-async def _until_in_sync(admin: Admin, number: int) -> None:
+async def until_in_sync(admin: Admin, number: int) -> list[PartitionDescription]:
+    """All partitions, once so many of them have a leader and a replica in sync on each broker."""
     import trio
 
     with trio.fail_after(PATIENCE_S):
@@ -111,7 +113,7 @@ async def _until_in_sync(admin: Admin, number: int) -> None:
             topics = await admin.list_topics()
             parts = [part for topic in topics for part in topic.partitions]
             if sum(part.leader >= 0 and len(part.isr) == BROKERS for part in parts) >= number:
-                return
+                return parts
             await trio.sleep(0.05)
 
 
@@ -131,16 +133,9 @@ def _restart(cluster: OwnCluster, number: int) -> dict[str, Any]:
     stopped = time.perf_counter()
     cluster.start(*ids)
     started = time.perf_counter()
-    run(_led, cluster.address, number)
+    run(_grow, cluster.address, number, number)
     return {
         "stop_s": round(stopped - began, 2),
         "start_s": round(started - stopped, 2),
         "all_in_sync_s": round(time.perf_counter() - stopped, 2),
     }
-
-
-async def _led(address: str, number: int) -> None:
-    from hightide import Admin
-
-    async with Admin(address, default_api_timeout_ms=TIMEOUT_MS) as admin:
-        await _until_in_sync(admin, number)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hightide_cli.bench_growth import BROKERS, TIMEOUT_MS, until_in_sync
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, run, say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
 
 TOPIC = "failover"
 OTHERS = "failover-beside"
-BROKERS = 3
 STEADY_S = 1.0
 """How long everything works between two kills."""
 PATIENCE_S = 300.0
-TIMEOUT_MS = 300_000
-"""Of what is asked for thousands of partitions at once."""
 
 
 @click.command(epilog="Examples: hightide bench failover · hightide bench failover --clean")
@@ -95,9 +93,8 @@ class Writer:
 
         from hightide import Admin
 
-        address, patient = self._cluster.address, TIMEOUT_MS
         async with (
-            Admin(address, default_api_timeout_ms=patient) as admin,
+            Admin(self._cluster.address, default_api_timeout_ms=TIMEOUT_MS) as admin,
             trio.open_nursery() as nursery,
         ):
             await self._make_topics(admin)
@@ -156,13 +153,8 @@ class Writer:
         import trio
 
         with trio.fail_after(PATIENCE_S):
-            while True:
-                topics = await admin.list_topics()
-                parts = [part for topic in topics for part in topic.partitions]
-                if all(len(part.isr) == BROKERS for part in parts):
-                    if len({part.leader for part in parts}) == 1:
-                        return
-                    await admin.elect_leaders()
+            while len({part.leader for part in await until_in_sync(admin, self._partitions)}) > 1:
+                await admin.elect_leaders()
                 await trio.sleep(0.05)
 
     async def count_lost(self) -> int:

@@ -3,7 +3,7 @@ far as is written down that it does. Nothing is written, also not where nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +11,8 @@ import click
 
 from hightide_broker.ports import Disk
 from hightide_broker.storage.checkpoint import (
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
     LEADER_EPOCHS,
-    LOG_STARTS,
+    OFFSET_FILES,
     RECOVERY_POINTS,
     MalformedCheckpoint,
     read_epochs,
@@ -24,8 +22,6 @@ from hightide_broker.storage.recovery import damage_in
 from hightide_broker.storage.segment import LogConfig, Segment, SegmentDamage
 from hightide_broker.storage.snapshots import SnapshotDamaged, read_snapshot
 from hightide_cli.options import say
-
-_OF_ALL = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
 
 
 class Verification:
@@ -38,7 +34,8 @@ class Verification:
 
     def run(self) -> None:
         """Look at everything, and name what is damaged."""
-        logs = sorted({file.parent for file in self._files if file.suffix == ".log"})
+        # The last segment of each log: files come in order.
+        logs = {file.parent: file for file in self._files if file.suffix == ".log"}
         # Before the logs, which grow meanwhile if a broker runs.
         points = self._recovery_points(logs)
         for file in self._files:
@@ -46,18 +43,18 @@ class Verification:
                 self._look_at_snapshot(file)
             else:
                 self._look_at_segment(file)
-        for directory in logs:
+        for directory, last in logs.items():
             self._look_at_epochs(directory)
-            self._look_at_end(directory, points.get(directory, 0))
+            self._look_at_end(last, points.get(directory, 0))
 
     def _damaged(self, sentence: str) -> None:
         self.bad += 1
         click.echo(sentence)
 
-    def _recovery_points(self, logs: Sequence[Path]) -> dict[Path, int]:
+    def _recovery_points(self, logs: Iterable[Path]) -> dict[Path, int]:
         found: dict[Path, int] = {}
         for data in sorted({directory.parent for directory in logs}):
-            for name in _OF_ALL:
+            for name in OFFSET_FILES:
                 try:
                     offsets = read_offsets(self._disk, str(data / name))
                 except MalformedCheckpoint as error:
@@ -87,11 +84,9 @@ class Verification:
         except MalformedCheckpoint as error:
             say(f"{error}; the broker rebuilds it when it opens the log")
 
-    def _look_at_end(self, directory: Path, recovery_point: int) -> None:
+    def _look_at_end(self, last: Path, recovery_point: int) -> None:
         """A log that ends before what was durable has lost something."""
-        segments = [each for each in self._files if each.parent == directory]
-        last = max(each for each in segments if each.suffix == ".log")
-        if last != max(directory.glob("*.log")):
+        if last != max(last.parent.glob("*.log")):
             return  # only some of them are looked at
         end = int(last.stem)
         try:
@@ -101,7 +96,7 @@ class Verification:
             return  # which is named already
         if end < recovery_point:
             self._damaged(
-                f"{directory} ends at offset {end}, but was on disk up to offset {recovery_point}"
+                f"{last.parent} ends at offset {end}, but was on disk up to offset {recovery_point}"
             )
 
 

@@ -87,17 +87,16 @@ class Delivery:
     async def _move(self, send: Callable[[], Awaitable[AsyncDelivery]], unseen: Unseen) -> None:
         """Give the record to the async producer."""
         try:
-            self._inner = await send()
+            self._take(await send())
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise
-            self._error, self._see = error, unseen.add(error)
-        if self._moved is not None:
-            self._moved.set()
+            self._see = unseen.add(error)
+            self._take(None, error)
 
-    def _take(self, inner: AsyncDelivery) -> None:
-        """The async producer has the record."""
-        self._inner = inner
+    def _take(self, inner: AsyncDelivery | None, error: BaseException | None = None) -> None:
+        """The async producer has the record, or has refused it."""
+        self._inner, self._error = inner, error
         if self._moved is not None:
             self._moved.set()
 

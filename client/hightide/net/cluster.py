@@ -14,7 +14,7 @@ import trio
 
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
-from hightide.net.metadata import Metadata
+from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.options import ClientOptions
 from hightide.net.pool import ConnectionPool
 from hightide.net.ports import system_random
@@ -232,7 +232,7 @@ class Cluster:
                 self.metadata.topics.pop(topic, None)
                 found = await self.topic(topic, timeout_s=self.request_timeout_s)
                 if partition >= len(found.partitions):
-                    none = _no_such_partition(found, partition)
+                    none = no_such_partition(topic, len(found.partitions), partition)
                     raise none
             state = self.metadata.leader(topic, partition)
             if state is None:
@@ -305,15 +305,6 @@ async def open_cluster(options: ClientOptions) -> AsyncIterator[Cluster]:
             yield cluster
         finally:
             await cluster.aclose()
-
-
-def _no_such_partition(topic: m.TopicMetadata, partition: int) -> ApiError:
-    count = len(topic.partitions)
-    partitions = "1 partition" if count == 1 else f"{count} partitions"
-    return ApiError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"topic {topic.topic!r} has {partitions}, {partition} is none of them",
-    )
 
 
 class _Result(Protocol):

@@ -124,8 +124,7 @@ class FrameReader:
             size //= 2
         if size != len(self._buffer):
             self._buffer = bytearray(size)
-        if self._start or size != self._end:
-            self._buffer[: len(rest)] = rest
+        self._buffer[: len(rest)] = rest
         self._start, self._end = 0, len(rest)
 
 

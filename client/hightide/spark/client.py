@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from hightide.net.cluster import parse_bootstrap
-from hightide.net.metadata import Metadata
+from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.ports import system_random
 from hightide.net.retries import (
     GONE_TOPIC_GRACE_S,
@@ -210,10 +210,7 @@ class BlockingClient:
         """Who leads; raises `ApiError` while nobody does."""
         known = self.metadata
         if partition >= (count := known.partition_count(topic)):
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic!r} has {count} partitions, {partition} is none of them",
-            )
+            raise no_such_partition(topic, count, partition)
         if (leader := known.leader(topic, partition)) is None:
             why = known.why_leaderless(topic, partition)
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, why)

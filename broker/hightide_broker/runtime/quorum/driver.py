@@ -237,7 +237,7 @@ class QuorumDriver:
         except Refused as refusal:
             log.warning("the voters are not recorded yet: %s", refusal.message)
         else:
-            log.info("the voters are %s", [(voter.id, voter.directory) for voter in voters])
+            log.info("the voters are %s", _shown(voters))
             self._appended()
 
     def append(self, changes: Sequence[Change], epoch: int) -> int:
@@ -249,10 +249,11 @@ class QuorumDriver:
             raise not_controller(self.leader)
         first = self.metadata.append(changes, epoch)
         self._appended()
-        for change in changes:
-            if isinstance(change, SetVoters):
-                log.info("the voters become %s", [(v.id, v.directory) for v in change.voters])
-                self.step(Tick())  # they count from here on
+        others = [change for change in changes if isinstance(change, SetVoters)]
+        for change in others:
+            log.info("the voters become %s", _shown(change.voters))
+        if others:
+            self.step(Tick())  # they count from here on
         return first
 
     def _appended(self) -> None:
@@ -427,3 +428,7 @@ def not_controller(leader: int) -> Refused:
     """The refusal of a node that is not the active controller."""
     who = f"node {leader} is" if leader != NOBODY else "none is known"
     return Refused(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller, {who}")
+
+
+def _shown(voters: Sequence[Voter]) -> list[tuple[int, str]]:
+    return [(voter.id, voter.directory) for voter in voters]

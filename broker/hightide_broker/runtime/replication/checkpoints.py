@@ -20,10 +20,7 @@ from functools import partial
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import (
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
+    OFFSET_FILES,
     MalformedCheckpoint,
     read_offsets,
     write_offsets,
@@ -101,10 +98,7 @@ class Checkpoints:
     """What was kept last, and how to keep more."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        files = [
-            OffsetFile(disk, f"{directory}/{name}")
-            for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
-        ]
+        files = [OffsetFile(disk, f"{directory}/{name}") for name in OFFSET_FILES]
         self._files = files
         self._marks, self._points, self._starts, self._cleaned = files
 

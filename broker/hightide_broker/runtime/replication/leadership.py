@@ -12,6 +12,9 @@ from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.runtime.base.watermark import Watermark
 
+_LOOK_AGAIN = Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "what followers are told has changed")
+"""Told to nobody: who is woken by it looks again."""
+
 
 class Leadership:
     """A leader, and the offsets that others wait for while it leads."""
@@ -23,10 +26,10 @@ class Leadership:
         self.deleted = Watermark()
         """The low watermark, for those who wait until records are gone from every live replica."""
 
-    def look_again(self, why: Refused) -> None:
+    def look_again(self) -> None:
         """Wake the followers that wait, though no record came: what they are told has changed."""
         old, self.appended = self.appended, Watermark(self.appended.value)
-        old.close(why)
+        old.close(_LOOK_AGAIN)
 
     def advance_deleted(self, log_start: int) -> None:
         """The low watermark may have risen; no work unless it is behind."""

@@ -189,7 +189,7 @@ class Replica:
         self.recompute()
         if not set(before) <= set(leader.isr):
             # A session holds what is in sync: who was taken out asks by itself, and so comes back.
-            leadership.look_again(moved(self.name, state))
+            leadership.look_again()
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self.tell(self)
@@ -478,15 +478,14 @@ class Replica:
             )
         moved = log.advance_log_start(target)
         if moved:
-            self.tell_of_deletions()
+            leadership.look_again()
         leadership.advance_deleted(log.log_start)
         return log.log_start
 
     def tell_of_deletions(self) -> None:
         """The log begins later than before: followers that wait are told."""
         if self.leadership is not None:
-            why = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "records were deleted")
-            self.leadership.look_again(why)
+            self.leadership.look_again()
 
 
 def _tell_nobody(_: Replica) -> None:

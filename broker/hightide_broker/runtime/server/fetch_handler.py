@@ -145,8 +145,10 @@ class FetchHandler:
         for."""
         if request.replica_id < 0 or is_news(part, result):
             return True
+        if contact is None:
+            return False
         leader = self._replicas.get(part.topic, part.partition).leader
-        return contact is not None and (leader is None or request.replica_id not in leader.isr)
+        return leader is None or request.replica_id not in leader.isr
 
     def forget_contact(self, part: m.FetchPartition, contact: Contact) -> None:
         """A session does not hold a partition any more."""
@@ -156,12 +158,11 @@ class FetchHandler:
 
     def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
         """Look at what has changed since; at everything, if there is nothing to compare with."""
+        look = Look(is_new=False)
         if request.replica_id < 0 or before is None:
-            look = Look(is_new=False, complete=not request.partitions)
             self.look_at(request, request.partitions, look)
             return look
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
-        look = Look(is_new=False)
         self.look_at(request, [*moved.values()], look)
         look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
         return look

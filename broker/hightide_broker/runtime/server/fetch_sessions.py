@@ -25,7 +25,7 @@ import trio
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.replication.leader import Contact
-from hightide_broker.runtime.base.agenda import Act, Agenda, Entry
+from hightide_broker.runtime.base.agenda import Act, Agenda
 from hightide_broker.runtime.base.call import Asker, Reply
 from hightide_broker.runtime.server.fetch_handler import (
     FETCH_WAIT_MS_MAX,
@@ -120,7 +120,7 @@ class _Session:
 
     def fetch(self, request: m.FetchRequest) -> Reply | ParkedNews:
         """One request: what it names is held from here on."""
-        self._release()
+        self.release()
         self.next_epoch += 1
         self._contact.at = trio.current_time()
         look = Look(is_new=True, contact=self._contact)
@@ -141,10 +141,10 @@ class _Session:
         self.is_over = True
         for held in list(self._held.values()):
             self._let_go(held.part)
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
-        """Answer the request that waits, if one does: another one takes its place."""
+    def release(self) -> None:
+        """Answer the request that waits, if one does, with nothing: another one takes its place."""
         if self._parked is not None:
             parked, self._parked = self._parked, None
             parked.answer(self._reply(Look(is_new=False)))
@@ -216,10 +216,6 @@ class _Session:
             self._parked = None
             self.end()
 
-    def time_is_up(self) -> None:
-        """Nothing came; the follower is there, and asks again."""
-        self._release()
-
 
 class ParkedNews:
     """A session's request that waits; a `Parked`."""
@@ -228,33 +224,26 @@ class ParkedNews:
         self.request = request
         self._session = session
         self._agenda = agenda
-        self._asker: Asker | None = None
-        self._alarm: Entry | None = None
 
     def begin(self, asker: Asker) -> None:
         wait_s = min(self.request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
         self._asker = asker
         over_at = trio.current_time() + wait_s
-        self._alarm = self._agenda.at(over_at, partial(self.work, self._session.time_is_up))
+        # Nothing came; the follower is there, and asks again.
+        self._alarm = self._agenda.at(over_at, partial(asker.work, self._session.release))
 
     def work(self, act: Act) -> None:
         """Do something for the request: what fails in it ends who asked, and nobody else."""
-        if self._asker is not None:
-            self._asker.work(act)
+        self._asker.work(act)
 
     def answer(self, reply: Reply) -> None:
         """The answer; once."""
-        self._stop_waiting()
-        if self._asker is not None:
-            self._asker.answer(reply)
+        self._alarm.take_back()
+        self._asker.answer(reply)
 
     def drop(self) -> None:
-        self._stop_waiting()
+        self._alarm.take_back()
         self._session.lost(self)
-
-    def _stop_waiting(self) -> None:
-        if self._alarm is not None:
-            self._alarm.take_back()
 
 
 def _key(part: m.FetchPartition) -> _Key:
