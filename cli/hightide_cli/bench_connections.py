@@ -13,7 +13,7 @@ import click
 
 from hightide.protocol import wire
 from hightide.protocol.messages import ApiVersionsRequest
-from hightide_broker.runtime.base.disk import raise_open_files_limit
+from hightide_broker.runtime.base.system import raise_open_files_limit
 from hightide_cli.bench_client import data_option
 from hightide_cli.bench_growth import numbers_option
 from hightide_cli.options import output_option, say, show

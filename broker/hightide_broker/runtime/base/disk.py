@@ -225,14 +225,6 @@ class RealLock:
         self._end()
 
 
-def raise_open_files_limit() -> int:
-    """Lift the process's soft limit of open files to the hard one; the limit that holds then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
-
-
 def _put(path: str, temporary: str, data: bytes) -> None:
     """Write a file beside another one, sync it, and have it take the other one's place."""
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

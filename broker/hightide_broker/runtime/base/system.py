@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: its `fsync` leaves bytes in the drive's own cache, which a power cut empties."""
@@ -41,3 +42,11 @@ def allocate(descriptor: int, size: int) -> None:
     at = os.fstat(descriptor).st_size
     while at < size:
         at += os.pwrite(descriptor, _ZEROES[: size - at], at)
+
+
+def raise_open_files_limit() -> int:
+    """Lift the process's soft limit of open files to the hard one; the limit that holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
