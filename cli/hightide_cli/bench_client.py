@@ -45,19 +45,49 @@ data_option = click.option(
 def client(records: int, record_size: int, brokers: int, data: Path | None, output: str) -> None:
     """One process sends and reads records in every way there is: records a second, acks=all, each
     partition on up to three brokers."""
+    values = [os.urandom(record_size) for _ in range(min(records, 1000))]
+    values = (values * (records // len(values) + 1))[:records]
     with OwnCluster(brokers=brokers, directory=data) as cluster:
-        figures = run(_client, cluster.address, records, record_size, min(brokers, 3))
+        blocking = _blocking(cluster.address, values, min(brokers, 3))
+        figures = run(_client, cluster.address, values, min(brokers, 3), blocking)
     show_one({"bench": "client", "records": records, "record_size": record_size} | figures, output)
 
 
-async def _client(address: str, count: int, size: int, replicas: int) -> dict[str, Any]:
+def _blocking(address: str, values: list[bytes], replicas: int) -> dict[str, float]:
+    """A loop of the blocking `send`, without keys and with ten thousand different ones."""
+    from hightide.blocking import Admin, Producer
+
+    keys = [b"key-%d" % number for number in range(10_000)]
+    keys = (keys * (len(values) // len(keys) + 1))[: len(values)]
+    with (
+        Admin(address) as admin,
+        Producer(address, batch_size=1 << 20, max_request_size=4 << 20) as producer,
+    ):
+        admin.create_topic("bench-blocking", partitions=1, replication_factor=replicas)
+        producer.send("bench-blocking", b"").result()
+
+        def send() -> None:
+            for value in values:
+                producer.send("bench-blocking", value)
+            producer.flush()
+
+        def send_keyed() -> None:
+            for value, key in zip(values, keys, strict=True):
+                producer.send("bench-blocking", value, key=key)
+            producer.flush()
+
+        plain, keyed = _rate(len(values), send), _rate(len(values), send_keyed)
+        return {"blocking_send": plain, "blocking_send_keyed": keyed}
+
+
+async def _client(
+    address: str, values: list[bytes], replicas: int, rates: dict[str, float]
+) -> dict[str, Any]:
     from hightide import Admin
 
     async with Admin(address) as admin:
         await admin.create_topic(TOPIC, partitions=1, replication_factor=replicas)
-    values = [os.urandom(size) for _ in range(min(count, 1000))]
-    values = (values * (count // len(values) + 1))[:count]
-    rates: dict[str, float] = {}
+    count = len(values)
     rates["send"] = await _send(address, values)
     rates["send_many_buffered"], rates["send_many"] = await _send_many(address, values)
     rates["consume"] = await _consume(address, count)
@@ -69,6 +99,7 @@ async def _client(address: str, count: int, size: int, replicas: int) -> dict[st
     }
     rounded = {f"{name}_per_s": round(rate) for name, rate in (rates | floors).items()}
     return rounded | {
+        "ratio_blocking_send_to_append": round(rates["blocking_send"] / floors["floor_append"], 4),
         "ratio_send_to_append": round(rates["send"] / floors["floor_append"], 4),
         "ratio_send_many_to_join": round(rates["send_many_buffered"] / floors["floor_join"], 4),
         "ratio_consume_to_objects": round(rates["consume"] / floors["floor_objects"], 4),

@@ -154,8 +154,17 @@ def test_connections_have_a_line_for_each_number_and_what_is_left(bench):
         assert min(told["memory_mb_before"], told["memory_mb_after"], told["open_ms_each"]) > 0
 
 
-CLIENT_RATES = ["send", "send_many_buffered", "send_many", "consume", "poll_arrow"]
+CLIENT_RATES = [
+    "blocking_send",
+    "blocking_send_keyed",
+    "send",
+    "send_many_buffered",
+    "send_many",
+    "consume",
+    "poll_arrow",
+]
 CLIENT_FLOORS = {
+    "blocking_send": "append",
     "send": "append",
     "send_many": "join",
     "consume": "objects",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 
 import hightide
-from hightide.produce.bulk import Cutter, Deliveries, by_partition
+from hightide.produce.bulk import Cutter, Deliveries, Placement, by_partition
 from hightide.produce.delivery import Unseen
 from hightide.produce.partitioner import partition_for_key
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
@@ -49,13 +49,29 @@ def test_a_cutter_gives_every_record_once_in_order_within_the_room(values, room,
 
 @given(keys=st.lists(st.none() | st.binary(max_size=4), max_size=30), count=st.integers(1, 5))
 def test_records_are_sorted_to_the_partitions_of_their_keys_in_order(keys, count):
-    values = [b"%d" % number for number in range(len(keys))]
     places = [None if key is None else partition_for_key(key, count) for key in keys]
-    found = by_partition(places, keys, values)
-    assert sorted(v for _, own in found.values() for v in own) == sorted(values)
-    for number, (own_keys, own) in found.items():
-        assert [int(v) for v in own] == sorted(int(v) for v in own)
-        assert {k if k is None else partition_for_key(k, count) for k in own_keys} == {number}
+    found = by_partition(places)
+    assert sorted(index for own in found.values() for index in own) == list(range(len(keys)))
+    for number, own in found.items():
+        assert own == sorted(own)
+        assert {places[index] for index in own} == {number}
+
+
+def test_a_placement_finds_each_record_that_is_buffered_and_no_other():
+    one, other, third = (Batch("t", n, 0.0, (n,)) for n in range(3))
+    placement = Placement()
+    parts = placement.group([0, 3, 4, 7])
+    parts += [(one, 5, 1), (other, 0, 2)]
+    placement.group([1, 2, 9]).append((third, 8, 2))
+    found = {index: placement.find(index) for index in range(12)}
+    assert {index: each._place() for index, each in found.items() if each} == {
+        0: (one, 5),
+        3: (other, 0),
+        4: (other, 1),
+        1: (third, 8),
+        2: (third, 9),
+    }
+    assert placement.parts() == [(one, 5, 1), (other, 0, 2), (third, 8, 2)]
 
 
 async def test_ranges_follow_batches_that_were_split():

@@ -1,115 +1,38 @@
-"""The blocking producer: a `send` only queues the record, so that a loop of them is not a loop of
-thread switches; a pump in trio's thread moves what is queued into the async producer."""
+"""The blocking producer: a `send` only queues the record (`runs.py`), so that a loop of them is not
+a loop of thread switches; a pump in trio's thread moves what is queued into the async producer."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import trio
 
 import hightide.admin.admin
 import hightide.consume.consumer
 import hightide.produce.producer
 from hightide.blocking.base import Blocking
 from hightide.blocking.portal import Opened
+from hightide.blocking.runs import Delivery, More, Run, RunQueue
 from hightide.net.background import is_cancelled
 from hightide.net.cluster import closed
 from hightide.net.options import arguments, from_config, taking
-from hightide.net.turns import Places
 from hightide.produce.bulk import Deliveries as AsyncDeliveries
 from hightide.produce.bulk import RecordRange
-from hightide.produce.delivery import Delivery as AsyncDelivery
-from hightide.produce.delivery import RecordMetadata, Unseen
+from hightide.produce.delivery import Unseen
 from hightide.produce.options import ProducerOptions
-from hightide.protocol.errors import RequestTimedOut
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_More = tuple[bytes | None, int | None, int | None, tuple[tuple[str, bytes | None], ...]]
-"""Key, partition, timestamp and headers."""
-_Queued = tuple["Delivery", str, bytes | None, _More | None]
-"""A record: its topic, its value, and what else it has."""
 
-_LOOK_S = 1.0
-"""How often a thread that waits for room looks whether the producer still works."""
-_QUEUED_RECORDS_MAX = 10_000
-"""Records on their way from the caller's thread to trio's."""
-
-
-class Delivery:
-    """A record on its way; `result()` waits for its `RecordMetadata`."""
-
-    # Of the class, because there is one of these for each record.
-    _inner: AsyncDelivery | None = None
-    _error: BaseException | None = None
-    _see: Callable[[], None] | None = None
-    _moved: trio.Event | None = None
-    """For somebody who waits until it left the queue."""
-    _was_asked = False
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
-        self._was_asked = True
-        self._raise_error()
-        if self._inner is not None and self._inner.is_done:
-            return self._inner.result()
-        return self._producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
-
-    async def _wait(self, timeout_s: float) -> RecordMetadata:
-        with trio.move_on_after(timeout_s):
-            if self._inner is None and self._error is None:
-                self._moved = trio.Event() if self._moved is None else self._moved
-                await self._moved.wait()
-            self._raise_error()
-            assert self._inner is not None
-            return await self._inner
-        raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            if self._see is not None:
-                self._see()
-            raise self._error
-
-    async def _move(self, send: Callable[[], Awaitable[AsyncDelivery]], unseen: Unseen) -> None:
-        """Give the record to the async producer."""
-        try:
-            self._take(await send())
-        except BaseException as error:  # whatever it is: it belongs to the caller
-            if is_cancelled(error):
-                raise
-            self._see = unseen.add(error)
-            self._take(None, error)
-
-    def _take(self, inner: AsyncDelivery | None, error: BaseException | None = None) -> None:
-        """The async producer has the record, or has refused it."""
-        self._inner, self._error = inner, error
-        if self._moved is not None:
-            self._moved.set()
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether the async producer has not been given the record yet."""
-        return self._inner is None and self._error is None
-
-    def _give_up(self, unseen: Unseen) -> None:
-        """The producer ended before this was its turn."""
-        self._error = closed("producer")
-        if not self._was_asked:
-            self._see = unseen.add(self._error)
+_NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class ManyDeliveries:
@@ -140,11 +63,9 @@ class Producer(Blocking):
     def __init__(self, options: ProducerOptions) -> None:
         self._async = hightide.produce.producer.Producer(**arguments(options))
         super().__init__(self._async)
-        self._queue: deque[_Queued | trio.Event] = deque()
-        """Records, and places that somebody waits to be passed."""
-        self._room = Places(_QUEUED_RECORDS_MAX)
-        self._at_pump: list[_Queued] = []
-        """The record that is on its way, and those that a pump was cancelled with."""
+        self._queue = RunQueue(self._async.run_record_max)
+        self._at_pump: list[Run] = []
+        """What is on its way, and what a pump was cancelled with."""
         self._unseen = Unseen()
         self._pumping: Opened | None = None
         """The life of the client in which a pump is at work; it ends with that at the latest."""
@@ -162,22 +83,34 @@ class Producer(Blocking):
         key: bytes | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: Iterable[tuple[str, bytes | None]] = _NO_HEADERS,
     ) -> Delivery:
         """Queue a record; waits only while too many are queued. Errors come with `result()`."""
+        more = None
+        if partition is None and timestamp is None and headers is _NO_HEADERS:
+            if (
+                value.__class__ is bytes
+                and (key is None or key.__class__ is bytes)
+                and topic.__class__ is str
+                and (delivery := self._queue.join(topic, value, key)) is not None
+            ):
+                return delivery
+        else:
+            more = More(partition, timestamp, tuple(headers))
+        return self._begin(Run(self, topic, value, key, more))
+
+    def _begin(self, run: Run) -> Delivery:
         opened = self._opened()
         opened.check()
-        more = None
-        if not (key is None and partition is None and timestamp is None and headers == ()):
-            more = key, partition, timestamp, tuple(headers)
-        self._room.take(opened.check_may_wait, every_s=_LOOK_S)
-        delivery = Delivery(self)
-        self._queue.append((delivery, topic, value, more))
+        self._queue.begin(run, opened.check_may_wait)
         if self._pumping is not opened:
             opened.soon(self._see_to_pump)
-        if not opened.is_at_work and delivery.is_queued:
-            raise closed("producer")  # the thread that closed it may not have seen this any more
-        return delivery
+        self._queue.open(run)
+        if not opened.is_at_work and not run.is_over:
+            # The thread that closed it may not have seen this any more.
+            self._give_up_queued()
+            raise closed("producer")
+        return Delivery(run, 0)
 
     def send_many(
         self,
@@ -215,8 +148,7 @@ class Producer(Blocking):
     async def _behind(self, work: Callable[[], Awaitable[T]]) -> T:
         """What `work` returns, once everything that was sent before is buffered: what other threads
         send meanwhile does not count."""
-        passed = trio.Event()
-        self._queue.append(passed)
+        passed = self._queue.mark()
         self._see_to_pump()
         await passed.wait()
         return await work()
@@ -229,33 +161,33 @@ class Producer(Blocking):
             opened.begin(partial(self._pump, opened))
 
     async def _pump(self, opened: Opened) -> None:
-        """Move queued records into the async producer, in order."""
+        """Move what is queued into the async producer, in order."""
         try:
-            while self._queue:
-                item = self._queue.popleft()
-                if isinstance(item, trio.Event):
-                    item.set()
-                    continue
-                self._room.leave()
-                delivery, topic, value, more = item
-                inner = self._async.send_now(topic, value) if more is None else None
-                if inner is not None:
-                    delivery._take(inner)
-                else:
-                    self._at_pump.append(item)
-                    await delivery._move(partial(self._sent, *item[1:]), self._unseen)
-                    self._at_pump.remove(item)
+            while (run := self._queue.take()) is not None:
+                self._at_pump.append(run)
+                await self._move(run)
+                self._at_pump.remove(run)
         finally:
             if self._pumping is opened:
                 self._pumping = None
         if self._queue:  # the thread that queued it had seen this at work
             self._see_to_pump()
 
-    async def _sent(self, topic: str, value: bytes | None, more: _More | None) -> AsyncDelivery:
-        key, partition, timestamp, headers = more or (None, None, None, ())
-        return await self._async.send(
-            topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
-        )
+    async def _move(self, run: Run) -> None:
+        """Buffer a run, and say what became of it."""
+        try:
+            if len(run.values) > 1:
+                await self._async.send_run(run.topic, run.keys, run.values, run.placement)
+            else:
+                more = {} if run.more is None else run.more._asdict()
+                key = None if run.keys is None else run.keys[0]
+                run.single = await self._async.send(run.topic, run.values[0], key=key, **more)
+        except BaseException as error:  # whatever it is: it belongs to the caller
+            if is_cancelled(error):
+                raise
+            run.end(error, self._unseen.add(error))
+        else:
+            run.end()
 
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
@@ -287,13 +219,12 @@ class Producer(Blocking):
 
     def _give_up_queued(self) -> None:
         """Other threads went on sending while it was closed."""
-        for at_pump in self._at_pump:
-            at_pump[0]._give_up(self._unseen)
+        left = [*self._at_pump, *iter(self._queue.take, None)]
         self._at_pump.clear()
-        while self._queue:
-            item = self._queue.popleft()
-            if isinstance(item, tuple):
-                item[0]._give_up(self._unseen)
+        for run in left:
+            error = closed("producer")
+            is_expected = len(run.asked) == len(run.values)
+            run.end(error, None if is_expected else self._unseen.add(error))
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -310,3 +241,12 @@ def _close_what_is_open() -> None:
         except Exception as error:
             told = f"a producer that was never closed: {error}"
             warnings.warn(told, RuntimeWarning, stacklevel=1)
+
+
+def _open_in_child() -> None:
+    for producer in [*_open_producers]:
+        producer._queue.forget_last()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_in_child)

@@ -38,41 +38,49 @@ class Turns:
 
 
 class Places:
-    """So many places for threads. A semaphore's go to the quickest, again and again."""
+    """So many places for threads, which take some at a time. A semaphore's go to the quickest,
+    again and again."""
 
     def __init__(self, count: int) -> None:
-        self._free = count
-        self._line: deque[threading.Event] = deque()
+        self._count = self._free = count
+        self._line: deque[tuple[threading.Event, int]] = deque()
         self._lock = threading.Lock()
 
-    def take(self, look: Callable[[], None], *, every_s: float) -> None:
-        """Wait for a place; `look` is called meanwhile, and may raise."""
+    def take(self, look: Callable[[], None], *, every_s: float, count: int = 1) -> None:
+        """Wait for places, at most as many as there are; `look` is called meanwhile, and may
+        raise."""
+        assert count <= self._count, f"{count} of {self._count} places can never be had"
         with self._lock:
-            if self._free and not self._line:
-                self._free -= 1
+            if count <= self._free and not self._line:
+                self._free -= count
                 return
-            turn = threading.Event()
+            turn = threading.Event(), count
             self._line.append(turn)
         is_given = False
         try:
             look()
-            while not (is_given := turn.wait(every_s)):
+            while not (is_given := turn[0].wait(every_s)):
                 look()
         finally:
             if not is_given:
                 self._go(turn)
 
-    def _go(self, turn: threading.Event) -> None:
+    def _go(self, turn: tuple[threading.Event, int]) -> None:
         with self._lock:
             if turn in self._line:
                 self._line.remove(turn)
+                self._give()
                 return
-        self.leave()  # it was given the place meanwhile
+        self.leave(turn[1])  # it was given the places meanwhile
 
-    def leave(self) -> None:
-        """Give the place to the next in line, or back."""
+    def leave(self, count: int = 1) -> None:
+        """Give places back; whoever is next in line gets them."""
         with self._lock:
-            if self._line:
-                self._line.popleft().set()
-            else:
-                self._free += 1
+            self._free += count
+            self._give()
+
+    def _give(self) -> None:
+        while self._line and self._line[0][1] <= self._free:
+            event, count = self._line.popleft()
+            self._free -= count
+            event.set()

@@ -3,12 +3,12 @@ there are no keys. Pure but for `Deliveries`, which waits."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
-from hightide.produce.delivery import wait_done
+from hightide.produce.delivery import Delivery, wait_done
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
 from hightide.protocol.errors import UsageError
 
@@ -87,21 +87,41 @@ def checked_items(name: str, items: Iterable[bytes | None]) -> Sequence[bytes | 
     return listed
 
 
-def by_partition(
-    places: Sequence[int | None],
-    keys: Sequence[bytes | None] | None,
-    values: Sequence[bytes | None],
-) -> dict[int | None, tuple[list[bytes | None], list[bytes | None]]]:
-    """Keys and values of each partition, in order; None is any partition."""
-    found: dict[int | None, tuple[list[bytes | None], list[bytes | None]]] = {}
-    all_keys = repeat(None, len(values)) if keys is None else keys
-    for number, key, value in zip(places, all_keys, values, strict=True):
-        own = found.get(number)
-        if own is None:
-            own = found[number] = [], []
-        own[0].append(key)
-        own[1].append(value)
+def by_partition(places: Iterable[int | None]) -> dict[int | None, list[int]]:
+    """Which records, by their indexes in order, go to each partition; None is any partition."""
+    found: dict[int | None, list[int]] = {}
+    for index, number in enumerate(places):
+        found.setdefault(number, []).append(index)
     return found
+
+
+class Placement:
+    """Which of many records are buffered where, for those who ask for one of them."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[Sequence[int], list[Part]]] = []
+
+    def group(self, indexes: Sequence[int]) -> list[Part]:
+        """For these records, in rising order: an empty list, which gets their parts in order."""
+        parts: list[Part] = []
+        self._groups.append((indexes, parts))
+        return parts
+
+    def parts(self) -> list[Part]:
+        """Of all groups, one after the other."""
+        return [part for _, parts in self._groups for part in parts]
+
+    def find(self, index: int) -> Delivery | None:
+        """The delivery of a record, or None if it is not buffered."""
+        for indexes, parts in self._groups:
+            place = bisect_left(indexes, index)
+            if place == len(indexes) or indexes[place] != index:
+                continue
+            for batch, first, count in parts:
+                if place < count:
+                    return Delivery(batch, first + place)
+                place -= count
+        return None
 
 
 class Deliveries:

@@ -21,7 +21,15 @@ from hightide.net.options import from_config, taking
 from hightide.net.ports import SystemClock
 from hightide.net.turns import Turns
 from hightide.produce.accumulator import Accumulator
-from hightide.produce.bulk import Cutter, Deliveries, Part, by_partition, checked_items
+from hightide.produce.bulk import (
+    Cutter,
+    Deliveries,
+    Part,
+    Placement,
+    by_partition,
+    checked_items,
+)
+from hightide.produce.checks import BYTES, check_headers, checked_partition, checked_timestamp
 from hightide.produce.delivery import Delivery, wait_done
 from hightide.produce.options import ProducerOptions
 from hightide.produce.partitioner import StickyPartitioner, partition_for_key
@@ -32,16 +40,12 @@ from hightide.protocol.errors import (
     RecordTooLarge,
     RequestTimedOut,
     UsageError,
-    whole,
 )
-from hightide.protocol.records import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from hightide.arrow.from_arrow import Rows
-
-_BYTES = (bytes, type(None))
 
 
 class Producer:
@@ -158,24 +162,20 @@ class Producer:
         `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
         after max_block_ms without metadata or memory.
         """
-        if key is None and partition is None and timestamp is None and headers == ():
-            delivery = self.send_now(topic, value)
-            if delivery is not None:
-                return delivery
-        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
-
-    def send_now(self, topic: str, value: bytes | None) -> Delivery | None:
-        """As `send`, for a record that joins the batch before it, as nearly every one of a loop
-        does; None if it does not, or if it is the turn of others, and then nothing is buffered."""
-        batch = self._open.get(topic)
+        # Nearly every record of a loop joins the batch of the one before it.
         if (
-            batch is not None
+            key is None
+            and partition is None
+            and timestamp is None
+            and headers == ()
+            and topic.__class__ is str
+            and (batch := self._open.get(topic)) is not None
             and value.__class__ is bytes
             and not self._owes_checkpoint
             and (index := self._accumulator.join(batch, value, self._clock.now_ms()))
         ):
             return Delivery(batch, index)
-        return None
+        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
 
     async def _send(
         self,
@@ -193,8 +193,8 @@ class Producer:
             # Once a batch, and before the record is buffered: a cancelled send has sent nothing.
             self._owes_checkpoint = False
             await trio.lowlevel.checkpoint()
-        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
-        if value.__class__ not in _BYTES or key.__class__ not in _BYTES:
+        count = await self._partition_count(sender, topic)
+        if value.__class__ not in BYTES or key.__class__ not in BYTES:
             raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
         size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if listed:
@@ -248,13 +248,52 @@ class Producer:
         if keys is not None and len(keys) != len(values):
             raise UsageError(f"{len(keys)} keys for {len(values)} values")
         timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
+        placement = Placement()
         if partition is not None or (keys is None and self._partitioner is None):
-            return Deliveries(await self._fill_values(topic, partition, keys, values, timestamp))
-        parts: list[Part] = []
+            parts = placement.group(range(len(values)))
+            await self._fill_values(parts, topic, partition, keys, values, timestamp)
+        else:
+            await self._fill_places(placement, topic, keys, values, timestamp)
+        return Deliveries(placement.parts())
+
+    async def send_run(
+        self,
+        topic: str,
+        keys: Sequence[bytes] | None,
+        values: Sequence[bytes],
+        placement: Placement,
+    ) -> None:
+        """As `send` for each of these, none of which takes more than `run_record_max`; `placement`
+        gets what was buffered, also where this ends with an error."""
+        await self._wanted_partition(topic, None)
+        timestamp = self._clock.now_ms()
+        if keys is None:
+            parts = placement.group(range(len(values)))
+            await self._fill_values(parts, topic, None, None, values, timestamp)
+        else:
+            await self._fill_places(placement, topic, keys, values, timestamp)
+
+    async def _fill_places(
+        self,
+        placement: Placement,
+        topic: str,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamp: int,
+    ) -> None:
+        """Records to the partitions that their keys, or the user's partitioner, want."""
         places = self._places(topic, keys, values, self._opened().partition_counts[topic])
-        for number, (own_keys, own_values) in by_partition(places, keys, values).items():
-            parts += await self._fill_values(topic, number, own_keys, own_values, timestamp)
-        return Deliveries(parts)
+        for number, indexes in by_partition(places).items():
+            own_keys = None if keys is None else [keys[index] for index in indexes]
+            own_values = [values[index] for index in indexes]
+            parts = placement.group(indexes)
+            await self._fill_values(parts, topic, number, own_keys, own_values, timestamp)
+
+    @property
+    def run_record_max(self) -> int:
+        """How large a record of a run may be, as records are counted; 0 where a partitioner of the
+        user's wants to see each."""
+        return self._record_max if self._partitioner is None else 0
 
     def _places(
         self,
@@ -274,12 +313,13 @@ class Producer:
 
     async def _fill_values(
         self,
+        parts: list[Part],
         topic: str,
         partition: int | None,
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None],
         timestamp: int,
-    ) -> list[Part]:
+    ) -> None:
         def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
             own_keys = None if keys is None else keys[start:end]
             now = trio.current_time()
@@ -287,23 +327,24 @@ class Producer:
                 topic, place, own_keys, values[start:end], timestamp, size, now
             )
 
-        return await self._fill(topic, partition, Cutter.of(values, keys), put)
+        await self._fill(parts, topic, partition, Cutter.of(values, keys), put)
 
     async def _fill(
         self,
+        parts: list[Part],
         topic: str,
         partition: int | None,
         cutter: Cutter,
         put: Callable[[int, int, int, int], tuple[Batch, bool]],
         *,
         whole: bool = False,
-    ) -> list[Part]:
+    ) -> None:
         """Records into batches of a partition, or of one after the other if it is None. `put` takes
         a partition, from, to and bytes, and says which batch took them, and whether that is news to
         the sender; `whole`: each time a batch of its own."""
         if cutter.largest > self._record_max:
             raise self._too_large(cutter.largest)
-        accumulator, parts = self._accumulator, []
+        accumulator = self._accumulator
         while not cutter.is_done:
             sender = self._opened()
             if cutter.next_size > accumulator.free_bytes or accumulator.waiting_for_memory:
@@ -320,7 +361,6 @@ class Producer:
             if news:
                 sender.wake()
                 await trio.lowlevel.checkpoint()
-        return parts
 
     @ki_protected
     async def send_arrow(
@@ -343,27 +383,28 @@ class Producer:
             several = a.topics_of(chunk) if topic is None else {topic: None}
             for name, indexes in several.items():
                 own = chunk if indexes is None else a.rows_at(chunk, indexes)
-                parts += await self._fill_rows(name, own, partition)
+                await self._fill_rows(parts, name, own, partition)
         return Deliveries(parts)
 
     async def _fill_rows(
-        self, topic: str, chunk: pa.RecordBatch, partition: int | None
-    ) -> list[Part]:
+        self, parts: list[Part], topic: str, chunk: pa.RecordBatch, partition: int | None
+    ) -> None:
         from hightide.arrow import from_arrow as a
 
         partition = await self._wanted_partition(topic, partition)
         count = self._opened().partition_counts[topic]
         rows = a.rows_of(chunk, self._clock.now_ms())
         if partition is not None:
-            return await self._add_rows(topic, partition, rows)
+            await self._add_rows(parts, topic, partition, rows)
+            return
         choose = None if self._partitioner is None else partial(self._partitioner, topic)
-        parts = []
         for place, indexes in a.by_place(a.places_of(chunk, rows, count, choose)):
             own = rows if indexes is None else rows.take(indexes)
-            parts += await self._add_rows(topic, None if place < 0 else place, own)
-        return parts
+            await self._add_rows(parts, topic, None if place < 0 else place, own)
 
-    async def _add_rows(self, topic: str, partition: int | None, rows: Rows) -> list[Part]:
+    async def _add_rows(
+        self, parts: list[Part], topic: str, partition: int | None, rows: Rows
+    ) -> None:
         from hightide.arrow.from_arrow import ArrowBatch
 
         def put(place: int, start: int, end: int, size: int) -> tuple[Batch, bool]:
@@ -371,7 +412,7 @@ class Producer:
             make = partial(ArrowBatch, topic, place, now, rows=own)
             return self._accumulator.add(topic, place, make, size), True
 
-        return await self._fill(topic, partition, Cutter(rows.sizes()), put, whole=True)
+        await self._fill(parts, topic, partition, Cutter(rows.sizes()), put, whole=True)
 
     def _opened(self) -> Sender:
         if self._sender is None:
@@ -381,7 +422,7 @@ class Producer:
     async def _wanted_partition(self, topic: str, partition: int | None) -> int | None:
         """The partition that a caller named; raises if the topic has no such one."""
         sender = self._opened()
-        count = sender.partition_counts.get(topic) or await self._learn_topic(sender, topic)
+        count = await self._partition_count(sender, topic)
         return None if partition is None else checked_partition(topic, partition, count)
 
     def _too_large(self, size: int) -> RecordTooLarge:
@@ -398,10 +439,11 @@ class Producer:
         assert self._cluster is not None
         return sticky.switch(self._cluster.metadata.available(topic) or range(count))
 
-    async def _learn_topic(self, sender: Sender, topic: str) -> int:
-        """How many partitions a topic has."""
+    async def _partition_count(self, sender: Sender, topic: str) -> int:
         if not isinstance(topic, str):
             raise UsageError(f"topic is {topic!r}, expected its name")
+        if count := sender.partition_counts.get(topic):
+            return count
         assert self._cluster is not None
         found = await self._cluster.topic(topic, timeout_s=self._max_block_s, auto_create=True)
         self._sticky.setdefault(topic, StickyPartitioner(self._cluster.random))
@@ -446,35 +488,3 @@ class Producer:
         finally:
             self._accumulator.flushing -= 1
         await trio.lowlevel.checkpoint()
-
-
-def check_headers(headers: Headers) -> None:
-    """Raise `UsageError` unless each header is a name and bytes or None."""
-    for pair in headers:
-        if not (
-            isinstance(pair, tuple | list)
-            and len(pair) == 2
-            and isinstance(pair[0], str)
-            and pair[1].__class__ in _BYTES
-        ):
-            raise UsageError(f"header {pair!r}, expected (str, bytes or None)")
-        try:
-            pair[0].encode()
-        except UnicodeEncodeError as error:
-            raise UsageError(f"header {pair!r}: {error}") from error
-
-
-def checked_partition(topic: str, partition: int, count: int) -> int:
-    """A partition as a plain number; raises `UsageError` if the topic has no such one."""
-    number = whole("partition", partition)
-    if not 0 <= number < count:
-        raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
-    return number
-
-
-def checked_timestamp(timestamp: int) -> int:
-    """A time as a plain number; raises `UsageError` if it is none."""
-    number = whole("timestamp", timestamp)
-    if not 0 <= number <= TIMESTAMP_MAX:
-        raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
-    return number

@@ -1,0 +1,221 @@
+"""What threads have sent and trio's thread has not buffered yet. Records of a topic that are a
+value and perhaps a key, nothing else, gather in runs, so that most of what a record costs is paid
+once a run: waking trio's thread, a place in the queue, finding a partition, filling its batch."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import trio
+
+from hightide.net.turns import Places
+from hightide.produce.bulk import Placement
+from hightide.produce.delivery import Delivery as AsyncDelivery
+from hightide.produce.delivery import RecordMetadata
+from hightide.protocol.batch_builder import RECORD_OVERHEAD
+from hightide.protocol.errors import RequestTimedOut
+
+if TYPE_CHECKING:
+    from hightide.blocking.producer import Producer
+
+RUN_KIB = 32
+"""How large a run becomes, counted as the producer counts records."""
+QUEUE_KIB = 16 << 10
+"""How large all runs are together that are on their way to trio's thread; a record alone counts as
+1 KiB at least. It is what the two threads work on between two turns of the interpreter, which take
+5 ms each: much less, and they wait for each other."""
+LOOK_S = 1.0
+"""How often a thread that waits for a place looks whether the producer still works."""
+
+
+class More(NamedTuple):
+    """What else a record may have."""
+
+    partition: int | None
+    timestamp: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Run:
+    """Records of one topic in the order of sending, and what becomes of them: each is buffered, or
+    has the error that all of them have which are not."""
+
+    __slots__ = (
+        "asked", "error", "gathers", "is_over", "is_taken", "keys", "more", "placement", "producer",
+        "room", "see", "single", "topic", "values", "waiter", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        more: More | None,
+    ) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.values: list[Any] = [value]
+        self.keys: list[Any] | None = None if key is None else [key]
+        """Records with keys and without do not gather in one run: it is buffered by partition, and
+        they may go to the same one."""
+        self.more = more
+        """Of its only record, if that has more than key and value."""
+        self.gathers = False
+        """Whether others may join."""
+        self.room = -1
+        """Bytes that it still takes; it takes nothing if they are less than 0."""
+        self.weight = 1
+        """KiB in the queue that it has a place for."""
+        self.is_taken = False
+        """Whether it has left the queue."""
+        self.placement = Placement()
+        """Where its records are buffered."""
+        self.single: AsyncDelivery | None = None
+        """The same of its only record."""
+        self.error: BaseException | None = None
+        self.see: Callable[[], None] | None = None
+        """To be called when somebody is told of the error."""
+        self.is_over = False
+        """Whether every record is buffered or has its error."""
+        self.asked: set[int] = set()
+        """Records that somebody has asked for."""
+        self.waiter: trio.Event | None = None
+
+    def find(self, index: int) -> AsyncDelivery | None:
+        """A record's delivery, or None while it is queued; raises the error that it has."""
+        found = self.single or self.placement.find(index)
+        if found is None and self.error is not None:
+            if self.see is not None:
+                self.see()
+            raise self.error
+        return found
+
+    def end(
+        self, error: BaseException | None = None, see: Callable[[], None] | None = None
+    ) -> None:
+        """In trio's thread, or once that does nothing with it any more: no record is buffered from
+        now on; those that were not have this error."""
+        self.error, self.see, self.is_over = error, see, True
+        if self.waiter is not None:
+            self.waiter.set()
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """A record on its way; `result()` waits for its `RecordMetadata`."""
+
+    # A struct, because there is one of these for each record.
+    _run: Run
+    _index: int
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
+        self._run.asked.add(self._index)
+        found = self._run.find(self._index)
+        if found is not None and found.is_done:
+            return found.result()
+        return self._run.producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
+
+    async def _wait(self, timeout_s: float) -> RecordMetadata:
+        run = self._run
+        with trio.move_on_after(timeout_s):
+            if not run.is_over:
+                run.waiter = trio.Event() if run.waiter is None else run.waiter
+                await run.waiter.wait()
+            found = run.find(self._index)
+            assert found is not None, f"record {self._index} of a run that is over is nowhere"
+            return await found
+        raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
+
+
+class RunQueue:
+    """Runs in order, filled by any thread, emptied by trio's; and marks in between that somebody
+    waits to be passed."""
+
+    def __init__(self, record_max: int) -> None:
+        """`record_max`: the largest record that gathers with others, as records are counted."""
+        self._record_max = record_max
+        self._places = Places(QUEUE_KIB)
+        self._items: deque[Run | trio.Event] = deque()
+        self.forget_last()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def forget_last(self) -> None:
+        """Begin new runs. In a forked child: whoever held the lock is not there."""
+        self._last: dict[str, Run] = {}
+        """By topic, the run that was queued last, if records may gather in it."""
+        self._lock = threading.Lock()
+        """Between finding a run and putting a record into it, nobody takes it."""
+
+    def join(self, topic: str, value: bytes, key: bytes | None) -> Delivery | None:
+        """Put a record into the last run of its topic; None if there is none that takes it."""
+        with self._lock:
+            run = self._last.get(topic)
+            if run is None or (room := run.room - len(value)) < 0:
+                return None
+            keys = run.keys
+            if key is not None:
+                if keys is None or (room := room - len(key)) < 0:
+                    return None
+                keys.append(key)
+            elif keys is not None:
+                return None
+            run.room = room - RECORD_OVERHEAD
+            values = run.values
+            values.append(value)
+            return Delivery(run, len(values) - 1)
+
+    def begin(self, run: Run, check: Callable[[], None]) -> None:
+        """Put a run behind all others; waits only while they are too large, and `check` may raise
+        meanwhile."""
+        parts = [run.values[0], *(run.keys or ())]
+        size = RECORD_OVERHEAD + sum(len(part) for part in parts if part.__class__ is bytes)
+        run.gathers = (
+            run.more is None
+            and all(part.__class__ is bytes for part in parts)
+            and run.topic.__class__ is str
+            and size <= min(RUN_KIB << 10, self._record_max)
+        )
+        run.weight = RUN_KIB if run.gathers else min(1 + (size >> 10), QUEUE_KIB)
+        self._places.take(check, every_s=LOOK_S, count=run.weight)
+        with self._lock:
+            self._items.append(run)
+            if run.topic.__class__ is str:
+                self._last[run.topic] = run  # what comes later does not go before it
+
+    def open(self, run: Run) -> None:
+        """More records may gather in a run that was begun, as trio's thread knows of it by now."""
+        if run.gathers:
+            with self._lock:
+                if not run.is_taken:
+                    # Each of them is within this, too.
+                    run.room = min(RUN_KIB << 10, self._record_max) - RECORD_OVERHEAD
+
+    def mark(self) -> trio.Event:
+        """A place behind all that was put here so far; it is set once everything before it was
+        taken, and what was taken before the next `take` has its outcome."""
+        passed = trio.Event()
+        self._items.append(passed)
+        return passed
+
+    def take(self) -> Run | None:
+        """The next run, in which nothing is put from now on; None if there is none. Sets the marks
+        before it."""
+        while self._items:
+            item = self._items.popleft()
+            if isinstance(item, trio.Event):
+                item.set()
+                continue
+            with self._lock:
+                item.is_taken, item.room = True, -1
+                if item.topic.__class__ is str and self._last.get(item.topic) is item:
+                    del self._last[item.topic]
+            self._places.leave(item.weight)
+            return item
+        return None

@@ -1,0 +1,42 @@
+"""What a record may be: each check raises `UsageError` with the value and what was expected."""
+
+from __future__ import annotations
+
+from hightide.protocol.columns import Headers
+from hightide.protocol.errors import UsageError, whole
+from hightide.protocol.records import TIMESTAMP_MAX
+
+BYTES = (bytes, type(None))
+"""What a key, a value, and the value of a header may be."""
+
+
+def check_headers(headers: Headers) -> None:
+    """Each header is a name and bytes or None."""
+    for pair in headers:
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and pair[1].__class__ in BYTES
+        ):
+            raise UsageError(f"header {pair!r}, expected (str, bytes or None)")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"header {pair!r}: {error}") from error
+
+
+def checked_partition(topic: str, partition: int, count: int) -> int:
+    """A partition as a plain number; raises `UsageError` if the topic has no such one."""
+    number = whole("partition", partition)
+    if not 0 <= number < count:
+        raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
+    return number
+
+
+def checked_timestamp(timestamp: int) -> int:
+    """A time as a plain number; raises `UsageError` if it is none."""
+    number = whole("timestamp", timestamp)
+    if not 0 <= number <= TIMESTAMP_MAX:
+        raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+    return number

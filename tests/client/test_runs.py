@@ -1,0 +1,291 @@
+"""Records that gather on their way from a thread to the async producer: their order, where each one
+is, and what becomes of those that cannot be buffered.
+
+Goal: the docstrings of `hightide.blocking.runs`. Method: the queue alone, and a real node in a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+
+import pytest
+from test_blocking import node, producer_of, within_patience  # noqa: F401
+
+from hightide import ApiError, RequestTimedOut
+from hightide.blocking.runs import QUEUE_KIB, RUN_KIB, More, Run, RunQueue
+from hightide.protocol.batch_builder import RECORD_OVERHEAD
+from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+RUN_BYTES = RUN_KIB << 10
+
+
+def queue_with(*records, record_max: int = 1 << 20) -> RunQueue:
+    """Records as (topic, value, key), each sent as the producer does."""
+    queue = RunQueue(record_max)
+    for record in records:
+        put(queue, *record)
+    return queue
+
+
+def put(queue: RunQueue, topic: str, value: bytes | None, key=None, more=None) -> None:
+    if more is None and value is not None and queue.join(topic, value, key) is not None:
+        return
+    run = Run(None, topic, value, key, more)
+    queue.begin(run, pytest.fail)
+    queue.open(run)
+
+
+def taken(queue: RunQueue) -> list[tuple[str, list[bytes | None], list[bytes] | None]]:
+    return [(run.topic, run.values, run.keys) for run in iter(queue.take, None)]
+
+
+# --- the queue ------------------------------------------------------------------------------------
+
+
+def test_records_of_a_topic_gather_and_topics_do_not_disturb_each_other():
+    queue = queue_with(("t", b"1"), ("u", b"2"), ("t", b"3"), ("u", b"4"))
+    assert taken(queue) == [("t", [b"1", b"3"], None), ("u", [b"2", b"4"], None)]
+
+
+def test_records_with_a_key_gather_apart_from_those_without():
+    queue = queue_with(("t", b"1", b"k"), ("t", b"2", b"l"), ("t", b"3"), ("t", b"4", b"k"))
+    assert taken(queue) == [
+        ("t", [b"1", b"2"], [b"k", b"l"]),
+        ("t", [b"3"], None),
+        ("t", [b"4"], [b"k"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "more"),
+    [
+        (b"2", None, More(0, None, ())),
+        (None, None, None),
+        (None, b"k", None),
+        (b"2" * RUN_BYTES, None, None),
+        (b"2", b"k" * RUN_BYTES, None),
+    ],
+    ids=["more", "null", "deleted", "large", "large key"],
+)
+def test_what_comes_after_a_record_that_goes_alone_does_not_go_before_it(value, key, more):
+    queue = queue_with(("t", b"1"), ("t", value, key, more), ("t", b"3"), ("t", b"4"))
+    assert [values for _, values, _ in taken(queue)] == [[b"1"], [value], [b"3", b"4"]]
+
+
+def test_a_run_takes_so_many_bytes_as_records_are_counted():
+    size = 1000 - RECORD_OVERHEAD
+    queue = queue_with(*[("t", b"x" * size)] * 100, *[("u", b"x" * (size - 2), b"kk")] * 100)
+    runs = taken(queue)
+    assert sum(len(values) for _, values, _ in runs) == 200
+    for _, values, _ in runs:
+        assert len(values) <= RUN_BYTES // 1000 + 1
+    assert len(runs) <= 2 * (100 // (RUN_BYTES // 1000 - 1) + 1)
+
+
+def test_a_run_is_no_larger_than_a_record_may_be():
+    queue = queue_with(*[("t", b"x" * 30)] * 3, ("t", b"x" * 77), ("t", b"x"), record_max=100)
+    assert [len(values) for _, values, _ in taken(queue)] == [2, 1, 1, 1]
+
+
+def test_nothing_gathers_where_each_record_is_to_be_seen_alone():
+    queue = queue_with(("t", b"1"), ("t", b"2"), record_max=0)
+    assert [values for _, values, _ in taken(queue)] == [[b"1"], [b"2"]]
+
+
+def test_a_run_that_was_taken_takes_nothing_more():
+    queue = queue_with(("t", b"1"))
+    assert queue.take() is not None
+    assert queue.join("t", b"2", None) is None
+
+
+def test_a_run_that_is_taken_before_it_is_open_stays_closed():
+    queue, run = RunQueue(1 << 20), Run(None, "t", b"1", None, None)
+    queue.begin(run, pytest.fail)
+    assert queue.join("t", b"2", None) is None, "trio's thread does not know of it yet"
+    assert queue.take() is run
+    queue.open(run)
+    assert queue.join("t", b"2", None) is None
+
+
+def test_a_run_that_is_opened_late_does_not_take_what_belongs_behind_another():
+    """Two threads: one begins a run, another one begins one behind it, then the first goes on."""
+    queue, first, second = RunQueue(1 << 20), *(Run(None, "t", v, None, None) for v in (b"1", b"2"))
+    queue.begin(first, pytest.fail)
+    queue.begin(second, pytest.fail)
+    queue.open(second)
+    queue.open(first)
+    assert queue.join("t", b"3", None) is not None
+    assert [values for _, values, _ in taken(queue)] == [[b"1"], [b"2", b"3"]]
+
+
+def test_a_mark_is_set_when_everything_before_it_was_taken():
+    queue = queue_with(("t", b"1"))
+    mark = queue.mark()
+    put(queue, "u", b"2")
+    assert queue.take().values == [b"1"]
+    assert not mark.is_set()
+    assert queue.take().values == [b"2"]
+    assert mark.is_set()
+
+
+def test_the_queue_holds_so_much_and_a_large_record_counts_as_what_it_is():
+    queue = RunQueue(1 << 30)
+    for _ in range(QUEUE_KIB // 1024 - 1):
+        put(queue, "t", b"x" * (1024 << 10))
+    with pytest.raises(RuntimeError, match="full"):
+        queue.begin(Run(None, "t", b"x" * (1024 << 10), None, None), full)
+    queue.take()
+    put(queue, "t", b"x" * (1024 << 10))
+    with pytest.raises(RuntimeError, match="full"):
+        queue.begin(Run(None, "t", b"x" * (64 << 20), None, None), full)
+    assert len(taken(queue)) == QUEUE_KIB // 1024 - 1
+    put(queue, "t", b"larger than the queue" * (1 << 20))
+    assert len(taken(queue)) == 1
+
+
+def full() -> None:
+    raise RuntimeError("full")
+
+
+# --- in the producer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_delivery_tells_where_its_record_is_and_partitions_keep_the_order(node, seed):
+    dice, sent = random.Random(seed), []
+    with producer_of(node, batch_size=2_000) as producer:
+        for number in range(3_000):
+            value = b"%05d" % number + b"x" * dice.choice([0, 0, 10, 1_500])
+            more = {}
+            match dice.randrange(40):
+                case 0:
+                    more = {"partition": dice.randrange(2)}
+                case 1:
+                    more = {"headers": [("h", b"1")]}
+                case 2:
+                    more = {"timestamp": 5, "key": b"k"}
+                case 3:
+                    value, more = None, {"key": b"gone"}
+                case _ if number % 300 < 150:
+                    more = {"key": b"%d" % dice.randrange(20)}
+            sent.append((producer.send("t", value, **more), value))
+            if dice.randrange(500) == 0:
+                sent[-1][0].result()
+    stored = [node.values(0), node.values(1)]
+    for delivery, value in sent:
+        where = delivery.result()
+        assert stored[where.partition][where.offset] == value
+    for values in stored:
+        own = [value for value in values if value is not None]
+        assert own == sorted(own)
+    assert sum(map(len, stored)) == len(sent)
+
+
+def test_every_record_of_a_run_has_the_error_of_its_topic(node):
+    def use() -> None:
+        with producer_of(node) as producer:
+            opened, go_on = producer._opened(), threading.Event()
+            opened.soon(go_on.wait)  # so that they gather
+            sent = [producer.send("nowhere", b"%d" % number) for number in range(5)]
+            assert len({id(each._run) for each in sent}) == 1
+            go_on.set()
+            for each in sent:
+                with pytest.raises(ApiError, match="nowhere"):
+                    each.result()
+
+    assert within_patience(use) is None
+
+
+def test_a_record_that_is_too_large_harms_no_other(node):
+    with producer_of(node, max_request_size=1_000) as producer:
+        sent = [producer.send("t", b"x" * size) for size in (1, 976, 977, 2)]
+        with pytest.raises(RecordTooLarge):
+            sent[2].result()
+        assert [sent[n].result().offset >= 0 for n in (0, 1, 3)] == [True] * 3
+
+
+@pytest.mark.parametrize("key", [None, b"k"], ids=["plain", "keyed"])
+def test_what_finds_no_memory_in_time_is_told_and_what_did_is_stored(node, key):
+    def use() -> None:
+        options = {"buffer_memory": 1_000, "batch_size": 500, "max_block_ms": 100}
+        with producer_of(node, linger_ms=0, acks=1, **options) as producer:
+            opened, go_on = producer._opened(), threading.Event()
+            producer.send("t", b"first", key=key).result()
+            producer._async._sender._send_request = never
+            opened.soon(go_on.wait)
+            value = b"x" * (76 - len(key or b""))  # ten records fill the memory
+            sent = [producer.send("t", value, key=key) for _ in range(18)]
+            go_on.set()
+            for each in sent[10:]:
+                with pytest.raises(RequestTimedOut, match="buffer_memory"):
+                    each.result()
+            with pytest.raises(RequestTimedOut, match="no outcome"):
+                sent[9].result(timeout_s=0.01)
+            raise KeyboardInterrupt  # which does not wait for what cannot be sent
+
+    async def never(*_: object) -> None:
+        import trio
+
+        await trio.sleep_forever()
+
+    assert isinstance(within_patience(use), KeyboardInterrupt)
+
+
+def test_a_send_after_one_that_was_interrupted_is_not_waited_for_in_vain(node, monkeypatch):
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(_: object) -> None:
+        raise Interrupted
+
+    def use() -> None:
+        with producer_of(node) as producer:
+            with monkeypatch.context() as patch:
+                patch.setattr(producer._opened(), "soon", interrupt)
+                with pytest.raises(Interrupted):
+                    producer.send("t", b"1", key=b"k")
+            producer.send("t", b"2", key=b"k").result()
+
+    assert within_patience(use) is None
+    assert sorted(node.values(0) + node.values(1)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("wrong", [["t"], 7, None], ids=repr)
+def test_a_topic_that_is_no_name_is_an_error_of_its_record(node, wrong):
+    def use() -> None:
+        with producer_of(node) as producer:
+            sent = [producer.send(topic, b"x") for topic in ("t", wrong, "t", wrong)]
+            for each in sent[1::2]:
+                with pytest.raises(UsageError, match="expected its name"):
+                    each.result()
+            assert [sent[n].result().topic for n in (0, 2)] == ["t", "t"]
+
+    assert within_patience(use) is None
+
+
+def test_a_forked_child_is_refused_also_while_another_thread_was_sending(node):
+    def use() -> None:
+        with producer_of(node) as producer:
+            opened, go_on = producer._opened(), threading.Event()
+            opened.soon(go_on.wait)
+            producer.send("t", b"the parent's")
+            with producer._queue._lock:  # as if by another thread
+                child = os.fork()
+                if child == 0:
+                    code = 1
+                    try:
+                        producer.send("t", b"the child's")
+                    except ClosedError:
+                        code = 0
+                    finally:
+                        os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            go_on.set()
+
+    assert within_patience(use) is None
+    assert node.values(0) + node.values(1) == [b"the parent's"]
