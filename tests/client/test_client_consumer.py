@@ -77,7 +77,7 @@ async def test_without_a_reset_policy_a_start_must_be_given(one):
         assert values_of(await take(consumer, 2)) == numbered(8, 10)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert "t-0 has no position and auto_offset_reset is 'none'" in str(caught.value)
-    assert "knob auto_offset_reset, seek()" in str(caught.value)
+    assert "see auto_offset_reset, seek()" in str(caught.value)
 
 
 async def test_a_record_comes_with_everything_that_was_sent(one):

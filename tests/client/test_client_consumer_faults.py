@@ -376,6 +376,6 @@ async def test_without_metadata_starting_fails_after_default_api_timeout_ms(auto
     broker = FakeBroker({"t": 1}, is_down=True)
     async with in_memory(broker) as network:
         consumer = consumer_of(broker, network, default_api_timeout_ms=7_000)
-        with pytest.raises(Exception, match=f"broker {broker.address}.* knob timeout 7 s"):
+        with pytest.raises(Exception, match=f"broker {broker.address}.* see timeout 7 s"):
             await consumer.__aenter__()
     assert 5 < trio.current_time() < 8

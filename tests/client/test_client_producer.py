@@ -365,7 +365,7 @@ async def test_an_unknown_topic_is_refused_by_send_and_names_the_knob(one):
         with pytest.raises(ApiError) as caught:
             await producer.send("nowhere", b"x")
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert "knob auto.create.topics.enable" in str(caught.value)
+    assert "see auto.create.topics.enable" in str(caught.value)
 
 
 async def test_an_unknown_topic_is_made_where_the_broker_allows_it():

@@ -8,6 +8,7 @@ user's program, as an editor sees it.
 import ast
 import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -225,3 +226,13 @@ def test_an_editor_sees_every_option_of_both_worlds(tmp_path):
     assert {int(line) for line in found} == {first + n for n in range(len(WRONG))}, ended.stdout
     for number, meant in enumerate(WRONG.values()):
         assert f'"{meant}"' in found[str(first + number)]
+
+
+@pytest.mark.parametrize("options", [ProducerOptions, ConsumerOptions, AdminOptions])
+def test_help_tells_what_each_option_means(options):
+    told = pydoc.render_doc(options, renderer=pydoc.plaintext)
+    for field in fields(options):
+        _, found, after = told.partition(f" {field.name}: {field.type}")
+        assert found, field.name
+        assert after.splitlines()[1].startswith(" |      "), f"{field.name} has no meaning"
+    assert "Kafka: request.timeout.ms." in told

@@ -495,6 +495,5 @@ def test_an_api_error_says_its_code_and_whether_a_retry_can_help(code: ErrorCode
     error = ApiError(code, broker="h:1", attempts=2, elapsed_s=1.5, knob="retries")
     assert (error.retriable, error.refresh) == ERRORS[code][1:3]
     assert (
-        str(error)
-        == f"{code}: {ERRORS[code].meaning} [broker h:1, 2 attempts, 1.5 s, knob retries]"
+        str(error) == f"{code}: {ERRORS[code].meaning} [broker h:1, 2 attempts, 1.5 s, see retries]"
     )

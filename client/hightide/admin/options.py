@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 
 
+@explained
 @dataclass(frozen=True, kw_only=True)
 class AdminOptions(ClientOptions):
     """The options of `Admin`: Kafka's names, times in ms."""

@@ -10,10 +10,12 @@ from hightide.consume.assignors import Assignor
 from hightide.consume.membership import named
 from hightide.consume.selection import checked_topics
 from hightide.consume.subscription import Listener, checked_places, checked_reset
+from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 from hightide.protocol.errors import HightideError, UsageError
 
 
+@explained
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
     """The options of `Consumer`: Kafka's names and defaults, times in ms, sizes in bytes."""

@@ -14,6 +14,7 @@ from inspect import Parameter, signature
 from types import MappingProxyType, NoneType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from hightide.net.explained import explained
 from hightide.net.ports import Network, Random
 from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
@@ -33,6 +34,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 """By how an option's type is written: what it may be, and how that is called."""
 
 
+@explained
 @dataclass(frozen=True)
 class ClientOptions:
     """What all clients have in common. Times are in milliseconds, sizes in bytes."""

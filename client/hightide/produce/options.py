@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 from hightide.net.ports import WallClock
 from hightide.produce.partitioner import Partitioner
@@ -17,6 +18,7 @@ IN_FLIGHT_IN_ORDER = 5
 """So many batches of a partition may be on their way and still be told apart by a broker."""
 
 
+@explained
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions(ClientOptions):
     """The options of `Producer`: Kafka's names and defaults, times in ms, sizes in bytes."""

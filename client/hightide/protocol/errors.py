@@ -218,7 +218,7 @@ def error_code(name: str) -> ErrorCode:
 
 
 class Refused(Exception):
-    """A legal no, with the sentence for the user: the value, the expectation, the knob."""
+    """A legal no, with the sentence for the user: the value, the expectation, the option."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -286,7 +286,7 @@ class _Attempted(HightideError):
         facts.append(f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}")
         facts.append(f"{self.elapsed_s:.1f} s")
         if self.knob:
-            facts.append(f"knob {self.knob}")
+            facts.append(f"see {self.knob}")
         return f"{self.message} [{', '.join(facts)}]"
 
 
