@@ -22,20 +22,26 @@ from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
 # ruff: noqa: F811 - fixtures are imported by name
 
 RUN_BYTES = RUN_KIB << 10
+MEMORY = 32 << 20
 
 
 def queue_with(*records, record_max: int = 1 << 20) -> RunQueue:
     """Records as (topic, value, key), each sent as the producer does."""
-    queue = RunQueue(record_max)
+    queue = RunQueue(record_max, MEMORY)
     for record in records:
         put(queue, *record)
     return queue
 
 
-def put(queue: RunQueue, topic: str, value: bytes | None, key=None, more=None) -> None:
-    if more is None and value is not None and queue.join(topic, value, key) is not None:
+def new_run(topic, value, key=None, partition=None, more=None) -> Run:
+    return Run(None, topic, value, key, partition, more)
+
+
+def put(queue: RunQueue, topic, value, key=None, partition=None, more=None) -> None:
+    is_plain = more is None and value is not None
+    if is_plain and queue.join(topic, value, key, partition) is not None:
         return
-    run = Run(None, topic, value, key, more)
+    run = new_run(topic, value, key, partition, more)
     queue.begin(run, pytest.fail)
     queue.open(run)
 
@@ -61,10 +67,20 @@ def test_records_with_a_key_gather_apart_from_those_without():
     ]
 
 
+def test_records_of_a_partition_that_the_sender_names_gather():
+    queue = queue_with(
+        ("t", b"1", None, 3), ("t", b"2", None, 3), ("t", b"3", b"k", 3), ("t", b"4", b"k"),
+        ("t", b"5", None, 0), ("t", b"6"), ("t", b"7", None, 3.0), ("t", b"8", None, 3.0),
+    )  # fmt: skip
+    assert [values for _, values, _ in taken(queue)] == [
+        *([b"1", b"2"], [b"3"], [b"4"], [b"5"], [b"6"], [b"7"], [b"8"])
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "key", "more"),
     [
-        (b"2", None, More(0, None, ())),
+        (b"2", None, More(5, ())),
         (None, None, None),
         (None, b"k", None),
         (b"2" * RUN_BYTES, None, None),
@@ -73,7 +89,7 @@ def test_records_with_a_key_gather_apart_from_those_without():
     ids=["more", "null", "deleted", "large", "large key"],
 )
 def test_what_comes_after_a_record_that_goes_alone_does_not_go_before_it(value, key, more):
-    queue = queue_with(("t", b"1"), ("t", value, key, more), ("t", b"3"), ("t", b"4"))
+    queue = queue_with(("t", b"1"), ("t", value, key, None, more), ("t", b"3"), ("t", b"4"))
     assert [values for _, values, _ in taken(queue)] == [[b"1"], [value], [b"3", b"4"]]
 
 
@@ -100,26 +116,26 @@ def test_nothing_gathers_where_each_record_is_to_be_seen_alone():
 def test_a_run_that_was_taken_takes_nothing_more():
     queue = queue_with(("t", b"1"))
     assert queue.take() is not None
-    assert queue.join("t", b"2", None) is None
+    assert queue.join("t", b"2", None, None) is None
 
 
 def test_a_run_that_is_taken_before_it_is_open_stays_closed():
-    queue, run = RunQueue(1 << 20), Run(None, "t", b"1", None, None)
+    queue, run = RunQueue(1 << 20, MEMORY), new_run("t", b"1")
     queue.begin(run, pytest.fail)
-    assert queue.join("t", b"2", None) is None, "trio's thread does not know of it yet"
+    assert queue.join("t", b"2", None, None) is None, "trio's thread does not know of it yet"
     assert queue.take() is run
     queue.open(run)
-    assert queue.join("t", b"2", None) is None
+    assert queue.join("t", b"2", None, None) is None
 
 
 def test_a_run_that_is_opened_late_does_not_take_what_belongs_behind_another():
     """Two threads: one begins a run, another one begins one behind it, then the first goes on."""
-    queue, first, second = RunQueue(1 << 20), *(Run(None, "t", v, None, None) for v in (b"1", b"2"))
+    queue, first, second = RunQueue(1 << 20, MEMORY), *(new_run("t", v) for v in (b"1", b"2"))
     queue.begin(first, pytest.fail)
     queue.begin(second, pytest.fail)
     queue.open(second)
     queue.open(first)
-    assert queue.join("t", b"3", None) is not None
+    assert queue.join("t", b"3", None, None) is not None
     assert [values for _, values, _ in taken(queue)] == [[b"1"], [b"2", b"3"]]
 
 
@@ -134,18 +150,28 @@ def test_a_mark_is_set_when_everything_before_it_was_taken():
 
 
 def test_the_queue_holds_so_much_and_a_large_record_counts_as_what_it_is():
-    queue = RunQueue(1 << 30)
+    queue = RunQueue(1 << 30, MEMORY)
     for _ in range(QUEUE_KIB // 1024 - 1):
         put(queue, "t", b"x" * (1024 << 10))
     with pytest.raises(RuntimeError, match="full"):
-        queue.begin(Run(None, "t", b"x" * (1024 << 10), None, None), full)
+        queue.begin(new_run("t", b"x" * (1024 << 10)), full)
     queue.take()
     put(queue, "t", b"x" * (1024 << 10))
     with pytest.raises(RuntimeError, match="full"):
-        queue.begin(Run(None, "t", b"x" * (64 << 20), None, None), full)
+        queue.begin(new_run("t", b"x" * (64 << 20)), full)
     assert len(taken(queue)) == QUEUE_KIB // 1024 - 1
     put(queue, "t", b"larger than the queue" * (1 << 20))
     assert len(taken(queue)) == 1
+
+
+def test_a_producer_with_little_memory_queues_little():
+    queue = RunQueue(1 << 20, 100 << 10)
+    for number in range(100):
+        queue.begin(new_run("t", None, b"%d" % number), full)
+    with pytest.raises(RuntimeError, match="full"):
+        queue.begin(new_run("t", None, b"100"), full)
+    assert len(taken(queue)) == 100
+    put(RunQueue(500, 500), "t", b"less than a KiB")
 
 
 def full() -> None:
@@ -171,6 +197,8 @@ def test_each_delivery_tells_where_its_record_is_and_partitions_keep_the_order(n
                     more = {"timestamp": 5, "key": b"k"}
                 case 3:
                     value, more = None, {"key": b"gone"}
+                case _ if number % 600 < 100:
+                    more = {"partition": number % 600 // 50, **dice.choice([{}, {"key": b"k"}])}
                 case _ if number % 300 < 150:
                     more = {"key": b"%d" % dice.randrange(20)}
             sent.append((producer.send("t", value, **more), value))
@@ -214,13 +242,10 @@ def test_what_finds_no_memory_in_time_is_told_and_what_did_is_stored(node, key):
     def use() -> None:
         options = {"buffer_memory": 1_000, "batch_size": 500, "max_block_ms": 100}
         with producer_of(node, linger_ms=0, acks=1, **options) as producer:
-            opened, go_on = producer._opened(), threading.Event()
             producer.send("t", b"first", key=key).result()
             producer._async._sender._send_request = never
-            opened.soon(go_on.wait)
             value = b"x" * (76 - len(key or b""))  # ten records fill the memory
             sent = [producer.send("t", value, key=key) for _ in range(18)]
-            go_on.set()
             for each in sent[10:]:
                 with pytest.raises(RequestTimedOut, match="buffer_memory"):
                     each.result()

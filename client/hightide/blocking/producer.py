@@ -63,7 +63,7 @@ class Producer(Blocking):
     def __init__(self, options: ProducerOptions) -> None:
         self._async = hightide.produce.producer.Producer(**arguments(options))
         super().__init__(self._async)
-        self._queue = RunQueue(self._async.run_record_max)
+        self._queue = RunQueue(self._async.run_record_max, options.buffer_memory)
         self._at_pump: list[Run] = []
         """What is on its way, and what a pump was cancelled with."""
         self._unseen = Unseen()
@@ -87,17 +87,17 @@ class Producer(Blocking):
     ) -> Delivery:
         """Queue a record; waits only while too many are queued. Errors come with `result()`."""
         more = None
-        if partition is None and timestamp is None and headers is _NO_HEADERS:
+        if timestamp is None and headers is _NO_HEADERS:
             if (
                 value.__class__ is bytes
                 and (key is None or key.__class__ is bytes)
                 and topic.__class__ is str
-                and (delivery := self._queue.join(topic, value, key)) is not None
+                and (delivery := self._queue.join(topic, value, key, partition)) is not None
             ):
                 return delivery
         else:
-            more = More(partition, timestamp, tuple(headers))
-        return self._begin(Run(self, topic, value, key, more))
+            more = More(timestamp, tuple(headers))
+        return self._begin(Run(self, topic, value, key, partition, more))
 
     def _begin(self, run: Run) -> Delivery:
         opened = self._opened()
@@ -176,12 +176,15 @@ class Producer(Blocking):
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
         try:
-            if len(run.values) > 1:
-                await self._async.send_run(run.topic, run.keys, run.values, run.placement)
+            topic, place, keys, values = run.topic, run.partition, run.keys, run.values
+            if len(values) > 1:
+                await self._async.send_run(topic, place, keys, values, run.placement)
             else:
                 more = {} if run.more is None else run.more._asdict()
-                key = None if run.keys is None else run.keys[0]
-                run.single = await self._async.send(run.topic, run.values[0], key=key, **more)
+                key = None if keys is None else keys[0]
+                run.single = await self._async.send(
+                    topic, values[0], key=key, partition=place, **more
+                )
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise

@@ -1,5 +1,5 @@
-"""What threads have sent and trio's thread has not buffered yet. Records of a topic that are a
-value and perhaps a key, nothing else, gather in runs, so that most of what a record costs is paid
+"""What threads have sent and trio's thread has not buffered yet. Records of a topic that have a
+value and perhaps a key or a partition gather in runs, so that most of what a record costs is paid
 once a run: waking trio's thread, a place in the queue, finding a partition, filling its batch."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 RUN_KIB = 32
 """How large a run becomes, counted as the producer counts records."""
-QUEUE_KIB = 16 << 10
-"""How large all runs are together that are on their way to trio's thread; a record alone counts as
-1 KiB at least. It is what the two threads work on between two turns of the interpreter, which take
-5 ms each: much less, and they wait for each other."""
+QUEUE_KIB = 4 << 10
+"""How large all runs are together that are on their way to trio's thread, or less where the
+producer has less memory; a record alone counts as 1 KiB at least. It is what the two threads work
+on between two turns of the interpreter, of 5 ms each: were it much less, they would wait."""
 LOOK_S = 1.0
 """How often a thread that waits for a place looks whether the producer still works."""
 
@@ -35,7 +36,6 @@ LOOK_S = 1.0
 class More(NamedTuple):
     """What else a record may have."""
 
-    partition: int | None
     timestamp: int | None
     headers: tuple[tuple[str, bytes | None], ...]
 
@@ -45,8 +45,8 @@ class Run:
     has the error that all of them have which are not."""
 
     __slots__ = (
-        "asked", "error", "gathers", "is_over", "is_taken", "keys", "more", "placement", "producer",
-        "room", "see", "single", "topic", "values", "waiter", "weight",
+        "asked", "error", "gathers", "is_over", "is_taken", "keys", "more", "partition",
+        "placement", "producer", "room", "see", "single", "topic", "values", "waiter", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -55,16 +55,19 @@ class Run:
         topic: str,
         value: bytes | None,
         key: bytes | None,
+        partition: int | None,
         more: More | None,
     ) -> None:
         self.producer = producer
         self.topic = topic
+        self.partition = partition
+        """The one that its sender named, which all its records have in common."""
         self.values: list[Any] = [value]
         self.keys: list[Any] | None = None if key is None else [key]
-        """Records with keys and without do not gather in one run: it is buffered by partition, and
-        they may go to the same one."""
+        """Records with keys and without do not gather in one run: a run is buffered by partition,
+        and they may go to the same one."""
         self.more = more
-        """Of its only record, if that has more than key and value."""
+        """Of its only record, if that has more."""
         self.gathers = False
         """Whether others may join."""
         self.room = -1
@@ -136,10 +139,12 @@ class RunQueue:
     """Runs in order, filled by any thread, emptied by trio's; and marks in between that somebody
     waits to be passed."""
 
-    def __init__(self, record_max: int) -> None:
-        """`record_max`: the largest record that gathers with others, as records are counted."""
-        self._record_max = record_max
-        self._places = Places(QUEUE_KIB)
+    def __init__(self, record_max: int, memory: int) -> None:
+        """`record_max`: the largest record that gathers with others, as records are counted;
+        `memory`: bytes that the producer has."""
+        self._run_bytes = min(RUN_KIB << 10, record_max)
+        self._kib = min(QUEUE_KIB, max(memory >> 10, 1))
+        self._places = Places(self._kib)
         self._items: deque[Run | trio.Event] = deque()
         self.forget_last()
 
@@ -153,11 +158,13 @@ class RunQueue:
         self._lock = threading.Lock()
         """Between finding a run and putting a record into it, nobody takes it."""
 
-    def join(self, topic: str, value: bytes, key: bytes | None) -> Delivery | None:
+    def join(
+        self, topic: str, value: bytes, key: bytes | None, partition: int | None
+    ) -> Delivery | None:
         """Put a record into the last run of its topic; None if there is none that takes it."""
         with self._lock:
             run = self._last.get(topic)
-            if run is None or (room := run.room - len(value)) < 0:
+            if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
                 return None
             keys = run.keys
             if key is not None:
@@ -180,9 +187,10 @@ class RunQueue:
             run.more is None
             and all(part.__class__ is bytes for part in parts)
             and run.topic.__class__ is str
-            and size <= min(RUN_KIB << 10, self._record_max)
+            and run.partition.__class__ in (int, NoneType)
+            and size <= self._run_bytes
         )
-        run.weight = RUN_KIB if run.gathers else min(1 + (size >> 10), QUEUE_KIB)
+        run.weight = min(RUN_KIB if run.gathers else 1 + (size >> 10), self._kib)
         self._places.take(check, every_s=LOOK_S, count=run.weight)
         with self._lock:
             self._items.append(run)
@@ -195,7 +203,7 @@ class RunQueue:
             with self._lock:
                 if not run.is_taken:
                     # Each of them is within this, too.
-                    run.room = min(RUN_KIB << 10, self._record_max) - RECORD_OVERHEAD
+                    run.room = self._run_bytes - RECORD_OVERHEAD
 
     def mark(self) -> trio.Event:
         """A place behind all that was put here so far; it is set once everything before it was

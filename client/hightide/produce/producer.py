@@ -259,17 +259,18 @@ class Producer:
     async def send_run(
         self,
         topic: str,
+        partition: int | None,
         keys: Sequence[bytes] | None,
         values: Sequence[bytes],
         placement: Placement,
     ) -> None:
         """As `send` for each of these, none of which takes more than `run_record_max`; `placement`
         gets what was buffered, also where this ends with an error."""
-        await self._wanted_partition(topic, None)
+        partition = await self._wanted_partition(topic, partition)
         timestamp = self._clock.now_ms()
-        if keys is None:
+        if keys is None or partition is not None:
             parts = placement.group(range(len(values)))
-            await self._fill_values(parts, topic, None, None, values, timestamp)
+            await self._fill_values(parts, topic, partition, keys, values, timestamp)
         else:
             await self._fill_places(placement, topic, keys, values, timestamp)
 
