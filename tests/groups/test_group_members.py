@@ -22,6 +22,7 @@ from test_group_static import with_static
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode
+from hightide_broker.core.groups import parts
 from hightide_broker.core.groups.group import State
 from hightide_broker.core.groups.records import GroupValue, MemberValue, encode
 
@@ -423,3 +424,56 @@ def test_a_value_is_kept_as_it_was_after_a_round_trip():
     on = Coordinator()
     on.fail_over(again)
     assert on.group.to_value() == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"session": 5.999}, "5999, expected 6000 to 1800000 "),
+        ({"session": 1800.001}, "1800001, expected 6000 to 1800000 "),
+        ({"rebalance": 0}, "rebalance_timeout_ms is 0, expected 1 to 2147483647 "),
+        ({"protocols": ""}, "no protocol is offered"),
+    ],
+    ids=["short", "long", "rebalance", "protocols"],
+)
+def test_a_refused_join_names_the_value_and_what_was_expected(said, told):
+    assert told in Coordinator().join(new="a", **said).answer.message
+
+
+def test_the_shortest_and_the_longest_times_are_taken():
+    on = Coordinator(initial_delay_s=0)
+    on.enter("a", session=6.0, rebalance=0.001)
+    on.enter("b", session=1800.0, rebalance=2147483.647)
+    assert set(on.ids) == {"a", "b"}
+
+
+def test_who_is_refused_hears_of_whom_and_by_what():
+    on = started("a", size_max=1, initial_delay_s=0)
+    assert "the group has 1 members and 0 that may join, group.max.size is 1" in (
+        on.join(new="b").answer.message
+    )
+    assert "the group is of type 'consumer', not 'connect'" in (
+        on.join(new="b", kind="connect").answer.message
+    )
+    refused = on.join(new="b", protocols="rr:x").answer.message
+    assert "the assignors ['rr'] are offered, the members agree on ['range']" in refused
+    assert "protocol 'rr', the group chose 'range'" in on.sync("a", protocol="rr").answer.message
+    assert on.sync("a").answer.protocol == "range"
+    for who, named in ((("b", ""), "b"), (("", "i"), "i"), (("", ""), "nobody")):
+        (result,) = on._step(leaving(*who)).members
+        assert (result.member_id, result.instance_id) == who
+        assert named in result.message
+    (result,) = on._step(leaving("a", "")).members
+    assert (result.error, result.message) == (None, "")
+
+
+def leaving(member, instance):
+    one = g.LeavingMember(member_id=member, instance_id=instance, reason="")
+    return parts.Leave(g.LeaveGroupRequest(group="g", members=[one]))
+
+
+def test_a_member_that_the_leader_gives_nothing_has_nothing():
+    on, _ = completing("a", "b")
+    syncs = on.sync("a", a="x0"), on.sync("b")
+    on.written()
+    assert [sync.answer.assignment for sync in syncs] == [b"x0", b""]

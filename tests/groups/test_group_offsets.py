@@ -185,3 +185,11 @@ def test_looking_for_what_is_old_forgets_nothing_by_itself():
     offsets.commit(T0, value(), 1)
     assert expired(offsets, 1 << 50) == [T0]
     assert known(offsets) == {T0: 1}
+
+
+def test_what_is_deleted_does_not_hide_what_comes_after_it():
+    offsets = GroupOffsets()
+    offsets.commit(T0, value(), 1)
+    offsets.commit(T1, value(), 2)
+    offsets.commit(T0, None, 3)
+    assert expired(offsets, 1 << 50) == [T1]

@@ -163,3 +163,22 @@ def test_a_static_member_that_begins_again_twice_is_the_last_one():
     assert second.waits
     on.written()
     assert second.answer.member_id == "s3"
+
+
+def test_a_restart_before_the_assignment_was_asked_for_does_not_end_the_wait_for_that():
+    on = Coordinator()
+    on.enter("a")
+    on.join(new="s", instance="i")
+    on.wait(6)
+    on.sync("a", a="x-a", s="x-s")
+    on.written()
+    assert on.state is State.STABLE
+    join = on.join(new="s2", instance="i")
+    on.written()
+    assert (join.answer.member_id, join.answer.generation) == ("s2", 1)
+    for _ in range(12):
+        on.wait(5)
+        on.heartbeat("a")
+        on.heartbeat("s2", instance="i")
+    assert on.ids == ["a"]
+    assert "s2 never asked" in on.group.causes[-1].text
