@@ -23,6 +23,7 @@ from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench_client import client, groups
 from hightide_cli.bench_connections import connections
 from hightide_cli.bench_growth import growth
+from hightide_cli.bench_segments import segments
 from hightide_cli.bench_spark import spark
 from hightide_cli.bench_usage import IDLE_S, Spent, spending
 from hightide_cli.failover import failover
@@ -358,4 +359,5 @@ bench.add_command(client)
 bench.add_command(groups)
 bench.add_command(growth)
 bench.add_command(connections)
+bench.add_command(segments)
 bench.add_command(spark)

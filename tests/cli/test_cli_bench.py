@@ -154,6 +154,18 @@ def test_connections_have_a_line_for_each_number_and_what_is_left(bench):
         assert min(told["memory_mb_before"], told["memory_mb_after"], told["open_ms_each"]) > 0
 
 
+def test_segments_have_a_line_for_each_number(bench):
+    few, more = bench("segments", "--segments", "20,4")
+    for told, number in ((few, 4), (more, 20)):
+        assert list(told) == [
+            *("bench", "segments", "write_ms_each", "start_s", "start_killed_s"),
+            *("lookup_p50_ms", "memory_mb"),
+        ]
+        assert (told["bench"], told["segments"]) == ("segments", number)
+        timed = "write_ms_each", "start_s", "start_killed_s", "lookup_p50_ms"
+        assert min(told[name] for name in timed) > 0
+
+
 CLIENT_RATES = [
     "blocking_send",
     "blocking_send_keyed",

@@ -26,6 +26,8 @@ log = logging.getLogger("hightide.isr")
 RESEND_S = 0.05
 PARTITIONS_MAX = 1000
 """Proposals in one request."""
+SLICE = 256
+"""Replicas that are looked at before it is the turn of others."""
 _Sent = tuple[Replica, Proposal]
 
 
@@ -62,10 +64,11 @@ class IsrChanges:
     async def _look_for_laggards(self, replicas: Iterable[Replica]) -> None:
         while True:
             await trio.sleep(self._lag_s / 2)
-            now = trio.current_time()
-            for replica in replicas:
+            for number, replica in enumerate(replicas):
+                if number % SLICE == 0:
+                    await trio.lowlevel.checkpoint()
                 if replica.leader is not None and not replica.offline:
-                    if replica.leader.drop_laggards(now):
+                    if replica.leader.drop_laggards(trio.current_time()):
                         self.mark(replica)
                     replica.recompute()
 
