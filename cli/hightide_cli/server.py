@@ -111,12 +111,24 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             formats=False,
         ) as node:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(warn_of_unknown, config.advertised_host)
                 if ready_file is not None:
                     nursery.start_soon(_announce, node, ready_file)
                 await anext(signals)
                 nursery.cancel_scope.cancel()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+async def warn_of_unknown(host: str) -> None:
+    """Log it when the name that others are told cannot be looked up."""
+    import trio
+
+    try:
+        await trio.socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        told = "clients and other nodes are told to come to advertised.host %r, unknown here: %s"
+        logging.getLogger("hightide.node").warning(told, host, error)
 
 
 async def _announce(node: Node, ready_file: Path) -> None:
