@@ -47,7 +47,11 @@ def put(queue: RunQueue, topic, value, key=None, partition=None, more=None) -> N
 
 
 def taken(queue: RunQueue) -> list[tuple[str, list[bytes | None], list[bytes] | None]]:
-    return [(run.topic, run.values, run.keys) for run in iter(queue.take, None)]
+    found = []
+    for run in iter(queue.take, None):
+        keys, values = run.columns()
+        found.append((run.topic, list(values), keys and list(keys)))
+    return found
 
 
 # --- the queue ------------------------------------------------------------------------------------
@@ -139,13 +143,50 @@ def test_a_run_that_is_opened_late_does_not_take_what_belongs_behind_another():
     assert [values for _, values, _ in taken(queue)] == [[b"1"], [b"2", b"3"]]
 
 
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting(list):
+    """What is put here is there, and whoever put it is interrupted."""
+
+    def append(self, record):
+        super().append(record)
+        raise Interrupted
+
+
+def test_an_interruption_leaves_keys_and_values_together():
+    queue, run = RunQueue(1 << 20, MEMORY), new_run("t", b"1", b"a")
+    queue.begin(run, pytest.fail)
+    queue.open(run)
+    run.records = Interrupting(run.records)
+    with pytest.raises(Interrupted):
+        queue.join("t", b"2", b"b", None)
+    run.records = list(run.records)
+    assert queue.join("t", b"3", b"c", None)._index == 2
+    assert taken(queue) == [("t", [b"1", b"2", b"3"], [b"a", b"b", b"c"])]
+
+
+def test_the_handler_of_a_signal_may_send_in_the_middle_of_a_send():
+    class Signalled(list):
+        def append(self, record):
+            super().append(record)
+            put(queue, "t", b"of the handler")
+
+    queue = queue_with(("t", b"1"))
+    queue._last["t"].records = Signalled([b"1"])
+    assert queue.join("t", b"2", None, None)._index == 1
+    put(queue, "t", b"3")
+    assert [values for _, values, _ in taken(queue)] == [[b"1", b"2"], [b"of the handler", b"3"]]
+
+
 def test_a_mark_is_set_when_everything_before_it_was_taken():
     queue = queue_with(("t", b"1"))
     mark = queue.mark()
     put(queue, "u", b"2")
-    assert queue.take().values == [b"1"]
+    assert queue.take().records == [b"1"]
     assert not mark.is_set()
-    assert queue.take().values == [b"2"]
+    assert queue.take().records == [b"2"]
     assert mark.is_set()
 
 
@@ -262,9 +303,6 @@ def test_what_finds_no_memory_in_time_is_told_and_what_did_is_stored(node, key):
 
 
 def test_a_send_after_one_that_was_interrupted_is_not_waited_for_in_vain(node, monkeypatch):
-    class Interrupted(Exception):
-        pass
-
     def interrupt(_: object) -> None:
         raise Interrupted
 

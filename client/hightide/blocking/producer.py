@@ -176,7 +176,7 @@ class Producer(Blocking):
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
         try:
-            topic, place, keys, values = run.topic, run.partition, run.keys, run.values
+            topic, place, (keys, values) = run.topic, run.partition, run.columns()
             if len(values) > 1:
                 await self._async.send_run(topic, place, keys, values, run.placement)
             else:
@@ -226,7 +226,7 @@ class Producer(Blocking):
         self._at_pump.clear()
         for run in left:
             error = closed("producer")
-            is_expected = len(run.asked) == len(run.values)
+            is_expected = len(run.asked) == len(run.records)
             run.end(error, None if is_expected else self._unseen.add(error))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,8 +45,8 @@ class Run:
     has the error that all of them have which are not."""
 
     __slots__ = (
-        "asked", "error", "gathers", "is_over", "is_taken", "keys", "more", "partition",
-        "placement", "producer", "room", "see", "single", "topic", "values", "waiter", "weight",
+        "asked", "error", "gathers", "is_keyed", "is_over", "is_taken", "more", "partition",
+        "placement", "producer", "records", "room", "see", "single", "topic", "waiter", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -62,10 +62,12 @@ class Run:
         self.topic = topic
         self.partition = partition
         """The one that its sender named, which all its records have in common."""
-        self.values: list[Any] = [value]
-        self.keys: list[Any] | None = None if key is None else [key]
+        self.is_keyed = key is not None
         """Records with keys and without do not gather in one run: a run is buffered by partition,
         and they may go to the same one."""
+        self.records: list[Any] = [value if key is None else (key, value)]
+        """Values, or pairs of key and value: one `append` each, which no interruption cuts in
+        two."""
         self.more = more
         """Of its only record, if that has more."""
         self.gathers = False
@@ -97,6 +99,13 @@ class Run:
                 self.see()
             raise self.error
         return found
+
+    def columns(self) -> tuple[Sequence[Any] | None, Sequence[Any]]:
+        """Its keys, if it is keyed, and its values."""
+        if not self.is_keyed:
+            return None, self.records
+        keys, values = zip(*self.records, strict=True)
+        return keys, values
 
     def end(
         self, error: BaseException | None = None, see: Callable[[], None] | None = None
@@ -155,33 +164,42 @@ class RunQueue:
         """Begin new runs. In a forked child: whoever held the lock is not there."""
         self._last: dict[str, Run] = {}
         """By topic, the run that was queued last, if records may gather in it."""
-        self._lock = threading.Lock()
-        """Between finding a run and putting a record into it, nobody takes it."""
+        self._lock = threading.RLock()
+        """Between finding a run and putting a record into it, nobody takes it. The handler of a
+        signal may send, too, in the middle of this."""
+        self._is_joining = False
 
     def join(
         self, topic: str, value: bytes, key: bytes | None, partition: int | None
     ) -> Delivery | None:
         """Put a record into the last run of its topic; None if there is none that takes it."""
         with self._lock:
-            run = self._last.get(topic)
-            if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
+            if self._is_joining:
                 return None
-            keys = run.keys
-            if key is not None:
-                if keys is None or (room := room - len(key)) < 0:
+            self._is_joining = True
+            try:
+                run = self._last.get(topic)
+                if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
                     return None
-                keys.append(key)
-            elif keys is not None:
-                return None
-            run.room = room - RECORD_OVERHEAD
-            values = run.values
-            values.append(value)
-            return Delivery(run, len(values) - 1)
+                record: Any = value
+                if key is not None:
+                    if not run.is_keyed or (room := room - len(key)) < 0:
+                        return None
+                    record = key, value
+                elif run.is_keyed:
+                    return None
+                run.room = room - RECORD_OVERHEAD
+                records = run.records
+                records.append(record)
+                return Delivery(run, len(records) - 1)
+            finally:
+                self._is_joining = False
 
     def begin(self, run: Run, check: Callable[[], None]) -> None:
         """Put a run behind all others; waits only while they are too large, and `check` may raise
         meanwhile."""
-        parts = [run.values[0], *(run.keys or ())]
+        (first,) = run.records
+        parts = first if run.is_keyed else (first,)
         size = RECORD_OVERHEAD + sum(len(part) for part in parts if part.__class__ is bytes)
         run.gathers = (
             run.more is None

@@ -44,7 +44,7 @@ class Places:
     def __init__(self, count: int) -> None:
         self._count = self._free = count
         self._line: deque[tuple[threading.Event, int]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of a signal may come here, too
 
     def take(self, look: Callable[[], None], *, every_s: float, count: int = 1) -> None:
         """Wait for places, at most as many as there are; `look` is called meanwhile, and may
