@@ -90,6 +90,49 @@ def test_who_may_not_wait_is_told_so_instead_of_waiting_for_room():
     places.take(pytest.fail, every_s=1)
 
 
+def test_places_are_given_back_while_another_thread_is_kept_in_the_middle_of_taking_some():
+    places = Places(2)
+    places.take(pytest.fail, every_s=1, count=2)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with places._lock:
+            held.set()
+            go_on.wait(HANGS_S)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert held.wait(HANGS_S)
+    assert within_patience(lambda: places.leave(2)) is None
+    go_on.set()
+    holder.join(HANGS_S)
+    places.take(pytest.fail, every_s=1, count=2)
+
+
+def test_places_go_to_the_first_in_line_also_if_fewer_would_do_for_the_next() -> None:
+    places, order = Places(3), []
+
+    def take(name: str, count: int) -> None:
+        places.take(lambda: None, every_s=0.05, count=count)
+        order.append(name)
+
+    places.take(pytest.fail, every_s=1, count=3)
+    threads = []
+    for name, count in (("large", 3), ("small", 1)):
+        threads.append(threading.Thread(target=take, args=(name, count), daemon=True))
+        threads[-1].start()
+        while len(places._line) < len(threads):
+            time.sleep(0.001)
+    places.leave(1)
+    assert order == []
+    places.leave(2)
+    threads[0].join(HANGS_S)
+    assert order == ["large"]
+    places.leave(3)
+    threads[1].join(HANGS_S)
+    assert order == ["large", "small"]
+
+
 def test_two_threads_may_close_a_client(node):
     producer = producer_of(node).open()
     opened = producer._opened()

@@ -15,8 +15,8 @@ import pytest
 from test_blocking import node, producer_of, within_patience  # noqa: F401
 
 from hightide import ApiError, RequestTimedOut
-from hightide.blocking.runs import QUEUE_KIB, RUN_KIB, More, Run, RunQueue
-from hightide.protocol.batch_builder import RECORD_OVERHEAD
+from hightide.blocking.runs import QUEUE_KIB, RUN_KIB, Delivery, More, Run, RunQueue
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
 from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
 
 # ruff: noqa: F811 - fixtures are imported by name
@@ -147,37 +147,170 @@ class Interrupted(Exception):
     pass
 
 
-class Interrupting(list):
-    """What is put here is there, and whoever put it is interrupted."""
+class Striking(dict):
+    """Where records are put; something strikes in the middle of that, once it is there."""
 
-    def append(self, record):
-        super().append(record)
-        raise Interrupted
+    def __init__(self, records, strike):
+        super().__init__(records)
+        self._strike = strike
+
+    def __setitem__(self, index, record):
+        super().__setitem__(index, record)
+        self._strike()
 
 
 def test_an_interruption_leaves_keys_and_values_together():
-    queue, run = RunQueue(1 << 20, MEMORY), new_run("t", b"1", b"a")
-    queue.begin(run, pytest.fail)
-    queue.open(run)
-    run.records = Interrupting(run.records)
+    def interrupt():
+        raise Interrupted
+
+    queue = queue_with(("t", b"1", b"a"))
+    run = queue._last["t"]
+    run.slots = Striking(run.slots, interrupt)
     with pytest.raises(Interrupted):
         queue.join("t", b"2", b"b", None)
-    run.records = list(run.records)
+    run.slots = dict(run.slots)
     assert queue.join("t", b"3", b"c", None)._index == 2
     assert taken(queue) == [("t", [b"1", b"2", b"3"], [b"a", b"b", b"c"])]
 
 
-def test_the_handler_of_a_signal_may_send_in_the_middle_of_a_send():
-    class Signalled(list):
-        def append(self, record):
-            super().append(record)
-            put(queue, "t", b"of the handler")
-
+def test_an_interruption_that_loses_an_index_leaves_the_others_with_their_records():
     queue = queue_with(("t", b"1"))
-    queue._last["t"].records = Signalled([b"1"])
-    assert queue.join("t", b"2", None, None)._index == 1
+    run = queue._last["t"]
+    next(run.numbers)
+    late = queue.join("t", b"2", None, None)
+    assert queue.take() is run
+    run.placement.group(range(2)).append((Batch("t", 0, 0.0, (0,)), 5, 2))
+    assert [run.find(index)._index for index in (0, late._index)] == [5, 6]
+
+
+def test_the_handler_of_a_signal_may_send_and_wait_in_the_middle_of_a_send():
+    """It waits for trio's thread, which takes what there is meanwhile: that thread may need nothing
+    that the send holds."""
+    queue = queue_with(("t", b"1"))
+    run, took = queue._last["t"], []
+
+    def handle():
+        queue.join("u", b"of the handler", None, None)
+        thread = threading.Thread(target=lambda: took.append(queue.take()), daemon=True)
+        thread.start()
+        thread.join(60)
+
+    run.slots = Striking(run.slots, handle)
+    sent = queue.join("t", b"2", None, None)
+    assert took == [run]
+    assert sent._index == 1, "it was in when the run was taken"
+    assert run.records == [b"1", b"2"]
+
+
+def test_what_comes_after_its_run_was_taken_goes_into_another():
+    queue = queue_with(("t", b"1"))
+    run = queue._last["t"]
+
+    class Late(dict):
+        def __setitem__(self, index, record):
+            assert queue.take() is run
+            super().__setitem__(index, record)
+
+    run.slots = Late(run.slots)
+    assert queue.join("t", b"2", None, None) is None
+    put(queue, "t", b"2")
+    assert (run.records, taken(queue)) == ([b"1"], [("t", [b"2"], None)])
+
+
+def test_threads_that_join_while_runs_are_taken_lose_nothing_and_double_nothing():
+    queue, sent, ended = RunQueue(1 << 20, MEMORY), [[], [], []], []
+
+    def send(name):
+        for number in range(20_000):
+            value = b"%d %d" % (name, number)
+            delivery = queue.join("t", value, None, None)
+            if delivery is None:
+                run = new_run("t", value)
+                queue.begin(run, lambda: None)
+                queue.open(run)
+                delivery = Delivery(run, 0)
+            sent[name].append((delivery, value))
+        ended.append(name)
+
+    threads = [threading.Thread(target=send, args=(name,), daemon=True) for name in range(3)]
+    for thread in threads:
+        thread.start()
+    stored = []
+    while len(ended) < 3 or len(queue):
+        run = queue.take()
+        if run is not None:
+            stored += run.records
+    assert len(stored) == 60_000
+    for own in sent:
+        for delivery, value in own:
+            run = delivery._run
+            assert run.records[run.indexes.index(delivery._index)] == value
+    for name in range(3):
+        numbers = [int(value.split()[1]) for value in stored if value.startswith(b"%d " % name)]
+        assert numbers == list(range(20_000))
+
+
+class Name(str):
+    """As the members of a StrEnum are."""
+
+
+def test_a_name_of_another_class_is_the_same_topic():
+    queue, run = queue_with(("t", b"1")), new_run(Name("t"), b"2")
+    queue.begin(run, pytest.fail)
+    queue.open(run)
     put(queue, "t", b"3")
-    assert [values for _, values, _ in taken(queue)] == [[b"1", b"2"], [b"of the handler", b"3"]]
+    assert [values for _, values, _ in taken(queue)] == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_headers_and_what_will_be_refused_count_as_what_they_are():
+    queue = RunQueue(1 << 30, MEMORY)
+    for run in (
+        new_run("t", b"x", more=More(None, (("h", b"x" * (1 << 20)), ("no", "y" * (1 << 20)), 7))),
+        new_run("t", "text" * (1 << 18)),
+        new_run("t", 5),
+    ):
+        queue.begin(run, full)
+        assert run.weight == {b"x": 2049, 5: 1}.get(run.slots[0], 1025)
+
+
+def test_who_waits_for_a_place_sees_to_it_that_somebody_takes():
+    queue, looked = RunQueue(1 << 20, 1024), []
+
+    def look():
+        looked.append(queue.take())
+
+    queue.begin(new_run("t", None, b"1"), full)
+    queue.begin(new_run("t", None, b"2"), look)
+    assert [run.records for run in looked] == [[(b"1", None)]]
+
+
+def test_an_interruption_while_it_is_queued_gives_its_place_back():
+    queue = RunQueue(1 << 20, 1024)
+
+    class Full(list):
+        def append(self, _):
+            raise Interrupted
+
+    items, queue._items = queue._items, Full()
+    with pytest.raises(Interrupted):
+        queue.begin(new_run("t", b"1"), full)
+    queue._items = items
+    queue.begin(new_run("t", b"2"), full)
+
+
+def test_an_error_is_not_that_of_a_record_that_is_buffered():
+    """It is told between two looks of `find`, right after the record was buffered."""
+    run = new_run("t", b"1")
+    run.take()
+
+    class Placed:
+        def find(self, _):
+            run.end(ValueError("of the next record"))
+
+    run.placement = Placed()
+    assert run.find(0) is None
+    with pytest.raises(ValueError, match="next record"):
+        run.find(0)
 
 
 def test_a_mark_is_set_when_everything_before_it_was_taken():
@@ -352,3 +485,48 @@ def test_a_forked_child_is_refused_also_while_another_thread_was_sending(node):
 
     assert within_patience(use) is None
     assert node.values(0) + node.values(1) == [b"the parent's"]
+
+
+def test_a_generator_that_waits_for_another_client_is_not_waited_for_by_all(node):
+    def use() -> None:
+        with producer_of(node) as one, producer_of(node) as other:
+
+            def values():
+                yield b"1"
+                other.send("t", b"other", partition=1).result()
+                yield b"2"
+
+            one.send_many("t", values(), keys=iter([b"k", b"k"]), partition=0).result()
+
+    assert within_patience(use) is None
+    assert node.values(0) == [b"1", b"2"]
+
+
+def test_an_error_is_raised_at_the_end_of_its_own_block_only(node):
+    producer = producer_of(node)
+    with pytest.raises(ApiError, match="nowhere"), producer:
+        producer.send("nowhere", b"x")
+    with producer:
+        producer.send("t", b"x").result()
+
+
+def test_a_forked_child_closes_what_its_parent_sends_without_a_word(node):
+    def use() -> None:
+        with producer_of(node) as producer:
+            opened, go_on = producer._opened(), threading.Event()
+            opened.soon(go_on.wait)
+            producer.send("t", b"the parent's")
+            producer.send("t", b"the parent's", timestamp=5)
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    producer.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            go_on.set()
+
+    assert within_patience(use) is None
+    assert len(node.values(0) + node.values(1)) == 2

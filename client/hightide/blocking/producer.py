@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -63,12 +63,17 @@ class Producer(Blocking):
     def __init__(self, options: ProducerOptions) -> None:
         self._async = hightide.produce.producer.Producer(**arguments(options))
         super().__init__(self._async)
-        self._queue = RunQueue(self._async.run_record_max, options.buffer_memory)
+        self._memory = options.buffer_memory
+        self._begin_empty()
+        self._pumping: Opened | None = None
+        """The life of the client in which a pump is at work; it ends with that at the latest."""
+
+    def _begin_empty(self) -> None:
+        """Nothing is queued. In a forked child: what the parent had is the parent's."""
+        self._queue = RunQueue(self._async.run_record_max, self._memory)
         self._at_pump: list[Run] = []
         """What is on its way, and what a pump was cancelled with."""
         self._unseen = Unseen()
-        self._pumping: Opened | None = None
-        """The life of the client in which a pump is at work; it ends with that at the latest."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -102,7 +107,13 @@ class Producer(Blocking):
     def _begin(self, run: Run) -> Delivery:
         opened = self._opened()
         opened.check()
-        self._queue.begin(run, opened.check_may_wait)
+
+        def check() -> None:
+            opened.check_may_wait()
+            if self._pumping is not opened:  # who queued the last run was interrupted
+                opened.soon(self._see_to_pump)
+
+        self._queue.begin(run, check)
         if self._pumping is not opened:
             opened.soon(self._see_to_pump)
         self._queue.open(run)
@@ -123,11 +134,12 @@ class Producer(Blocking):
     ) -> ManyDeliveries:
         """Buffer many records at once, behind those that were sent before. Returns when all are
         buffered."""
+        # What is iterated may wait, and for others' clients, too: not in trio's thread.
         send = partial(
             self._async.send_many,
             topic,
-            values,
-            keys=keys,
+            _listed(values),
+            keys=None if keys is None else _listed(keys),
             partition=partition,
             timestamp=timestamp,
         )
@@ -198,6 +210,7 @@ class Producer(Blocking):
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._unseen = Unseen()
         _open_producers.add(self)
         return self
 
@@ -230,6 +243,10 @@ class Producer(Blocking):
             run.end(error, None if is_expected else self._unseen.add(error))
 
 
+def _listed(items: Iterable[T]) -> Sequence[T]:
+    return items if isinstance(items, list | tuple) else list(items)
+
+
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
@@ -248,7 +265,7 @@ def _close_what_is_open() -> None:
 
 def _open_in_child() -> None:
     for producer in [*_open_producers]:
-        producer._queue.forget_last()
+        producer._begin_empty()
 
 
 if hasattr(os, "register_at_fork"):

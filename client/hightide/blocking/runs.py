@@ -5,8 +5,11 @@ once a run: waking trio's thread, a place in the queue, finding a partition, fil
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
+from contextlib import suppress
+from itertools import chain, count
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,8 +48,9 @@ class Run:
     has the error that all of them have which are not."""
 
     __slots__ = (
-        "asked", "error", "gathers", "is_keyed", "is_over", "is_taken", "more", "partition",
-        "placement", "producer", "records", "room", "see", "single", "topic", "waiter", "weight",
+        "asked", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken", "more",
+        "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
+        "slots", "topic", "waiter", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -65,9 +69,14 @@ class Run:
         self.is_keyed = key is not None
         """Records with keys and without do not gather in one run: a run is buffered by partition,
         and they may go to the same one."""
-        self.records: list[Any] = [value if key is None else (key, value)]
-        """Values, or pairs of key and value: one `append` each, which no interruption cuts in
-        two."""
+        self.slots: dict[int, Any] = {0: value if key is None else (key, value)}
+        """Values, or pairs of key and value, that trio's thread has not taken: each by its index,
+        put here in one step, which no interruption cuts in two."""
+        self.numbers = count(1)
+        """The indexes of those that come."""
+        self.records: list[Any] = []
+        """What was taken, in order; and the index of each."""
+        self.indexes: list[int] = []
         self.more = more
         """Of its only record, if that has more."""
         self.gathers = False
@@ -79,7 +88,7 @@ class Run:
         self.is_taken = False
         """Whether it has left the queue."""
         self.placement = Placement()
-        """Where its records are buffered."""
+        """Where its records are buffered, by their place in `records`."""
         self.single: AsyncDelivery | None = None
         """The same of its only record."""
         self.error: BaseException | None = None
@@ -91,13 +100,27 @@ class Run:
         """Records that somebody has asked for."""
         self.waiter: trio.Event | None = None
 
+    def take(self) -> None:
+        """In trio's thread: what is in by now is all. Who puts a record here later takes it out
+        again: each record is taken by one side, whichever removes it."""
+        self.is_taken, self.room = True, -1
+        taken: dict[int, Any] = {}
+        with suppress(KeyError):  # until nothing is left
+            while True:
+                index, record = self.slots.popitem()
+                taken[index] = record
+        self.indexes = sorted(taken)
+        self.records = [taken[index] for index in self.indexes]
+
     def find(self, index: int) -> AsyncDelivery | None:
         """A record's delivery, or None while it is queued; raises the error that it has."""
-        found = self.single or self.placement.find(index)
-        if found is None and self.error is not None:
-            if self.see is not None:
-                self.see()
-            raise self.error
+        # Read first: an error counts only for what is not buffered by then.
+        error, see = self.error, self.see
+        found = self.single or self.placement.find(bisect_left(self.indexes, index))
+        if found is None and error is not None:
+            if see is not None:
+                see()
+            raise error
         return found
 
     def columns(self) -> tuple[Sequence[Any] | None, Sequence[Any]]:
@@ -112,7 +135,8 @@ class Run:
     ) -> None:
         """In trio's thread, or once that does nothing with it any more: no record is buffered from
         now on; those that were not have this error."""
-        self.error, self.see, self.is_over = error, see, True
+        self.see = see
+        self.error, self.is_over = error, True
         if self.waiter is not None:
             self.waiter.set()
 
@@ -155,52 +179,44 @@ class RunQueue:
         self._kib = min(QUEUE_KIB, max(memory >> 10, 1))
         self._places = Places(self._kib)
         self._items: deque[Run | trio.Event] = deque()
-        self.forget_last()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def forget_last(self) -> None:
-        """Begin new runs. In a forked child: whoever held the lock is not there."""
         self._last: dict[str, Run] = {}
         """By topic, the run that was queued last, if records may gather in it."""
         self._lock = threading.RLock()
-        """Between finding a run and putting a record into it, nobody takes it. The handler of a
-        signal may send, too, in the middle of this."""
-        self._is_joining = False
+        """Of those who begin runs: the one that is queued last is the last one. Trio's thread needs
+        no lock that a thread holds while the handler of a signal makes it wait."""
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def join(
         self, topic: str, value: bytes, key: bytes | None, partition: int | None
     ) -> Delivery | None:
         """Put a record into the last run of its topic; None if there is none that takes it."""
-        with self._lock:
-            if self._is_joining:
+        run = self._last.get(topic)
+        if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
+            return None
+        record: Any = value
+        if key is not None:
+            if not run.is_keyed or (room := room - len(key)) < 0:
                 return None
-            self._is_joining = True
-            try:
-                run = self._last.get(topic)
-                if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
-                    return None
-                record: Any = value
-                if key is not None:
-                    if not run.is_keyed or (room := room - len(key)) < 0:
-                        return None
-                    record = key, value
-                elif run.is_keyed:
-                    return None
-                run.room = room - RECORD_OVERHEAD
-                records = run.records
-                records.append(record)
-                return Delivery(run, len(records) - 1)
-            finally:
-                self._is_joining = False
+            record = key, value
+        elif run.is_keyed:
+            return None
+        run.room = room - RECORD_OVERHEAD
+        index = next(run.numbers)
+        run.slots[index] = record
+        if run.is_taken and run.slots.pop(index, None) is not None:
+            return None  # it came too late
+        return Delivery(run, index)
 
     def begin(self, run: Run, check: Callable[[], None]) -> None:
         """Put a run behind all others; waits only while they are too large, and `check` may raise
         meanwhile."""
-        (first,) = run.records
+        (first,) = run.slots.values()
         parts = first if run.is_keyed else (first,)
-        size = RECORD_OVERHEAD + sum(len(part) for part in parts if part.__class__ is bytes)
+        headers = () if run.more is None else run.more.headers
+        pairs = [pair for pair in headers if isinstance(pair, tuple | list)]
+        size = RECORD_OVERHEAD + sum(map(_size, [*parts, *chain.from_iterable(pairs)]))
         run.gathers = (
             run.more is None
             and all(part.__class__ is bytes for part in parts)
@@ -209,19 +225,24 @@ class RunQueue:
             and size <= self._run_bytes
         )
         run.weight = min(RUN_KIB if run.gathers else 1 + (size >> 10), self._kib)
+        is_queued = False
         self._places.take(check, every_s=LOOK_S, count=run.weight)
-        with self._lock:
-            self._items.append(run)
-            if run.topic.__class__ is str:
-                self._last[run.topic] = run  # what comes later does not go before it
+        try:
+            with self._lock:
+                self._items.append(run)
+                is_queued = True
+                if isinstance(run.topic, str):
+                    # What comes later does not go before it.
+                    self._last[str.__str__(run.topic)] = run
+        finally:
+            if not is_queued:
+                self._places.leave(run.weight)
 
     def open(self, run: Run) -> None:
         """More records may gather in a run that was begun, as trio's thread knows of it by now."""
         if run.gathers:
-            with self._lock:
-                if not run.is_taken:
-                    # Each of them is within this, too.
-                    run.room = self._run_bytes - RECORD_OVERHEAD
+            # Each of them is within this, too.
+            run.room = self._run_bytes - RECORD_OVERHEAD
 
     def mark(self) -> trio.Event:
         """A place behind all that was put here so far; it is set once everything before it was
@@ -233,15 +254,21 @@ class RunQueue:
     def take(self) -> Run | None:
         """The next run, in which nothing is put from now on; None if there is none. Sets the marks
         before it."""
-        while self._items:
-            item = self._items.popleft()
+        while True:
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                return None
             if isinstance(item, trio.Event):
                 item.set()
                 continue
-            with self._lock:
-                item.is_taken, item.room = True, -1
-                if item.topic.__class__ is str and self._last.get(item.topic) is item:
-                    del self._last[item.topic]
+            item.take()
+            if isinstance(item.topic, str) and self._last.get(item.topic) is item:
+                self._last.pop(item.topic, None)
             self._places.leave(item.weight)
             return item
-        return None
+
+
+def _size(part: object) -> int:
+    """Also of what is not what it should be, and will be refused."""
+    return len(part) if isinstance(part, Sized) else 0

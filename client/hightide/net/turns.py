@@ -43,6 +43,8 @@ class Places:
 
     def __init__(self, count: int) -> None:
         self._count = self._free = count
+        self._left: deque[int] = deque()
+        """Places that were given back, and are not free yet."""
         self._line: deque[tuple[threading.Event, int]] = deque()
         self._lock = threading.RLock()  # the handler of a signal may come here, too
 
@@ -50,36 +52,48 @@ class Places:
         """Wait for places, at most as many as there are; `look` is called meanwhile, and may
         raise."""
         assert count <= self._count, f"{count} of {self._count} places can never be had"
-        with self._lock:
-            if count <= self._free and not self._line:
-                self._free -= count
-                return
-            turn = threading.Event(), count
-            self._line.append(turn)
-        is_given = False
+        turn, is_given = (threading.Event(), count), False
         try:
+            with self._lock:
+                self._give()
+                if count <= self._free and not self._line:
+                    is_given = True
+                    self._free -= count
+                    return
+                self._line.append(turn)
             look()
             while not (is_given := turn[0].wait(every_s)):
+                self._try_to_give()
                 look()
         finally:
             if not is_given:
                 self._go(turn)
+            self._try_to_give()
 
     def _go(self, turn: tuple[threading.Event, int]) -> None:
         with self._lock:
             if turn in self._line:
                 self._line.remove(turn)
-                self._give()
-                return
-        self.leave(turn[1])  # it was given the places meanwhile
-
-    def leave(self, count: int = 1) -> None:
-        """Give places back; whoever is next in line gets them."""
-        with self._lock:
-            self._free += count
+            elif turn[0].is_set():  # it was given the places meanwhile
+                self._left.append(turn[1])
             self._give()
 
+    def leave(self, count: int = 1) -> None:
+        """Give places back; whoever is next in line gets them. Waits for nobody: who holds the lock
+        may be a thread that the handler of a signal keeps waiting, and gives them then."""
+        self._left.append(count)
+        self._try_to_give()
+
+    def _try_to_give(self) -> None:
+        while self._left and self._lock.acquire(blocking=False):
+            try:
+                self._give()
+            finally:
+                self._lock.release()
+
     def _give(self) -> None:
+        while self._left:
+            self._free += self._left.popleft()
         while self._line and self._line[0][1] <= self._free:
             event, count = self._line.popleft()
             self._free -= count
