@@ -1,25 +1,18 @@
-"""Records that gather on their way from a thread to the async producer: their order, where each one
-is, and what becomes of those that cannot be buffered.
+"""Records that gather on their way from a thread to the async producer: which do, in what order
+they are taken, and what an interruption or the handler of a signal may do in the middle.
 
-Goal: the docstrings of `hightide.blocking.runs`. Method: the queue alone, and a real node in a
-thread of its own.
+Goal: the docstrings of `hightide.blocking.runs`. Method: the queue alone.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 
 import pytest
 from test_blocking import node, producer_of, within_patience  # noqa: F401
 
-from hightide import ApiError, RequestTimedOut
 from hightide.blocking.runs import QUEUE_KIB, RUN_KIB, Delivery, More, Run, RunQueue
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
-from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
-
-# ruff: noqa: F811 - fixtures are imported by name
 
 RUN_BYTES = RUN_KIB << 10
 MEMORY = 32 << 20
@@ -350,183 +343,3 @@ def test_a_producer_with_little_memory_queues_little():
 
 def full() -> None:
     raise RuntimeError("full")
-
-
-# --- in the producer ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_each_delivery_tells_where_its_record_is_and_partitions_keep_the_order(node, seed):
-    dice, sent = random.Random(seed), []
-    with producer_of(node, batch_size=2_000) as producer:
-        for number in range(3_000):
-            value = b"%05d" % number + b"x" * dice.choice([0, 0, 10, 1_500])
-            more = {}
-            match dice.randrange(40):
-                case 0:
-                    more = {"partition": dice.randrange(2)}
-                case 1:
-                    more = {"headers": [("h", b"1")]}
-                case 2:
-                    more = {"timestamp": 5, "key": b"k"}
-                case 3:
-                    value, more = None, {"key": b"gone"}
-                case _ if number % 600 < 100:
-                    more = {"partition": number % 600 // 50, **dice.choice([{}, {"key": b"k"}])}
-                case _ if number % 300 < 150:
-                    more = {"key": b"%d" % dice.randrange(20)}
-            sent.append((producer.send("t", value, **more), value))
-            if dice.randrange(500) == 0:
-                sent[-1][0].result()
-    stored = [node.values(0), node.values(1)]
-    for delivery, value in sent:
-        where = delivery.result()
-        assert stored[where.partition][where.offset] == value
-    for values in stored:
-        own = [value for value in values if value is not None]
-        assert own == sorted(own)
-    assert sum(map(len, stored)) == len(sent)
-
-
-def test_every_record_of_a_run_has_the_error_of_its_topic(node):
-    def use() -> None:
-        with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)  # so that they gather
-            sent = [producer.send("nowhere", b"%d" % number) for number in range(5)]
-            assert len({id(each._run) for each in sent}) == 1
-            go_on.set()
-            for each in sent:
-                with pytest.raises(ApiError, match="nowhere"):
-                    each.result()
-
-    assert within_patience(use) is None
-
-
-def test_a_record_that_is_too_large_harms_no_other(node):
-    with producer_of(node, max_request_size=1_000) as producer:
-        sent = [producer.send("t", b"x" * size) for size in (1, 976, 977, 2)]
-        with pytest.raises(RecordTooLarge):
-            sent[2].result()
-        assert [sent[n].result().offset >= 0 for n in (0, 1, 3)] == [True] * 3
-
-
-@pytest.mark.parametrize("key", [None, b"k"], ids=["plain", "keyed"])
-def test_what_finds_no_memory_in_time_is_told_and_what_did_is_stored(node, key):
-    def use() -> None:
-        options = {"buffer_memory": 1_000, "batch_size": 500, "max_block_ms": 100}
-        with producer_of(node, linger_ms=0, acks=1, **options) as producer:
-            producer.send("t", b"first", key=key).result()
-            producer._async._sender._send_request = never
-            value = b"x" * (76 - len(key or b""))  # ten records fill the memory
-            sent = [producer.send("t", value, key=key) for _ in range(18)]
-            for each in sent[10:]:
-                with pytest.raises(RequestTimedOut, match="buffer_memory"):
-                    each.result()
-            with pytest.raises(RequestTimedOut, match="no outcome"):
-                sent[9].result(timeout_s=0.01)
-            raise KeyboardInterrupt  # which does not wait for what cannot be sent
-
-    async def never(*_: object) -> None:
-        import trio
-
-        await trio.sleep_forever()
-
-    assert isinstance(within_patience(use), KeyboardInterrupt)
-
-
-def test_a_send_after_one_that_was_interrupted_is_not_waited_for_in_vain(node, monkeypatch):
-    def interrupt(_: object) -> None:
-        raise Interrupted
-
-    def use() -> None:
-        with producer_of(node) as producer:
-            with monkeypatch.context() as patch:
-                patch.setattr(producer._opened(), "soon", interrupt)
-                with pytest.raises(Interrupted):
-                    producer.send("t", b"1", key=b"k")
-            producer.send("t", b"2", key=b"k").result()
-
-    assert within_patience(use) is None
-    assert sorted(node.values(0) + node.values(1)) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("wrong", [["t"], 7, None], ids=repr)
-def test_a_topic_that_is_no_name_is_an_error_of_its_record(node, wrong):
-    def use() -> None:
-        with producer_of(node) as producer:
-            sent = [producer.send(topic, b"x") for topic in ("t", wrong, "t", wrong)]
-            for each in sent[1::2]:
-                with pytest.raises(UsageError, match="expected its name"):
-                    each.result()
-            assert [sent[n].result().topic for n in (0, 2)] == ["t", "t"]
-
-    assert within_patience(use) is None
-
-
-def test_a_forked_child_is_refused_also_while_another_thread_was_sending(node):
-    def use() -> None:
-        with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)
-            producer.send("t", b"the parent's")
-            with producer._queue._lock:  # as if by another thread
-                child = os.fork()
-                if child == 0:
-                    code = 1
-                    try:
-                        producer.send("t", b"the child's")
-                    except ClosedError:
-                        code = 0
-                    finally:
-                        os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            go_on.set()
-
-    assert within_patience(use) is None
-    assert node.values(0) + node.values(1) == [b"the parent's"]
-
-
-def test_a_generator_that_waits_for_another_client_is_not_waited_for_by_all(node):
-    def use() -> None:
-        with producer_of(node) as one, producer_of(node) as other:
-
-            def values():
-                yield b"1"
-                other.send("t", b"other", partition=1).result()
-                yield b"2"
-
-            one.send_many("t", values(), keys=iter([b"k", b"k"]), partition=0).result()
-
-    assert within_patience(use) is None
-    assert node.values(0) == [b"1", b"2"]
-
-
-def test_an_error_is_raised_at_the_end_of_its_own_block_only(node):
-    producer = producer_of(node)
-    with pytest.raises(ApiError, match="nowhere"), producer:
-        producer.send("nowhere", b"x")
-    with producer:
-        producer.send("t", b"x").result()
-
-
-def test_a_forked_child_closes_what_its_parent_sends_without_a_word(node):
-    def use() -> None:
-        with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)
-            producer.send("t", b"the parent's")
-            producer.send("t", b"the parent's", timestamp=5)
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    producer.close()
-                    code = 0
-                finally:
-                    os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            go_on.set()
-
-    assert within_patience(use) is None
-    assert len(node.values(0) + node.values(1)) == 2
