@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,7 +23,7 @@ from hightide.net.background import is_cancelled
 from hightide.net.cluster import closed
 from hightide.net.options import arguments, from_config, taking
 from hightide.produce.bulk import Deliveries as AsyncDeliveries
-from hightide.produce.bulk import RecordRange
+from hightide.produce.bulk import RecordRange, listed
 from hightide.produce.delivery import Unseen
 from hightide.produce.options import ProducerOptions
 
@@ -138,8 +138,8 @@ class Producer(Blocking):
         send = partial(
             self._async.send_many,
             topic,
-            _listed(values),
-            keys=None if keys is None else _listed(keys),
+            listed(values),
+            keys=None if keys is None else listed(keys),
             partition=partition,
             timestamp=timestamp,
         )
@@ -241,10 +241,6 @@ class Producer(Blocking):
             error = closed("producer")
             is_expected = len(run.asked) == len(run.records)
             run.end(error, None if is_expected else self._unseen.add(error))
-
-
-def _listed(items: Iterable[T]) -> Sequence[T]:
-    return items if isinstance(items, list | tuple) else list(items)
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

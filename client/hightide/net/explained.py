@@ -20,11 +20,11 @@ class _Explained:
         self._text = text
 
     def __get__(self, _: object, owner: type[Any]) -> str:
-        told = []
+        told, meanings = [], _meanings(owner)
         for field in fields(owner):
             default = "" if field.default is MISSING else f" = {field.default!r}"
             told.append(f"{field.name}: {field.type}{default}")
-            meaning = _meanings(owner).get(field.name, "")
+            meaning = meanings.get(field.name, "")
             told.append(indent(fill(" ".join(meaning.split()), 84), "    "))
         return "\n".join([self._text, "", *told])
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from hightide.produce.delivery import Delivery, wait_done
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
 from hightide.protocol.errors import UsageError
 
+T = TypeVar("T")
 _BYTES = {bytes, type(None)}
 
 
@@ -77,14 +78,19 @@ def _lengths(items: Sequence[bytes | None]) -> Iterator[int]:
     return map(len, items)  # type: ignore[arg-type]
 
 
+def listed(items: Iterable[T]) -> Sequence[T]:
+    """The items, which may come from a generator."""
+    return items if isinstance(items, list | tuple) else list(items)
+
+
 def checked_items(name: str, items: Iterable[bytes | None]) -> Sequence[bytes | None]:
     """The items, which may come from a generator; raises `UsageError` unless each is bytes or
     None."""
-    listed = items if isinstance(items, list | tuple) else list(items)
-    if not {*map(type, listed)} <= _BYTES:
-        wrong = next(item for item in listed if type(item) not in _BYTES)
+    found = listed(items)
+    if not {*map(type, found)} <= _BYTES:
+        wrong = next(item for item in found if type(item) not in _BYTES)
         raise UsageError(f"{name} are bytes or None, not {wrong!r}")
-    return listed
+    return found
 
 
 def by_partition(places: Iterable[int | None]) -> dict[int | None, list[int]]:

@@ -249,11 +249,7 @@ class Producer:
             raise UsageError(f"{len(keys)} keys for {len(values)} values")
         timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
         placement = Placement()
-        if partition is not None or (keys is None and self._partitioner is None):
-            parts = placement.group(range(len(values)))
-            await self._fill_values(parts, topic, partition, keys, values, timestamp)
-        else:
-            await self._fill_places(placement, topic, keys, values, timestamp)
+        await self._fill_places(placement, topic, partition, keys, values, timestamp)
         return Deliveries(placement.parts())
 
     async def send_run(
@@ -268,21 +264,23 @@ class Producer:
         gets what was buffered, also where this ends with an error."""
         partition = await self._wanted_partition(topic, partition)
         timestamp = self._clock.now_ms()
-        if keys is None or partition is not None:
-            parts = placement.group(range(len(values)))
-            await self._fill_values(parts, topic, partition, keys, values, timestamp)
-        else:
-            await self._fill_places(placement, topic, keys, values, timestamp)
+        await self._fill_places(placement, topic, partition, keys, values, timestamp)
 
     async def _fill_places(
         self,
         placement: Placement,
         topic: str,
+        partition: int | None,
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None],
         timestamp: int,
     ) -> None:
-        """Records to the partitions that their keys, or the user's partitioner, want."""
+        """Records to the partition that is named, or those that their keys, or the user's
+        partitioner, want."""
+        if partition is not None or (keys is None and self._partitioner is None):
+            parts = placement.group(range(len(values)))
+            await self._fill_values(parts, topic, partition, keys, values, timestamp)
+            return
         places = self._places(topic, keys, values, self._opened().partition_counts[topic])
         for number, indexes in by_partition(places).items():
             own_keys = None if keys is None else [keys[index] for index in indexes]
