@@ -6,15 +6,16 @@ Goal: the docstrings of `hightide.blocking.Producer`. Method: a real node in a t
 
 from __future__ import annotations
 
-import os
 import random
 import threading
+from functools import partial
 
 import pytest
 from test_blocking import node, producer_of, within_patience  # noqa: F401
+from test_portal import in_child
 
 from hightide import ApiError, RequestTimedOut
-from hightide.protocol.errors import ClosedError, RecordTooLarge, UsageError
+from hightide.protocol.errors import RecordTooLarge, UsageError
 
 # ruff: noqa: F811 - fixtures are imported by name
 
@@ -139,16 +140,8 @@ def test_a_forked_child_is_refused_also_while_another_thread_was_sending(node):
             opened.soon(go_on.wait)
             producer.send("t", b"the parent's")
             with producer._queue._lock:  # as if by another thread
-                child = os.fork()
-                if child == 0:
-                    code = 1
-                    try:
-                        producer.send("t", b"the child's")
-                    except ClosedError:
-                        code = 0
-                    finally:
-                        os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                said = in_child(partial(producer.send, "t", b"the child's"))
+            assert said.startswith("ClosedError(")
             go_on.set()
 
     assert within_patience(use) is None
@@ -185,15 +178,7 @@ def test_a_forked_child_closes_what_its_parent_sends_without_a_word(node):
             opened.soon(go_on.wait)
             producer.send("t", b"the parent's")
             producer.send("t", b"the parent's", timestamp=5)
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    producer.close()
-                    code = 0
-                finally:
-                    os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert in_child(producer.close) == "None"
             go_on.set()
 
     assert within_patience(use) is None
