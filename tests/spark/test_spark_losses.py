@@ -51,7 +51,7 @@ KEPT, LOST, NEW = numbered(0, 10), numbered(10, 20), numbered(100, 130)
 
 @pytest.fixture(scope="module")
 def cluster():
-    with BlockingCluster(3, configs={"broker.session.timeout.ms": "2000"}) as made:
+    with BlockingCluster(3) as made:
         yield made
         client_for(made.bootstrap).close()
 
