@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ from hightide_cli.options import ask, client_options, say, show, show_one
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
-    from hightide import Admin
+    from hightide import Admin, ReplicaDescription
 
 
 @click.group()
@@ -35,7 +36,7 @@ def list_(bootstrap: str, output: str, timeout_s: float) -> None:
 @click.argument("broker", type=int)
 @client_options
 def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None:
-    """One broker: where it is, and the replicas it has."""
+    """One broker: where it is, the replicas it has, and what its disk has left for them."""
     found = ask(bootstrap, timeout_s, _describe_cluster)
     state = next((each for each in found.brokers if each.id == broker), None)
     if state is None:
@@ -43,13 +44,19 @@ def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None
         raise click.exceptions.Exit(NOT_FOUND)
     fields: dict[str, Any] = _row(state)
     if not state.fenced:
-        replicas = ask(bootstrap, timeout_s, _replicas_of, broker)
+        held = ask(bootstrap, timeout_s, _log_dir_of, broker)
         fields |= {
-            "replicas": len(replicas),
-            "offline": sorted(f"{r.topic}-{r.partition}" for r in replicas if r.error),
-            "size_bytes": sum(r.size_bytes for r in replicas if not r.error),
+            "replicas": len(held.replicas),
+            "offline": _names(r for r in held.replicas if r.error),
+            "waiting_for_room": _names(r for r in held.replicas if r.waits_for_room),
+            "size_bytes": sum(r.size_bytes for r in held.replicas if not r.error),
+            "free_bytes": held.free_bytes,
         }
     show_one(fields, output)
+
+
+def _names(replicas: Iterable[ReplicaDescription]) -> list[str]:
+    return sorted(f"{replica.topic}-{replica.partition}" for replica in replicas)
 
 
 def _row(broker: Any) -> dict[str, Any]:
@@ -68,6 +75,6 @@ async def _describe_cluster(admin: Admin) -> Any:
     return await admin.describe_cluster()
 
 
-async def _replicas_of(admin: Admin, broker: int) -> Any:
+async def _log_dir_of(admin: Admin, broker: int) -> Any:
     (described,) = await admin.describe_log_dirs(brokers=[broker])
-    return described.replicas
+    return described

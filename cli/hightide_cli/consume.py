@@ -59,7 +59,13 @@ FORMAT_HELP = (
     help="Where to begin: an offset, N before the end, or a time. With -g: where nothing is "
     "committed, start or end.",
 )
-@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end as it is now.")
+@click.option(
+    "-e",
+    "--exit-at-end",
+    is_flag=True,
+    help="Stop at the end as it is now. With -g: of what the group gives to this member, as it is "
+    "then.",
+)
 @click.option("-c", "--count", type=int, help="Stop after so many records.")
 @click.option(
     "-f",
@@ -79,10 +85,9 @@ def consume(topics: tuple[str, ...], **flags: Any) -> None:
     if flags["count"] is not None and flags["count"] < 1:
         raise click.UsageError(f"-c {flags['count']}, expected 1 or more")
     kind, _ = parse_start(flags["start"])
-    if flags["group"] and (kind not in ("start", "end") or flags["exit_at_end"]):
+    if flags["group"] and kind not in ("start", "end"):
         raise click.UsageError(
-            "-g goes on where the group is: --from start or end, and no -e; "
-            "`hightide groups seek` moves it"
+            "-g goes on where the group is: --from start or end; `hightide groups seek` moves it"
         )
     if flags["group"] and flags["partitions"]:
         raise click.UsageError("-g decides which partitions are read: give no -p")
@@ -128,26 +133,58 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
         "on_retry": TellOnce(),
     }
     async with Consumer(**options | from_config(ConsumerOptions, flags["config"])) as consumer:
-        write, ends = _writer(flags, consumer.watermarks), None
+        write = _writer(flags, consumer.watermarks)
+        ends = _Ends(consumer, shared=bool(flags["group"])) if flags["exit_at_end"] else None
         if not flags["group"]:
             await _choose_partitions(consumer, flags["partitions"])
-            ends = await _go_to_start(consumer, flags["start"], bool(flags["exit_at_end"]))
+            await _go_to_start(consumer, flags["start"], ends)
         stopped = await until_interrupted(partial(_print, consumer, flags["count"], ends, write))
     if stopped:
         raise click.exceptions.Exit(SIGNALLED + stopped)
 
 
+class _Ends:
+    """The ends of what a consumer reads, each as it was when the consumer was given it."""
+
+    def __init__(self, consumer: Consumer, *, shared: bool = False) -> None:
+        self._consumer = consumer
+        self._is_shared = shared
+        self._known: dict[tuple[str, int], int] = {}
+
+    async def look(self) -> dict[tuple[str, int], int]:
+        """All of them; those that are new are looked up."""
+        from hightide.protocol.messages import LATEST
+
+        if not self._known.keys() >= {*self._consumer.assignment()}:
+            found = await self._consumer.offsets(LATEST)
+            self._known = {**{tp: at.offset for tp, at in found.items()}, **self._known}
+        return self._known
+
+    async def reached(self) -> bool:
+        """Whether all is read; of nothing, which a group may give at first, it is not."""
+        ends, given = await self.look(), self._consumer.assignment()
+        return bool(given) and all(
+            tp in ends and (self._consumer.position(*tp) or 0) >= ends[tp] for tp in given
+        )
+
+    def hides(self, record: Record) -> bool:
+        """Whether it came later. To a group nothing comes later: what it was given is committed."""
+        return (
+            not self._is_shared and record.offset >= self._known[(record.topic, record.partition)]
+        )
+
+
 async def _print(
     consumer: Consumer,
     count: int | None,
-    ends: dict[tuple[str, int], int] | None,
+    ends: _Ends | None,
     write: Callable[[Record], bytes],
 ) -> None:
     """Records as they come, up to a count or to the ends."""
     left, out = count or sys.maxsize, sys.stdout.buffer
-    while left > 0 and not _at_end(consumer, ends):
+    while left > 0 and not (ends and await ends.reached()):
         for record in await consumer.poll(timeout_ms=100, max_records=min(left, 10_000)):
-            if ends is None or record.offset < ends[(record.topic, record.partition)]:
+            if ends is None or not ends.hides(record):
                 out.write(write(record))
                 left -= 1
         out.flush()
@@ -161,17 +198,13 @@ async def _choose_partitions(consumer: Consumer, wanted: str | None) -> None:
     await consumer.assign([(topic, number) for topic in topics for number in numbers])
 
 
-async def _go_to_start(
-    consumer: Consumer, start: str, stop_at_end: bool
-) -> dict[tuple[str, int], int] | None:
-    """Seek where the user wants to begin; the ends as of now, if they matter."""
+async def _go_to_start(consumer: Consumer, start: str, ends: _Ends | None) -> None:
+    """Seek where the user wants to begin; where that counts from the ends, from these."""
     from hightide.protocol.messages import EARLIEST, LATEST
 
     kind, number = parse_start(start)
-    ends: dict[tuple[str, int], int] | None = None
-    if stop_at_end or kind == "back":
-        found = await consumer.offsets(LATEST)
-        ends = {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
+    if ends:
+        await ends.look()  # as they are now, not once it has been sought
     if kind == "time":
         await consumer.seek_to_time(number)
     elif kind == "offset":
@@ -182,19 +215,9 @@ async def _go_to_start(
                 say(f"{tp.topic}-{tp.partition} holds {first} to {last}: read from the nearest")
             consumer.seek(*tp, min(max(number, first), last))
     elif kind == "back":
-        firsts = await consumer.offsets(EARLIEST)
-        assert ends is not None
+        firsts, at_end = await consumer.offsets(EARLIEST), await (ends or _Ends(consumer)).look()
         for tp in consumer.assignment():
-            consumer.seek(*tp, max(ends[tp] - number, firsts[tp].offset))
-    return ends if stop_at_end else None
-
-
-def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int] | None) -> bool:
-    if ends is None:
-        return False
-    return all(
-        ends[tp] == 0 or (consumer.position(*tp) or 0) >= ends[tp] for tp in consumer.assignment()
-    )
+            consumer.seek(*tp, max(at_end[tp] - number, firsts[tp].offset))
 
 
 def _unknown(topic: str, partition: int) -> tuple[int, int]:

@@ -67,6 +67,16 @@ def test_members_of_a_group_go_on_where_it_is(run, group):
     assert [row["lag"] for row in lag] == [0, 0]
 
 
+def test_a_member_may_stop_once_all_that_it_was_given_is_read(run, group):
+    """What comes while it reads is read, too: it is committed with the rest."""
+    rest = run("consume", "orders", "-g", group, "-e")
+    assert len({*rest.lines}) == 40
+    assert sum(committed(run, group).values()) == RECORDS
+    assert run("consume", "orders", "-g", group, "-e").out == b""
+    new = run("consume", "orders", "-g", f"{group}-new", "-e", "--from", "start", "-f", "%p:%o\\n")
+    assert {*new.lines} == {b"%d:%d" % (n % 2, n // 2) for n in range(RECORDS)}
+
+
 def test_what_a_spark_sink_keeps_is_no_lag(run, cluster, group):
     sink = "of-a-query"
     mark = Mark(next_batch=3, topics={"orders": TopicMark("", (5, 7))})
@@ -174,7 +184,6 @@ def test_seek_takes_single_partitions_shifts_and_files(run, group, tmp_path):
             "no orders:9",
         ),
         (["groups", "seek", "nobody", "--to-start", "--topic", "x:y"], USAGE, "x:y"),
-        (["consume", "orders", "-g", "g", "-e"], USAGE, "groups seek"),
         (["consume", "orders", "-g", "g", "--from", "7"], USAGE, "groups seek"),
         (["consume", "orders", "-g", "g", "-p", "0"], USAGE, "-p"),
     ],

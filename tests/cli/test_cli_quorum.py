@@ -119,10 +119,12 @@ def test_brokers_list_has_the_stable_json(cluster):
 def test_brokers_describe_counts_the_replicas_and_their_bytes(cluster):
     cluster.run("topics", "create", "sized", "-p", "2")
     before = json.loads(cluster.run("brokers", "describe", "1", "-o", "json").out)
-    assert list(before) == [*BROKER, "replicas", "offline", "size_bytes"]
+    about = ["replicas", "offline", "waiting_for_room", "size_bytes", "free_bytes"]
+    assert list(before) == [*BROKER, *about]
     topics = json.loads(cluster.run("topics", "list", "-o", "json").out)
     assert before["replicas"] == sum(row["partitions"] for row in topics)
-    assert before["offline"] == []
+    assert before["offline"] == before["waiting_for_room"] == []
+    assert before["free_bytes"] > 0
     cluster.run("produce", "sized", "-p", "1", stdin=b"some bytes\n")
     after = json.loads(cluster.run("brokers", "describe", "1", "-o", "json").out)
     (segment,) = cluster.partition("sized", 1).glob("*.log")

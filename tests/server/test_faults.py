@@ -1,4 +1,4 @@
-"""A broker on a disk that fills up, fails, lies and rots.
+"""A broker on a disk that fails, lies and rots; one that is full is in `test_full_disk.py`.
 
 Goal: a fault costs what it touches and nothing else: a typed error for that partition, no wrong
 bytes for anybody, everybody else served (promise 7 of the design). Method: real nodes on the
@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, HightideError
+from hightide.protocol.errors import HightideError
 from hightide.protocol.records import HEADER_BYTES
-from hightide_broker.ports import RESERVE_BYTES, DiskError, NodeMustStop
+from hightide_broker.ports import DiskError, NodeMustStop
 from hightide_broker.runtime.base.data_directory import LOOK_S
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.directory import META
@@ -44,81 +44,6 @@ async def assert_served(client, topic):
     """Another partition takes and gives records."""
     assert (await client.produce(b"served", topic=topic)).error is None
     assert (await client.values(topic=topic))[-1] == b"served"
-
-
-# --- a full disk --------------------------------------------------------------------------------
-
-
-async def test_a_full_disk_refuses_the_append_and_says_so_until_there_is_room():
-    disk = SimDisk()
-    async with broker(disk) as client:
-        await client.create()
-        await client.create("other")
-        await client.produce(b"before")
-        roomy, disk.capacity = disk.capacity, disk.used_bytes() + 10
-        for acks in (1, -1):
-            refused = await client.produce(b"x" * 100, acks=acks)
-            assert (refused.error, refused.base_offset) == (STORAGE, -1)
-            assert "full" in refused.message
-        assert await client.values() == [b"before"]
-        assert await client.values(topic="other") == []
-        assert (await client.log_dirs())[("t", 0)].error == ""
-        disk.capacity = roomy
-        assert (await client.produce(b"after")).base_offset == 1
-        await assert_served(client, "other")
-    async with broker(disk) as client:
-        assert await client.values() == [b"before", b"after"]
-
-
-async def test_a_disk_that_is_full_when_a_segment_rolls_loses_nothing():
-    for spare in range(0, 1300, 50):
-        disk = SimDisk()
-        async with doomed(disk) as client:
-            await client.create(configs=DENSE)
-            sent = [b"%d" % number * 150 for number in range(3)]
-            for number, value in enumerate(sent):
-                await client.send(batch(value, producer=(4, 0, number)))
-            disk.capacity = disk.used_bytes() + spare
-            refused = None
-            while refused is None:
-                data = batch(b"%d" % len(sent) * 150, producer=(4, 0, len(sent)))
-                result = await client.send(data)
-                refused = result.error
-                if refused is None:
-                    sent.append(b"%d" % len(sent) * 150)
-            assert (refused, "full" in result.message) == (STORAGE, True)
-            disk.capacity = 1 << 30
-            assert (await client.send(data)).base_offset == len(sent)
-            sent.append(b"%d" % len(sent) * 150)
-            assert await client.values() == sent, f"{spare} bytes to spare"
-        disk.crash(LoseAll())
-        async with broker(disk) as client:
-            assert await client.values() == sent, f"{spare} bytes to spare"
-
-
-async def refusal_of_create(client):
-    try:
-        assert (await client.create()).error is None
-    except ApiError as error:
-        return error
-    return None
-
-
-async def test_a_topic_that_was_created_on_a_nearly_full_disk_works_once_there_is_room(monkeypatch):
-    monkeypatch.setattr("hightide_broker.runtime.replication.repair.EVERY_S", 0.01)
-    refusals = 0
-    for spare in range(0, 700, 10):
-        disk = SimDisk()
-        async with broker(disk) as client:
-            disk.capacity = disk.used_bytes() - RESERVE_BYTES + spare
-            refusal = await refusal_of_create(client)
-            disk.capacity = 1 << 30
-            if refusal is not None:
-                assert (refusal.code, "full" in str(refusal)) == (STORAGE, True)
-                assert (await client.create()).error is None
-                refusals += 1
-            await client.produce_at_last(b"x")
-    assert refusals > 10
 
 
 # --- a disk that fails --------------------------------------------------------------------------

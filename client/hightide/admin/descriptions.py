@@ -108,6 +108,8 @@ class ReplicaDescription:
     synced_offset: int
     """Everything below it survives a power loss of this broker."""
     leader_epoch: int
+    waits_for_room: bool
+    """The disk was too full for what it had to write last."""
     error: str
     """Why it is offline; empty while it is not."""
 
@@ -120,6 +122,7 @@ class LogDirDescription:
     path: str
     replicas: list[ReplicaDescription]
     free_bytes: int
+    """What the disk has left for it."""
     error: str
     """Why nothing is known of this broker: it did not answer."""
 

@@ -430,6 +430,8 @@ class ReplicaInfo(Message, frozen=True, kw_only=True):
     synced_offset: int = -1
     """Everything below it survives a power loss of this broker."""
     leader_epoch: int = -1
+    waits_for_room: bool = False
+    """The disk was too full for what it had to write last."""
     error: str = ""
     """Why the replica is offline; empty while it is not."""
 

@@ -66,6 +66,10 @@ class Troubles:
             self._full.remove(tp)
             log.info("%s has room on the disk again", tp)
 
+    def waits_for_room(self, tp: TopicPartition) -> bool:
+        """Whether the disk was too full for what a replica had to write last."""
+        return tp in self._full
+
     def forget(self, tp: TopicPartition) -> None:
         """A replica is no more."""
         self._full.discard(tp)

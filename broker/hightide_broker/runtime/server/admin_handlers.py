@@ -23,6 +23,7 @@ from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.usage import Usage
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 
 PRODUCER_IDS_WAIT_S = 5.0
@@ -149,33 +150,11 @@ class AdminHandlers:
     def describe_log_dirs(self, call: Call[m.DescribeLogDirsRequest]) -> Reply:
         """This broker's replicas with their offsets and sizes."""
         wanted = call.request.topics
-        infos = []
-        for replica in self._replicas:
-            if wanted is not None and replica.topic not in wanted:
-                continue
-            if replica.offline:
-                info = m.ReplicaInfo(
-                    topic=replica.topic,
-                    partition=replica.partition,
-                    size_bytes=-1,
-                    log_start_offset=-1,
-                    log_end_offset=-1,
-                    high_watermark=-1,
-                    error=replica.offline,
-                )
-            else:
-                log = replica.log
-                info = m.ReplicaInfo(
-                    topic=replica.topic,
-                    partition=replica.partition,
-                    size_bytes=log.size_bytes,
-                    log_start_offset=log.log_start,
-                    log_end_offset=log.log_end,
-                    high_watermark=replica.high_watermark,
-                    synced_offset=log.synced_end,
-                    leader_epoch=replica.leader_epoch,
-                )
-            infos.append(info)
+        infos = [
+            self._describe(replica)
+            for replica in self._replicas
+            if wanted is None or replica.topic in wanted
+        ]
         path = self._replicas.directory
         try:
             free = self._disk.free_bytes(path)
@@ -185,6 +164,30 @@ class AdminHandlers:
             m.DescribeLogDirsResponse(
                 broker=self._broker, path=path, replicas=infos, free_bytes=free
             )
+        )
+
+    def _describe(self, replica: Replica) -> m.ReplicaInfo:
+        if replica.offline:
+            return m.ReplicaInfo(
+                topic=replica.topic,
+                partition=replica.partition,
+                size_bytes=-1,
+                log_start_offset=-1,
+                log_end_offset=-1,
+                high_watermark=-1,
+                error=replica.offline,
+            )
+        log = replica.log
+        return m.ReplicaInfo(
+            topic=replica.topic,
+            partition=replica.partition,
+            size_bytes=log.size_bytes,
+            log_start_offset=log.log_start,
+            log_end_offset=log.log_end,
+            high_watermark=replica.high_watermark,
+            synced_offset=log.synced_end,
+            leader_epoch=replica.leader_epoch,
+            waits_for_room=self._replicas.troubles.waits_for_room(replica.tp),
         )
 
     # -- changes ---------------------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""A broker on a disk that fills up.
+
+Goal: what does not fit is refused with its reason and costs nothing that was stored; once there is
+room, all goes on. Method: real nodes on the simulated disk, whose room ends at every few bytes.
+"""
+
+from brokers import LoseAll, batch, broker, doomed
+
+from hightide.protocol.errors import ApiError
+from hightide_broker.ports import RESERVE_BYTES
+from hightide_broker.simulation.disk import SimDisk
+
+STORAGE = "KAFKA_STORAGE_ERROR"
+DENSE = {"segment.bytes": "1024", "index.interval.bytes": "200"}
+
+
+async def test_a_full_disk_refuses_the_append_and_says_so_until_there_is_room():
+    disk = SimDisk()
+    async with broker(disk) as client:
+        await client.create()
+        await client.create("other")
+        await client.produce(b"before")
+        roomy, disk.capacity = disk.capacity, disk.used_bytes() + 10
+        for acks in (1, -1):
+            refused = await client.produce(b"x" * 100, acks=acks)
+            assert (refused.error, refused.base_offset) == (STORAGE, -1)
+            assert "full" in refused.message
+        assert await client.values() == [b"before"]
+        assert await client.values(topic="other") == []
+        held = await client.log_dirs()
+        assert held[("t", 0)].error == ""
+        assert [tp for tp in held if held[tp].waits_for_room] == [("t", 0)]
+        disk.capacity = roomy
+        assert (await client.produce(b"after")).base_offset == 1
+        assert not (await client.log_dirs())[("t", 0)].waits_for_room
+        assert (await client.produce(b"served", topic="other")).error is None
+    async with broker(disk) as client:
+        assert await client.values() == [b"before", b"after"]
+
+
+async def test_a_disk_that_is_full_when_a_segment_rolls_loses_nothing():
+    for spare in range(0, 1300, 50):
+        disk = SimDisk()
+        async with doomed(disk) as client:
+            await client.create(configs=DENSE)
+            sent = [b"%d" % number * 150 for number in range(3)]
+            for number, value in enumerate(sent):
+                await client.send(batch(value, producer=(4, 0, number)))
+            disk.capacity = disk.used_bytes() + spare
+            refused = None
+            while refused is None:
+                data = batch(b"%d" % len(sent) * 150, producer=(4, 0, len(sent)))
+                result = await client.send(data)
+                refused = result.error
+                if refused is None:
+                    sent.append(b"%d" % len(sent) * 150)
+            assert (refused, "full" in result.message) == (STORAGE, True)
+            disk.capacity = 1 << 30
+            assert (await client.send(data)).base_offset == len(sent)
+            sent.append(b"%d" % len(sent) * 150)
+            assert await client.values() == sent, f"{spare} bytes to spare"
+        disk.crash(LoseAll())
+        async with broker(disk) as client:
+            assert await client.values() == sent, f"{spare} bytes to spare"
+
+
+async def refusal_of_create(client):
+    try:
+        assert (await client.create()).error is None
+    except ApiError as error:
+        return error
+    return None
+
+
+async def test_a_topic_that_was_created_on_a_nearly_full_disk_works_once_there_is_room(monkeypatch):
+    monkeypatch.setattr("hightide_broker.runtime.replication.repair.EVERY_S", 0.01)
+    refusals = 0
+    for spare in range(0, 700, 10):
+        disk = SimDisk()
+        async with broker(disk) as client:
+            disk.capacity = disk.used_bytes() - RESERVE_BYTES + spare
+            refusal = await refusal_of_create(client)
+            disk.capacity = 1 << 30
+            if refusal is not None:
+                assert (refusal.code, "full" in str(refusal)) == (STORAGE, True)
+                assert (await client.create()).error is None
+                refusals += 1
+            await client.produce_at_last(b"x")
+    assert refusals > 10
