@@ -7,6 +7,7 @@ autojump clock where it is not.
 """
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -246,3 +247,19 @@ async def test_a_partitioner_that_answers_nonsense_is_refused_too(one):
             await producer.send("t", b"x")
         with pytest.raises(UsageError, match=r"partition is 0\.5"):
             await producer.send_many("t", [b"x"])
+
+
+# --- when a batch is sent again -----------------------------------------------------------------
+
+
+async def test_a_batch_comes_again_after_retry_backoff_ms_and_after_twice_that(autojump_clock):
+    times, broker = [], FakeBroker({"t": 1})
+    broker.will(m.ProduceRequest, *[refuse("NOT_ENOUGH_REPLICAS")] * 5)
+    options = {"retry_backoff_ms": 200, "on_retry": lambda _: times.append(trio.current_time())}
+    async with (
+        in_memory(broker) as network,
+        producer_of(broker, network, **options) as producer,
+    ):
+        await producer.send("t", b"x")
+    pauses = [later - before for before, later in pairwise(times)]
+    assert pauses == [pytest.approx(pause, rel=0.21) for pause in (0.2, 0.4, 0.8, 1.0)]

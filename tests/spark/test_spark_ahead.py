@@ -25,6 +25,7 @@ from spark_support import Broker, broker, numbered, until  # noqa: F401
 
 from hightide import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide.blocking import Admin
+from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.errors import RemoteProtocolError
@@ -214,6 +215,46 @@ def test_a_broker_that_is_behind_is_asked_last(monkeypatch):
         client.leader_of("t", 0, timeout_s=PATIENCE_S)
     assert client.leader_of("t", 0, timeout_s=PATIENCE_S).host == "leads"
     assert asked == ["behind", "leads"]
+
+
+def test_who_does_not_lead_any_more_says_who_does(monkeypatch):
+    """KIP-951: nobody needs to be asked for metadata, which may be behind."""
+    client, asked = BlockingClient("b:1"), []
+    knows(client, [broker_at(1, "old", 1), broker_at(2, "new", 1)], led_by(1, [1, 2]))
+
+    def call(_, address, request, **rest):
+        asked.append((address[0], type(request)))
+        hint = m.LeaderHint(leader=2, leader_epoch=5) if address[0] == "old" else None
+        error = None if hint is None else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        part = m.FetchResult(topic="t", partition=0, error=error, current_leader=hint)
+        return m.FetchResponse(partitions=[part]), []
+
+    monkeypatch.setattr(BlockingClient, "call", call)
+    part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1)
+    request = m.FetchRequest(max_wait_ms=0, max_bytes=1, partitions=[part])
+    client.call_leader("t", 0, request, timeout_s=PATIENCE_S)
+    assert asked == [("old", m.FetchRequest), ("new", m.FetchRequest)]
+
+
+def test_a_coordinator_is_found_although_the_first_address_is_a_controllers(monkeypatch):
+    """Only brokers know coordinators; a controller names the brokers."""
+    client, asked = BlockingClient("controller:1"), []
+
+    def call(_, address, request, **rest):
+        asked.append((address[0], type(request)))
+        if isinstance(request, m.MetadataRequest):
+            return msgspec.structs.replace(NO_TOPICS, brokers=[broker_at(1, "broker", 1)]), []
+        if isinstance(request, g.FindCoordinatorRequest):
+            return g.FindCoordinatorResponse(broker=1, host="broker", port=1), []
+        return g.OffsetFetchResponse(partitions=[]), []
+
+    monkeypatch.setattr(BlockingClient, "call", call)
+    assert client.committed("g") == []
+    assert asked == [
+        ("controller", m.MetadataRequest),
+        ("broker", g.FindCoordinatorRequest),
+        ("broker", g.OffsetFetchRequest),
+    ]
 
 
 def test_a_topic_that_was_unknown_once_before_silence_is_not_gone(monkeypatch):

@@ -31,7 +31,7 @@ from hightide.consume.subscription import (
     Subscription,
     checked_places,
 )
-from hightide.net.background import is_cancelled, ki_protected, open_background, start
+from hightide.net.background import Nudge, is_cancelled, ki_protected, open_background, start
 from hightide.net.cluster import Cluster, closed, open_cluster
 from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
@@ -70,6 +70,7 @@ class Consumer:
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         self._topics: list[str] = []
+        self._is_by_pattern = False
         self._partitions = checked_places(options.partitions)
         self._request_timeout_s = options.request_timeout_ms / 1000
         self._api_timeout_s = options.default_api_timeout_ms / 1000
@@ -92,7 +93,8 @@ class Consumer:
             topics = self._topics
             if self._rebalancer is None:
                 await self.assign(self._partitions or await self._partitions_of(topics))
-                self._open()[1].whole = self._topics = topics
+                self._topics = topics
+                self._open()[1].read_whole(topics)
             elif self._partitions:
                 await check_partitions(
                     self._open()[0], self._partitions, timeout_s=self._api_timeout_s
@@ -127,16 +129,16 @@ class Consumer:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        async with (
-            open_cluster(self._options) as cluster,
-            open_background() as nursery,
-        ):
+        options, subscription, wake = self._options, self._subscription, Nudge()
+        opening = open_cluster(options, on_lost_leader=wake.set)
+        async with opening as cluster, open_background() as nursery:
             self._now = trio.lowlevel.current_clock().current_time
             self._cluster, self._polled_at = cluster, self._now()
             self._background, self._watching = nursery, trio.CancelScope()
-            options, subscription = self._options, self._subscription
             self._topics = list(options.topics)
-            fetcher = self._fetcher = Fetcher(subscription, cluster, nursery, options)
+            fetcher = self._fetcher = Fetcher(
+                *(subscription, cluster, nursery, options), wake=wake, on_vanished=self._vanished
+            )
             if options.group_id:
                 self._rebalancer = group_side(
                     options, cluster, subscription, fetcher, self._ready, nursery
@@ -192,15 +194,21 @@ class Consumer:
         self, wanted: Selection, names: list[str], partitions: Sequence[TopicPartition]
     ) -> None:
         """Read these topics from here on, or, without a group, these partitions of them."""
-        _, fetcher = self._open()
-        self._ready.catch_up()
-        self._watching.cancel()
-        fetcher.forget_failure()
-        fetcher.on_vanished = None if wanted.pattern is None else self._vanished
+        self._forget_choice()
+        self._is_by_pattern = wanted.pattern is not None
         self._read(names, partitions)
         if wanted.pattern is not None:
             self._watching = trio.CancelScope()
             start(self._background, self._watch, wanted, self._watching)
+
+    def _forget_choice(self) -> None:
+        """Whatever was to be read, and what went wrong with it."""
+        _, fetcher = self._open()
+        self._ready.catch_up()
+        self._watching.cancel()
+        fetcher.forget_failure()
+        self._is_by_pattern, self._topics = False, []
+        fetcher.read_whole([])
 
     def _read(self, names: list[str], partitions: Sequence[TopicPartition]) -> None:
         _, fetcher = self._open()
@@ -209,16 +217,18 @@ class Consumer:
         if self._rebalancer is not None:
             self._rebalancer.subscribe(names)
             return
-        fetcher.whole = names
+        fetcher.read_whole(names)
         self._subscription.assign(list(partitions))
         if self._ready.tp not in partitions:
             self._ready.drop()
         fetcher.wake()
 
-    def _vanished(self, topic: str) -> None:
-        """A topic that the pattern chose is gone; if it comes again, it is another one."""
-        self._subscription.drop(topic)
-        self._read([name for name in self._topics if name != topic], self.assignment())
+    def _vanished(self, topic: str) -> bool:
+        """A topic is gone: whether only a pattern chose it. If it comes again, it is another."""
+        if self._is_by_pattern:
+            self._subscription.drop(topic)
+            self._read([name for name in self._topics if name != topic], self.assignment())
+        return self._is_by_pattern
 
     async def _watch(self, wanted: Selection, scope: trio.CancelScope) -> None:
         """See that what a pattern matches is read, also what comes later."""
@@ -242,16 +252,12 @@ class Consumer:
         """Read nothing: what was handed out is committed as it would be at the end of the block,
         and the group is left. It is carried out even if it is cancelled meanwhile, which takes up
         to request_timeout_ms."""
-        _, fetcher = self._open()
-        self._watching.cancel()
-        fetcher.forget_failure()
-        fetcher.on_vanished, fetcher.whole, self._topics = None, (), []
-        self._ready.catch_up()
+        self._forget_choice()
         if self._rebalancer is not None:
             await self._rebalancer.unsubscribe(timeout_s=self._request_timeout_s)
         self._subscription.assign([])
         self._ready.drop()
-        fetcher.wake()
+        self._open()[1].wake()
         await trio.lowlevel.checkpoint()
 
     async def assign(self, partitions: Partitions) -> None:
@@ -261,10 +267,7 @@ class Consumer:
         if self._rebalancer is not None and self._rebalancer.is_subscribed:
             raise UsageError("a member of a group reads what the group gives it: give no topics")
         await check_partitions(cluster, wanted, timeout_s=self._api_timeout_s)
-        self._ready.catch_up()
-        self._watching.cancel()
-        fetcher.forget_failure()
-        fetcher.on_vanished, fetcher.whole, self._topics = None, (), []
+        self._forget_choice()
         if self._rebalancer is not None:
             known = self.assignment()
             kept = [tp for tp in wanted if tp in known]

@@ -53,16 +53,19 @@ class Fetcher:
         cluster: Cluster,
         nursery: trio.Nursery,
         options: ConsumerOptions,
+        *,
+        wake: Nudge,
+        on_vanished: Callable[[str], bool],
     ) -> None:
+        """`on_vanished` is asked of a topic that is gone: whether that is nothing to fail for.
+        `wake` is set by others, too, when there is something to look at."""
         self._subscription = subscription
         self._cluster = cluster
         self._nursery = nursery
         self._options = options
         self._request_timeout_s = options.request_timeout_ms / 1000
-        self.whole: Sequence[str] = ()
-        """The topics of which every partition is read, also those that are added."""
-        self.on_vanished: Callable[[str], None] | None = None
-        """Told of a topic that is gone, in place of the caller: a pattern chose it."""
+        self._whole: Sequence[str] = ()
+        self._on_vanished = on_vanished
         self._starts = StartFinder(
             cluster,
             options.auto_offset_reset,
@@ -72,13 +75,16 @@ class Fetcher:
             found=self.wake,
         )
         self._tasks: dict[_Source, None] = {}
-        self._wake = Nudge()
-        cluster.on_lost_leader = self._wake.set
+        self._wake = wake
         self._data = trio.Event()
         self._failure: Exception | None = None
         self._failing: Assignment | None = None
         self._last_error: HightideError | None = None
         self._arrived_at = trio.current_time()
+
+    def read_whole(self, topics: Sequence[str]) -> None:
+        """Every partition of these is read from here on, also those that are added."""
+        self._whole = topics
 
     def wake(self) -> None:
         """There is news: room, a seek, another assignment."""
@@ -183,7 +189,7 @@ class Fetcher:
         return self._start_tasks(self._subscription.all())
 
     def _add_partitions(self) -> None:
-        for topic in self.whole:
+        for topic in self._whole:
             for number in range(self._cluster.metadata.partition_count(topic)):
                 tp = TopicPartition(topic, number)
                 if self._subscription.find(tp) is None:
@@ -214,8 +220,7 @@ class Fetcher:
             if topic.error is not None and topic.topic in read:
                 code = error_code(topic.error)
                 if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
-                    if self.on_vanished is not None:
-                        self.on_vanished(topic.topic)
+                    if self._on_vanished(topic.topic):
                         continue
                     self._fail(ApiError(code, topic.message))
                     return True

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
+from hightide.net.any_broker import AnyBroker
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
 from hightide.net.metadata import Metadata, no_such_partition
@@ -19,6 +20,7 @@ from hightide.net.options import ClientOptions
 from hightide.net.pool import ConnectionPool
 from hightide.net.ports import system_random
 from hightide.net.retries import (
+    BACKOFF_S,
     NEW_TOPIC_GRACE_S,
     IsFinal,
     Retries,
@@ -45,8 +47,6 @@ from hightide.protocol.errors import (
 T = TypeVar("T")
 
 DEFAULT_PORT = 19092
-_ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""It is starting or stopping; or it is a controller, and a broker is wanted."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -71,28 +71,28 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
 class Cluster:
     """Made by `open_cluster`."""
 
-    def __init__(self, options: ClientOptions, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        nursery: trio.Nursery,
+        on_lost_leader: Callable[[], None],
+    ) -> None:
         self.random = options.random or system_random()
         self.request_timeout_s = options.request_timeout_ms / 1000
         self.metadata = Metadata(max_age_s=options.metadata_max_age_ms / 1000)
         """What is known of brokers, topics and leaders."""
-        self._bootstrap = parse_bootstrap(options.bootstrap_servers)
+        self._any_broker = AnyBroker(parse_bootstrap(options.bootstrap_servers))
         network = options.network or TcpNetwork()
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
-        self._asking: tuple[str, int] | None = None
-        """The broker that was asked last."""
-        self._unhelpful: tuple[str, int] | None = None
-        """The last one that could not do what it was asked for."""
-        self.on_lost_leader: Callable[[], None] = lambda: None
-        """Called when one was lost: a task that sleeps because it was there looks for the next."""
+        self._on_lost_leader = on_lost_leader
 
     # -- what is known ---------------------------------------------------------------------------
 
     @property
     def last_asked(self) -> str:
         """The broker that was asked last, for messages; empty if none was."""
-        return "{}:{}".format(*self._asking) if self._asking else ""
+        return "{}:{}".format(*self._any_broker.asking) if self._any_broker.asking else ""
 
     @property
     def is_stale(self) -> bool:
@@ -102,7 +102,7 @@ class Cluster:
     def lost_leader(self, topic: str, partition: int, hint: m.LeaderHint | None = None) -> None:
         """A broker said that it does not lead; see `Metadata`."""
         if self.metadata.lost_leader(topic, partition, hint):
-            self.on_lost_leader()
+            self._on_lost_leader()
 
     async def refresh(
         self, topics: Iterable[str] | None = None, *, auto_create: bool = False
@@ -115,7 +115,7 @@ class Cluster:
             assert isinstance(answer, m.MetadataResponse)
             now = trio.current_time()
             if not self.metadata.learn(answer, is_complete=names is None, now=now):
-                self._unhelpful = self._asking
+                self._any_broker.was_unhelpful()
             return answer
 
     async def topic(
@@ -151,25 +151,16 @@ class Cluster:
 
     async def call_any_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """Try known brokers, then the bootstrap addresses, until one answers."""
-        addresses = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
-        addresses += [address for address in self._bootstrap if address not in addresses]
-        # Open connections first: a dead broker costs a connect timeout. But one that answers and
-        # cannot help, because it is cut off from the controller, comes last.
-        addresses.sort(
-            key=lambda address: (address == self._unhelpful, not self._pool.has_open(address))
-        )
+        brokers = self.metadata.brokers.values()
         failure: HightideError | None = None
-        for host, port in addresses:
-            self._asking = (host, port)
+        for address in self._any_broker.in_turn(brokers, self._pool.has_open):
             try:
-                connection = await self._pool.connection(host, port)
+                connection = await self._pool.connection(*address)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except UNREACHABLE as error:
                 failure = error
             except ApiError as error:
-                if error.code not in _ASK_ANOTHER:
-                    if error.retriable:
-                        self._unhelpful = (host, port)
+                if not self._any_broker.leads_on(error):
                     raise
                 failure = error
         assert failure is not None, "no address to try"
@@ -281,26 +272,33 @@ class Cluster:
             try:
                 with trio.move_on_after(tries.left_s(trio.current_time())):
                     return await attempt()
-                self._unhelpful = self._asking
+                self._any_broker.was_unhelpful()
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
             except (ApiError, *SILENT) as error:
                 pause_s = tries.pause_s(error, trio.current_time())
             await trio.sleep(pause_s)
 
-    def backoff_s(self, attempts: int) -> float:
+    def backoff_s(self, attempts: int, first_s: float = BACKOFF_S) -> float:
         """How long to wait after so many attempts."""
-        return backoff_s(attempts, self.random)
+        return backoff_s(attempts, self.random, first_s)
 
     async def aclose(self) -> None:
         """Close every connection."""
         await self._pool.aclose()
 
 
+def _nothing() -> None:
+    """Who has no task that sleeps."""
+
+
 @asynccontextmanager
-async def open_cluster(options: ClientOptions) -> AsyncIterator[Cluster]:
-    """A cluster's connections for the block."""
+async def open_cluster(
+    options: ClientOptions, *, on_lost_leader: Callable[[], None] = _nothing
+) -> AsyncIterator[Cluster]:
+    """A cluster's connections for the block. `on_lost_leader` is called when one was: a task that
+    sleeps because it was there looks for the next."""
     async with open_background() as nursery:
-        cluster = Cluster(options, nursery)
+        cluster = Cluster(options, nursery, on_lost_leader)
         try:
             yield cluster
         finally:

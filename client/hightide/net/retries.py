@@ -20,9 +20,9 @@ IsFinal = Callable[[ApiError, float, float], bool]
 when the next attempt would begin."""
 
 
-def backoff_s(attempts: int, random: Random) -> float:
-    """How long to wait after so many attempts: exponential, with jitter."""
-    delay: float = min(BACKOFF_S * 2 ** min(attempts - 1, 10), BACKOFF_MAX_S)
+def backoff_s(attempts: int, random: Random, first_s: float = BACKOFF_S) -> float:
+    """How long to wait after so many attempts: `first_s`, doubled with each, with jitter."""
+    delay: float = min(first_s * 2 ** min(attempts - 1, 10), max(BACKOFF_MAX_S, first_s))
     return delay * (0.8 + 0.4 * random.random())
 
 

@@ -258,7 +258,7 @@ class Sender:
             self._announce(batch)
         elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._idempotent:
             # Not told: it follows from what happened to a batch before it, and that was.
-            not_before = trio.current_time() + self._backoff_s
+            not_before = self._not_before(batch)
             if self.accumulator.is_first_outstanding(batch):
                 self.accumulator.refuse_sequence(batch, error, not_before=not_before)
             else:
@@ -277,13 +277,17 @@ class Sender:
 
     def _send_again(self, batches: list[Batch], error: HightideError, *, lost_leader: bool) -> None:
         self._tell_retry(error)
-        not_before = trio.current_time() + self._cluster.backoff_s(batches[0].attempts)
+        not_before = self._not_before(batches[0])
         for batch in batches:
             if lost_leader:
                 self._cluster.lost_leader(batch.topic, batch.partition)
             self.accumulator.retry(batch, error, not_before=not_before)
         self._expire(trio.current_time())
         self._wake.set()
+
+    def _not_before(self, batch: Batch) -> float:
+        """When a batch that came back may be sent again."""
+        return trio.current_time() + self._cluster.backoff_s(batch.attempts, self._backoff_s)
 
     def _tell_retry(self, error: HightideError) -> None:
         if self._on_retry is not None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from hightide.net.any_broker import AnyBroker
 from hightide.net.cluster import parse_bootstrap
 from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.ports import system_random
@@ -50,15 +51,11 @@ class BlockingClient:
     """Metadata, offsets and fetches of a cluster."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = parse_bootstrap(bootstrap)
+        self._any_broker = AnyBroker(parse_bootstrap(bootstrap))
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
         self.metadata = Metadata()
         """What is known of brokers, topics and leaders."""
         self._random = system_random()
-        self._asking: tuple[str, int] | None = None
-        """The broker that was asked last for what any of them knows."""
-        self._behind: tuple[str, int] | None = None
-        """The last one whose answer was older than what was known: it is asked last."""
 
     def close(self) -> None:
         """Close every connection."""
@@ -101,7 +98,7 @@ class BlockingClient:
         names = None if topics is None else list(topics)
         answer = self._any(m.MetadataRequest(topics=names), timeout_s)
         if not self.metadata.learn(answer, is_complete=names is None, now=time.monotonic()):
-            self._behind = self._asking
+            self._any_broker.was_unhelpful()
         missing = set()
         for topic in answer.topics:
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -114,18 +111,16 @@ class BlockingClient:
     def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """An answer of whichever broker gives one, in `timeout_s` for all of them."""
         deadline = time.monotonic() + timeout_s
-        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        brokers = self.metadata.brokers.values()
         failure: HightideError | None = None
-        addresses = dict.fromkeys(known + self._bootstrap)
-        for address in sorted(addresses, key=lambda each: each == self._behind):
-            self._asking = address
+        for address in self._any_broker.in_turn(brokers, self._connections.__contains__):
             try:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
                 return self.call(address, request, timeout_s=left_s)[0]
             except UNREACHABLE as error:
                 failure = error
             except ApiError as error:
-                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                if not self._any_broker.leads_on(error):
                     raise
                 failure = error
         assert failure is not None, "no address to try"
@@ -239,6 +234,7 @@ class BlockingClient:
         """
 
         def attempt(left_s: float) -> Answer:
+            hint: m.LeaderHint | None = None
             try:
                 broker = self.leader_of(topic, partition, timeout_s=left_s)
                 response, received = self.call(
@@ -247,9 +243,12 @@ class BlockingClient:
                     timeout_s=left_s,
                     attachments=attachments,
                 )
-                _raise(response.partitions[0], broker=f"{broker.host}:{broker.port}")
+                (result,) = response.partitions
+                if isinstance(result, m.ProduceResult | m.FetchResult):
+                    hint = result.current_leader
+                _raise(result, broker=f"{broker.host}:{broker.port}")
             except TRIED_AGAIN:
-                self.metadata.lost_leader(topic, partition)
+                self.metadata.lost_leader(topic, partition, hint)
                 raise
             return response, received
 
@@ -340,6 +339,8 @@ class BlockingClient:
         return found
 
     def _ask_coordinator(self, group: str, request: m.Message) -> Any:
+        if not self.metadata.brokers:  # the bootstrap address may be a controller's
+            self._refresh_once([], REQUEST_TIMEOUT_S)
         found = self._any(g.FindCoordinatorRequest(group=group))
         _raise(found)
         return self.call((found.host, found.port), request)[0]

@@ -1,0 +1,50 @@
+"""Whom to ask next for what any broker can answer. Pure; both kinds of client go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, ErrorCode
+
+Address = tuple[str, int]
+"""Host and port."""
+
+_ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""It is starting or stopping; or it is a controller, and a broker is wanted."""
+
+
+class AnyBroker:
+    """What one client remembers of those it asked."""
+
+    def __init__(self, bootstrap: Sequence[Address]) -> None:
+        self.asking: Address | None = None
+        """The one that was asked last."""
+        self._bootstrap = bootstrap
+        self._unhelpful: Address | None = None
+
+    def in_turn(
+        self, brokers: Iterable[m.BrokerInfo], is_open: Callable[[Address], bool]
+    ) -> Iterator[Address]:
+        """Brokers that are known, then the bootstrap addresses; who is taken is being asked.
+
+        Open connections first: a dead broker costs a connect timeout. But one that answers and
+        cannot help, because it is cut off from the controller, comes last.
+        """
+        known = [(broker.host, broker.port) for broker in brokers]
+        addresses = dict.fromkeys([*known, *self._bootstrap])
+        for address in sorted(addresses, key=lambda a: (a == self._unhelpful, not is_open(a))):
+            self.asking = address
+            yield address
+
+    def was_unhelpful(self) -> None:
+        """Whoever was asked last did not answer in time, or with something old."""
+        self._unhelpful = self.asking
+
+    def leads_on(self, refusal: ApiError) -> bool:
+        """Whether another one may answer what this one refused; so may this one, later, if not."""
+        if refusal.code in _ASK_ANOTHER:
+            return True
+        if refusal.retriable:
+            self.was_unhelpful()
+        return False

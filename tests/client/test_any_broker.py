@@ -1,0 +1,50 @@
+"""Whom a client asks next for what any broker can answer.
+
+Goal: who may answer is asked before who could not, and a controller or a broker that starts leads
+on to another; method: the pure rule, which both kinds of client go by.
+"""
+
+import pytest
+
+from hightide import ApiError, ErrorCode
+from hightide.net.any_broker import AnyBroker
+from hightide.protocol import messages as m
+
+BOOTSTRAP = [("first", 1), ("b", 2)]
+BROKERS = [m.BrokerInfo(id=number, host=host, port=number) for number, host in ((1, "a"), (2, "b"))]
+
+
+def closed(_):
+    return False
+
+
+def test_known_brokers_come_before_the_bootstrap_addresses_each_once():
+    turn = AnyBroker(BOOTSTRAP).in_turn(BROKERS, closed)
+    assert [*turn] == [("a", 1), ("b", 2), ("first", 1)]
+
+
+def test_an_open_connection_comes_first_and_who_could_not_help_last():
+    asked = AnyBroker(BOOTSTRAP)
+    turn = asked.in_turn(BROKERS, closed)
+    assert (next(turn), asked.asking) == (("a", 1), ("a", 1))
+    asked.was_unhelpful()
+    assert [*asked.in_turn(BROKERS, closed)] == [("b", 2), ("first", 1), ("a", 1)]
+    assert [*asked.in_turn(BROKERS, ("first", 1).__eq__)] == [("first", 1), ("b", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("code", "leads_on", "next_time"),
+    [
+        (ErrorCode.BROKER_NOT_AVAILABLE, True, ("a", 1)),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True, ("a", 1)),
+        (ErrorCode.NOT_CONTROLLER, False, ("b", 2)),
+        (ErrorCode.INVALID_TOPIC, False, ("a", 1)),
+    ],
+)
+def test_who_starts_or_is_a_controller_leads_on_and_who_may_know_later_is_asked_last(
+    code, leads_on, next_time
+):
+    asked = AnyBroker(BOOTSTRAP)
+    next(asked.in_turn(BROKERS, closed))
+    assert asked.leads_on(ApiError(code)) is leads_on
+    assert next(asked.in_turn(BROKERS, closed)) == next_time
