@@ -12,6 +12,7 @@ from house_rules import (
     arrows,
     bans,
     broad_excepts,
+    circles,
     docstring,
     lazy_imports,
     modules,
@@ -33,6 +34,10 @@ def assert_none(violations):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_module_keeps_the_rule(rule):
     assert_none([violation for module in modules() for violation in rule(module)])
+
+
+def test_no_module_looks_into_one_that_looks_into_it():
+    assert_none(circles(modules()))
 
 
 def test_every_allowance_for_a_broad_except_is_still_needed():
@@ -174,6 +179,14 @@ def test_what_the_rule_allows_is_left_alone(rule, path, source):
 
 def test_every_rule_has_a_planted_violation_and_an_innocent_neighbour():
     assert {case[0] for case in PLANTED} == {case[0] for case in INNOCENT} == set(RULES)
+
+
+def test_a_circle_is_found_although_one_half_is_for_type_checkers_and_the_other_late():
+    one = parse("cli/a/one.py", "if TYPE_CHECKING:\n    from a.two import Two")
+    two = parse("cli/a/two.py", "def f():\n    from a import one, three")
+    assert circles([one, parse("cli/a/three.py", "import a.two")]) == []
+    (violation,) = circles([one, two])
+    assert {"a.one", "a.two"} <= {*violation.split()}
 
 
 def test_a_listed_file_may_catch_everything_and_an_idle_listing_is_found():

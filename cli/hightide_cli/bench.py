@@ -27,7 +27,8 @@ from hightide_cli.bench_segments import segments
 from hightide_cli.bench_spark import spark
 from hightide_cli.bench_usage import IDLE_S, Spent, spending
 from hightide_cli.failover import failover
-from hightide_cli.options import output_option, run, say, show_one
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster
 
 FLOOR_BYTES = 256 << 20

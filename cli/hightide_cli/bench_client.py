@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hightide_cli.options import output_option, run, show_one
+from hightide_cli.options import output_option, run
+from hightide_cli.output import show_one
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:

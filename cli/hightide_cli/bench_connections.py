@@ -16,7 +16,8 @@ from hightide.protocol.messages import ApiVersionsRequest
 from hightide_broker.runtime.base.system import raise_open_files_limit
 from hightide_cli.bench_client import data_option
 from hightide_cli.bench_growth import numbers_option
-from hightide_cli.options import output_option, say, show
+from hightide_cli.options import output_option
+from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
 
 SETTLING_S = 1.0

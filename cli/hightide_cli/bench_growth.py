@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hightide_cli.bench_client import data_option
-from hightide_cli.options import output_option, run, say, show
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:

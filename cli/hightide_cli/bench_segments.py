@@ -13,7 +13,8 @@ import click
 
 from hightide_cli.bench_client import data_option
 from hightide_cli.bench_growth import TIMEOUT_MS, numbers_option
-from hightide_cli.options import output_option, run, say, show
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
 
 TOPIC = "segments"

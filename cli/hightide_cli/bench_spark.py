@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.options import output_option, run, say, show_one
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster, memory_mb
 from hightide_cli.pipeline import open_session
 

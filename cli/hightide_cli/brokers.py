@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.failures import NOT_FOUND
-from hightide_cli.options import ask, client_options, say, show, show_one
+from hightide_cli.options import ask, client_options
+from hightide_cli.output import say, show, show_one
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
-from hightide_cli.options import DATA, output_option, run, say, show
+from hightide_cli.options import DATA, output_option, run
+from hightide_cli.output import say, show
 from hightide_cli.processes import (
     STOP_TIMEOUT_S,
     NodeProcess,

@@ -12,14 +12,13 @@ import click
 
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
-    TellOnce,
     bootstrap_option,
     config_option,
     run,
-    say,
     timeout_option,
     until_interrupted,
 )
+from hightide_cli.output import TellOnce, say
 from hightide_cli.times import parse_time
 
 if TYPE_CHECKING:

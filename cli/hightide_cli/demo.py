@@ -29,7 +29,8 @@ from hightide_cli.demo_check import Outcome, check, read, window
 from hightide_cli.demo_picture import Timeline, draw
 from hightide_cli.failures import REFUSED
 from hightide_cli.flights import SCHEMA, events, load_flights
-from hightide_cli.options import print_table, run, say
+from hightide_cli.options import run
+from hightide_cli.output import print_table, say
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hightide_cli.flights import Delays, Hour
-from hightide_cli.options import say
+from hightide_cli.output import say
 
 if TYPE_CHECKING:
     from hightide.spark.pipeline import Batch

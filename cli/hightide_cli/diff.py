@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hightide_cli.failures import CORRUPT, UNREACHABLE
-from hightide_cli.options import (
-    admin,
-    check_partition,
-    client_options,
-    parse_partition,
-    run,
-    say,
-    show,
-)
+from hightide_cli.options import admin, check_partition, client_options, parse_partition, run
+from hightide_cli.output import say, show
 
 if TYPE_CHECKING:
     from hightide.net.connection import Connection

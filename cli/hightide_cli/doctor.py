@@ -17,7 +17,8 @@ import click
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import UNHEALTHY
-from hightide_cli.options import output_option, show
+from hightide_cli.options import output_option
+from hightide_cli.output import show
 from hightide_cli.processes import nodes_of
 
 DISK_FREE_BYTES_MIN = 1 << 30

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from hightide_cli.failures import NOT_FOUND, exit_code
-from hightide_cli.options import output_option, say, show, show_one
+from hightide_cli.options import output_option
+from hightide_cli.output import say, show, show_one
 
 
 @click.command(epilog="Examples: hightide errors NOT_ENOUGH_REPLICAS · hightide errors 19")

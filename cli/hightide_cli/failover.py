@@ -19,7 +19,8 @@ import click
 
 from hightide_cli.bench_growth import BROKERS, TIMEOUT_MS, until_in_sync
 from hightide_cli.failures import CORRUPT
-from hightide_cli.options import output_option, run, say, show_one
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster
 
 if TYPE_CHECKING:

@@ -12,16 +12,8 @@ import click
 
 from hightide.protocol.errors import ApiError, ErrorCode
 from hightide_cli.failures import exit_code
-from hightide_cli.options import (
-    ask,
-    check_partition,
-    client_options,
-    print_table,
-    say,
-    show,
-    show_one,
-    yes_option,
-)
+from hightide_cli.options import ask, check_partition, client_options, yes_option
+from hightide_cli.output import print_table, say, show, show_one
 from hightide_cli.times import parse_time
 from hightide_cli.watching import watchable
 

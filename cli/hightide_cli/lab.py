@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from hightide_cli.failures import NOT_FOUND
-from hightide_cli.options import output_option, say, show
+from hightide_cli.options import output_option
+from hightide_cli.output import say, show
 
 
 @click.group()

@@ -17,7 +17,7 @@ from hightide.protocol.columns import to_records
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide_cli.failures import CORRUPT, NOT_FOUND
-from hightide_cli.options import say
+from hightide_cli.output import say
 from hightide_cli.record_json import encode_bytes
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hightide_broker.storage.checkpoint import (
 from hightide_broker.storage.recovery import damage_in
 from hightide_broker.storage.segment import LogConfig, Segment, SegmentDamage
 from hightide_broker.storage.snapshots import SnapshotDamaged, read_snapshot
-from hightide_cli.options import say
+from hightide_cli.output import say
 
 
 class Verification:

@@ -49,7 +49,7 @@ class MemorySource(DataSource):
         return "hightide-bench-memory"
 
     def schema(self) -> str:
-        from hightide.spark import SCHEMA
+        from hightide.spark.format import SCHEMA
 
         return SCHEMA
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import shutil
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,10 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
 DATA = ".hightide"
 """The directory of a cluster, unless `--data` or HIGHTIDE_DATA names another."""
-_WIDE = 100_000
-"""Columns of what is no terminal."""
-_GAP = 2
-"""Between the columns of a table."""
 
 BOOTSTRAP = "hightide.bootstrap"
 """Under this name a command's context knows which brokers it asks."""
@@ -169,100 +161,6 @@ def ask(bootstrap: str, timeout_s: float, work: Callable[..., Any], *args: Any) 
             return await work(opened, *args)
 
     return run(ask_admin)
-
-
-def say(message: str) -> None:
-    """Tell the user something that is not the result."""
-    click.echo(message, err=True)
-
-
-def show(
-    rows: Sequence[Mapping[str, Any]], output: str, *, columns: Sequence[str], key: str
-) -> None:
-    """Print rows: as a table of `columns`, as JSON with every field, or only each row's `key`."""
-    if output == "json":
-        click.echo(json.dumps(list(rows), indent=2))
-    elif output == "ndjson":
-        for row in rows:
-            click.echo(json.dumps(row))
-    elif output == "quiet":
-        for row in rows:
-            click.echo(row[key])
-    else:
-        print_table([[_cell(row.get(name)) for name in columns] for row in rows], columns)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
-    return "" if value is None else str(value)
-
-
-def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
-    """An aligned table without lines. A value is never cut: where the terminal is too narrow, each
-    row becomes a block, a line for each column."""
-    from rich.cells import cell_len
-
-    titles = [name.upper().replace("_", " ") for name in columns]
-    wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
-    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
-    if wide - _GAP <= terminal:
-        _print_aligned(titles, rows, wide)
-    else:
-        click.echo("\n\n".join(_block(titles, row) for row in rows))
-
-
-def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    # With both sizes given, rich believes them on a dumb terminal, too. What it wrote is printed by
-    # us: of a reader that is gone it makes an exit of its own.
-    page = io.StringIO()
-    console = Console(
-        file=page,
-        width=wide,
-        height=len(rows) + 1,
-        force_terminal=sys.stdout.isatty(),
-        highlight=False,
-        markup=False,
-    )
-    console.print(table, crop=False)
-    click.echo(page.getvalue(), nl=False)
-
-
-def _block(titles: Sequence[str], row: Sequence[str]) -> str:
-    wide = max(map(len, titles))
-    return "\n".join(f"{title:{wide}}  {cell}" for title, cell in zip(titles, row, strict=True))
-
-
-def show_one(fields: Mapping[str, Any], output: str) -> None:
-    """Print one object: a line for each field, or JSON."""
-    if output == "json":
-        click.echo(json.dumps(fields, indent=2))
-    elif output == "ndjson":
-        click.echo(json.dumps(fields))
-    else:
-        for name, value in fields.items():
-            click.echo(f"{name}: {_cell(value)}")
-
-
-class TellOnce:
-    """Says why something is being tried again, once for each reason."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def __call__(self, error: Exception) -> None:
-        reason = str(getattr(error, "message", error))
-        if reason not in self._told:
-            self._told.add(reason)
-            say(f"retrying: {error}")
 
 
 def parse_partition(text: str) -> tuple[str, int]:

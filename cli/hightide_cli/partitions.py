@@ -9,15 +9,8 @@ import click
 from hightide.protocol.errors import HightideError
 from hightide_cli.diff import diff
 from hightide_cli.failures import UNHEALTHY, exit_code
-from hightide_cli.options import (
-    ask,
-    check_partition,
-    client_options,
-    parse_partition,
-    say,
-    show,
-    yes_option,
-)
+from hightide_cli.options import ask, check_partition, client_options, parse_partition, yes_option
+from hightide_cli.output import say, show
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:

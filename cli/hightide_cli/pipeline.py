@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hightide.protocol.errors import RequestTimedOut
-from hightide_cli.options import ask, output_option, say, show, timeout_option
+from hightide_cli.options import ask, output_option, timeout_option
+from hightide_cli.output import say, show
 from hightide_cli.signals import Told, told_to_stop
 from hightide_cli.watching import watchable
 

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
-from hightide_cli.options import say
+from hightide_cli.output import say
 
 DEFAULT_PORT = 19092
 QUIET_S = 300.0

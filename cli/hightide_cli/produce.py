@@ -18,15 +18,14 @@ import click
 from hightide.protocol.errors import UsageError
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
-    TellOnce,
     bootstrap_option,
     config_option,
     output_option,
     run,
-    say,
     timeout_option,
     until_interrupted,
 )
+from hightide_cli.output import TellOnce, say
 
 if TYPE_CHECKING:
     from hightide import Producer

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hightide_cli.options import output_option, run, say, show_one
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show_one
 
 if TYPE_CHECKING:
     from hightide_broker.config import BrokerConfig

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hightide_cli.failures import CORRUPT
-from hightide_cli.options import output_option, say, show_one
+from hightide_cli.options import output_option
+from hightide_cli.output import say, show_one
 from hightide_cli.signals import told_to_stop
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from hightide_cli.options import (
     bootstrap_option,
     client_options,
     run,
-    say,
-    show,
     timeout_option,
     yes_option,
 )
+from hightide_cli.output import say, show
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:

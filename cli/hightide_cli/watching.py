@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from hightide.protocol.errors import HightideError, UsageError
-from hightide_cli.options import Seconds, say
+from hightide_cli.options import Seconds
+from hightide_cli.output import say
 
 EVERY_MAX_S = 86_400
 F = TypeVar("F", bound=Callable[..., Any])

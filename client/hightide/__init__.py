@@ -38,12 +38,16 @@ if TYPE_CHECKING:
         TopicDescription,
     )
     from hightide.admin.options import AdminOptions
+    from hightide.consume.assignors import Assignor
     from hightide.consume.consumer import Consumer
+    from hightide.consume.health import Health
     from hightide.consume.options import ConsumerOptions
-    from hightide.consume.subscription import OffsetAndMetadata, OffsetAndTimestamp
+    from hightide.consume.subscription import Listener, OffsetAndMetadata, OffsetAndTimestamp
     from hightide.net.options import ClientOptions
+    from hightide.produce.bulk import Deliveries, RecordRange
     from hightide.produce.delivery import Delivery, RecordMetadata
     from hightide.produce.options import ProducerOptions
+    from hightide.produce.partitioner import Partitioner
     from hightide.produce.producer import Producer
     from hightide.protocol.columns import Record
     from hightide.protocol.errors import (
@@ -75,7 +79,13 @@ __all__ = [
     "AdminOptions",
     "Record",
     "RecordMetadata",
+    "RecordRange",
     "Delivery",
+    "Deliveries",
+    "Health",
+    "Listener",
+    "Assignor",
+    "Partitioner",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "TopicPartition",
@@ -121,9 +131,13 @@ _NAMES = {
     "produce.producer": "Producer",
     "produce.options": "ProducerOptions",
     "produce.delivery": "Delivery RecordMetadata",
+    "produce.bulk": "Deliveries RecordRange",
+    "produce.partitioner": "Partitioner",
+    "consume.assignors": "Assignor",
     "consume.consumer": "Consumer",
+    "consume.health": "Health",
     "consume.options": "ConsumerOptions",
-    "consume.subscription": "OffsetAndMetadata OffsetAndTimestamp",
+    "consume.subscription": "Listener OffsetAndMetadata OffsetAndTimestamp",
     "protocol.topic_partition": "TopicPartition",
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",

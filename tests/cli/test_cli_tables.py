@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from hightide_cli.options import _block
+from hightide_cli.output import _block
 
 COLUMNS = ["group", "topic", "partition", "committed", "log_end_offset", "lag"]
 ROWS = [
     ["live-orders-of-the-day", "orders", "0", "4", "1234567890123", "1234567890119"],
     ["mail", "a-topic-with-a-rather-long-name", "12", "", "0", "0"],
 ]
-PROGRAM = f"from hightide_cli.options import print_table; print_table({ROWS}, {COLUMNS})"
+PROGRAM = f"from hightide_cli.output import print_table; print_table({ROWS}, {COLUMNS})"
 
 
 def shown(columns):

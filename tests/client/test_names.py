@@ -48,6 +48,16 @@ def test_what_methods_return_is_not_what_the_wire_has(client):
             assert getattr(home, "__module__", "").split(".")[-1] not in WIRE, f"{name} -> {told}"
 
 
+FOR_THE_TWIN = {"send_run", "run_record_max", "lend", "lend_arrow", "settle", "cluster"}
+"""What the blocking clients stand on, in place of calls for each record."""
+
+
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin"])
+def test_the_blocking_twin_has_all_of_it(name):
+    one, twin = ({*dir(getattr(where, name))} for where in (hightide, blocking))
+    assert {each for each in one - twin if each[0] != "_"} <= FOR_THE_TWIN
+
+
 def test_every_part_of_a_description_is_public():
     for name in descriptions.__dict__:
         kind = getattr(descriptions, name)

@@ -18,6 +18,7 @@ from patience import PATIENCE_S
 
 pytest.importorskip("pyspark")
 
+import hightide.spark
 from hightide import java
 from hightide.protocol.errors import HightideError, UsageError
 from hightide.protocol.messages import EARLIEST, LATEST
@@ -306,6 +307,14 @@ def test_the_module_that_every_spark_look_up_imports_is_light():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (done.stdout.strip(), done.stderr) == ("hightide []", "")
+
+
+@pytest.mark.parametrize("name", hightide.spark.__all__)
+def test_what_users_meet_can_be_imported_from_the_top(name):
+    assert getattr(hightide.spark, name).__name__ == name
+    assert name in dir(hightide.spark)
+    with pytest.raises(AttributeError, match="DataLos"):
+        hightide.spark.DataLos  # noqa: B018 - the look-up is the test
 
 
 def test_session_is_still_a_function_when_its_module_was_imported():

@@ -45,7 +45,8 @@ from hightide.spark.produce import (
     gathered,
     sorted_rows,
 )
-from hightide.spark.sink import HightideStreamWriter, Written, check_schema
+from hightide.spark.sink import HightideStreamWriter, check_schema
+from hightide.spark.written import Written
 from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live

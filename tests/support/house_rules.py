@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -222,6 +223,21 @@ def arrows(module):
         for line, target, _ in imports(module)
         if not may_import(room, target)
     ]
+
+
+def circles(known):
+    """A way by which modules of the house look into each other, for type checkers or late, too."""
+    known = {module.name.removesuffix(".__init__"): module for module in known if module.in_house}
+    looks_into = {
+        name: {nearest(target, known) for _, target, _ in imports(module)} - {name, None}
+        for name, module in known.items()
+    }
+    try:
+        TopologicalSorter(looks_into).prepare()
+    except CycleError as error:
+        _, way = error.args
+        return [known[way[0]].violation(1, f"a circle: {' <- '.join(way)}")]
+    return []
 
 
 def may_import(room, target):

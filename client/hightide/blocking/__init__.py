@@ -6,7 +6,7 @@ it. Names, options and errors are those of the async classes.
 
 from hightide.blocking.admin import Admin
 from hightide.blocking.consumer import Consumer
-from hightide.blocking.producer import Producer
+from hightide.blocking.producer import ManyDeliveries, Producer
 from hightide.blocking.runs import Delivery
 
-__all__ = ["Producer", "Consumer", "Admin", "Delivery"]
+__all__ = ["Producer", "Consumer", "Admin", "Delivery", "ManyDeliveries"]

@@ -91,11 +91,12 @@ class Admin(Blocking):
     def offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The offset of each partition at a time in ms, `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+        """For each partition the first offset at a time in ms or later, or at `EARLIEST`, `LATEST`
+        or `MAX_TIMESTAMP`; offset -1: there is none."""
         return self._run(self._async.offsets, list(partitions), timestamp)
 
     def describe_configs(self, kind: str, name: str) -> list[ConfigEntry]:
-        """Every key of a `topic` or a `broker` (by id) with its value."""
+        """Every key of a `topic`, a `broker` (by id), or the `cluster` (no name) with its value."""
         return self._run(self._async.describe_configs, kind, name)
 
     def alter_topic_configs(

@@ -123,6 +123,12 @@ class Consumer(Blocking):
         """What this consumer waits for, and since when."""
         return self._run_sync(self._async.health)
 
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this consumer is a member of; -1 while it is none."""
+        self._opened().check()
+        return self._async.generation
+
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
         self._opened().check()

@@ -24,7 +24,7 @@ from hightide.protocol.batch_builder import RECORD_OVERHEAD
 from hightide.protocol.errors import RequestTimedOut
 
 if TYPE_CHECKING:
-    from hightide.blocking.producer import Producer
+    from hightide.blocking.base import Blocking
 
 RUN_KIB = 32
 """How large a run becomes, counted as the producer counts records."""
@@ -55,7 +55,7 @@ class Run:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: Blocking,
         topic: str,
         value: bytes | None,
         key: bytes | None,

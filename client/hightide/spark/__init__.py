@@ -10,76 +10,52 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+from hightide.spark.format import HightideDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-    from pyspark.sql.types import StructType
 
-__all__ = ["HightideDataSource", "session", "started"]
+    from hightide.java import NoJava
+    from hightide.spark.marks import SinkClash
+    from hightide.spark.offsets import DataLoss
+    from hightide.spark.pipeline import PipelineFailed
+    from hightide.spark.stored import LayoutChanged
 
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
-_HEADERS = ", headers array<struct<key: string, value: binary>>"
-_LEADER_EPOCH = ", leader_epoch int"
+__all__ = [
+    "HightideDataSource",
+    "session",
+    "started",
+    "DataLoss",
+    "LayoutChanged",
+    "NoJava",
+    "PipelineFailed",
+    "SinkClash",
+]
+
+_ERRORS = {
+    "DataLoss": "hightide.spark.offsets",
+    "LayoutChanged": "hightide.spark.stored",
+    "NoJava": "hightide.java",
+    "PipelineFailed": "hightide.spark.pipeline",
+    "SinkClash": "hightide.spark.marks",
+}
+"""What users may meet, and where it is: looked up when it is asked for."""
 
 
-class HightideDataSource(DataSource):
-    """Reads committed records of topics and writes rows to them, in batches and as a stream."""
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
-    @classmethod
-    def name(cls) -> str:
-        return "hightide"
 
-    def schema(self) -> str:
-        from hightide.spark.options import read_options
-
-        # Options are checked here, so that a wrong one fails at `load()` and not in a task.
-        options = read_options(self.options)
-        epoch = _LEADER_EPOCH if options.include_leader_epoch else ""
-        return SCHEMA + (_HEADERS if options.include_headers else "") + epoch
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        from hightide.spark.options import read_options
-        from hightide.spark.source import FilteringReader, HightideReader
-
-        options = read_options(self.options, streaming=False)
-        return FilteringReader(options) if options.push_down_filters else HightideReader(options)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from hightide.spark.options import read_options
-        from hightide.spark.source import HightideStreamReader
-
-        return HightideStreamReader(read_options(self.options, streaming=True))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from hightide.spark.options import read_sink_options
-        from hightide.spark.sink import HightideWriter, check_schema, refuse_overwrite
-
-        options = read_sink_options(self.options)
-        check_schema(schema, options)
-        refuse_overwrite(overwrite)
-        return HightideWriter(options, schema)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from hightide.spark.options import read_sink_options
-        from hightide.spark.sink import HightideStreamWriter, check_schema
-
-        options = read_sink_options(self.options)
-        check_schema(schema, options)
-        return HightideStreamWriter(options, schema)
+def __getattr__(name: str) -> Any:
+    home = _ERRORS.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hightide.spark' has no attribute {name!r}")
+    return getattr(import_module(home), name)
 
 
 def session(

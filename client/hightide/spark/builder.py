@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hightide.java import Java, find_java
-from hightide.spark import HightideDataSource
+from hightide.spark.format import HightideDataSource
 from hightide.spark.workers import worker_python
 
 if TYPE_CHECKING:

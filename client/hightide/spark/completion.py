@@ -18,7 +18,7 @@ from hightide.spark.stored import LayoutChanged, Place
 
 if TYPE_CHECKING:
     from hightide.spark.options import SinkOptions
-    from hightide.spark.sink import Written
+    from hightide.spark.written import Written
 
 log = logging.getLogger("hightide.spark")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -23,11 +23,10 @@ from pyspark.sql.datasource import (
 from hightide.protocol.errors import UsageError
 from hightide.spark.client import client_for
 from hightide.spark.completion import Completion
-from hightide.spark.earlier import Wanted
 from hightide.spark.marks import Mark, Writing, ends_of
 from hightide.spark.options import SinkOptions
 from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, gathered, sorted_rows
-from hightide.spark.stored import Place
+from hightide.spark.written import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,30 +66,6 @@ def refuse_overwrite(overwrite: bool) -> None:
     """Raise `UsageError` for `mode("overwrite")`: rows can be added to a log, and nothing else."""
     if overwrite:
         raise UsageError('mode("overwrite") would have to delete what is there: use "append"')
-
-
-@dataclass
-class Written(WriterCommitMessage):
-    """What one task tells the driver."""
-
-    sink: str
-    batch: int
-    """-1: this is no streaming query."""
-    task: int
-    writing: Writing
-    stored: dict[Place, int]
-    """How many rows of each partition this run has stored as this task."""
-    deferred: Wanted
-    """Rows that earlier runs have stored such of."""
-    rows: int
-    bytes: int
-    stored_before: int
-    """How many of them an earlier attempt had stored."""
-
-    @property
-    def places(self) -> set[Place]:
-        """Where its rows belong."""
-        return {*self.stored, *(content.tp for content, _ in self.deferred)}
 
 
 class _Writer:
