@@ -23,6 +23,7 @@ from house_rules import (
     stale_allowances,
     top_level,
     unfound_packages,
+    unnamed_files,
 )
 
 
@@ -34,6 +35,15 @@ def assert_none(violations):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_module_keeps_the_rule(rule):
     assert_none([violation for module in modules() for violation in rule(module)])
+
+
+PAGES = {"cli/hightide_cli": "cli", "broker/hightide_broker": "broker", "client/hightide": "client"}
+"""Where the page of a package's own files lies, if not beside them."""
+ROOMS_WITHOUT_FILES = {
+    "broker/hightide_broker/core",
+    "broker/hightide_broker/runtime",
+    "client/pyspark_hightide",
+}
 
 
 def test_no_module_looks_into_one_that_looks_into_it():
@@ -54,6 +64,17 @@ def test_setuptools_finds_every_package():
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     where = settings["tool"]["setuptools"]["packages"]["find"]["where"]
     assert_none(unfound_packages({m.path for m in modules() if m.in_house}, where))
+
+
+def test_the_readme_of_each_room_names_its_files():
+    def page_of(folder):
+        page = REPOSITORY / PAGES.get(folder, folder) / "README.md"
+        return page.read_text(encoding="utf-8") if page.exists() else None
+
+    paths = {module.path for module in modules() if module.in_house}
+    rooms = {path.rpartition("/")[0] for path in paths} - ROOMS_WITHOUT_FILES
+    assert [room for room in sorted(rooms) if page_of(room) is None] == []
+    assert_none(unnamed_files(paths, page_of))
 
 
 # --- every rule can fail ----------------------------------------------------------------------
@@ -201,6 +222,13 @@ def test_a_stranger_and_a_gap_at_the_top_are_found():
     stranger, gap = top_level(TOP_LEVEL - {"deploy"} | {"setup.py"})
     assert stranger.startswith("setup.py: does not")
     assert gap.startswith("deploy: is missing")
+
+
+def test_a_file_that_the_page_of_its_room_does_not_name_is_found():
+    pages = {"cli/a": "| `one.py` | it |"}
+    paths = {"cli/a/one.py", "cli/a/two.py", "cli/a/__init__.py", "cli/b/three.py"}
+    (unnamed,) = unnamed_files(paths, pages.get)
+    assert unnamed.startswith("cli/a/two.py")
 
 
 def test_a_folder_that_setuptools_would_not_find_is_found():

@@ -32,14 +32,14 @@ COMMANDS = {
     "log": ("log", "log", "look into segment files: dump, verify"),
     "pipeline": ("pipeline", "pipeline", "topics through Spark to Parquet and a results topic"),
     "bench": (
-        "bench",
+        "bench.bench",
         "bench",
         "measure this machine: produce, consume, e2e, client, groups, …",
     ),
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
-    "demo": ("demo", "demo", "real flights through three brokers into Spark, checked"),
+    "demo": ("demo.demo", "demo", "real flights through three brokers into Spark, checked"),
     "errors": ("errors", "errors", "what an error code means, and what to do"),
     "completion": ("completion", "completion", "the script that completes commands in a shell"),
 }

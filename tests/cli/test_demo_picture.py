@@ -5,8 +5,8 @@ Method: the numbers behind it, by hand; that it is drawn at all, of much and of 
 
 import pytest
 
-from hightide_cli.demo_picture import Timeline, Week, daily_means, draw, rates, weeks, worst
-from hightide_cli.flights import Delays, Hour
+from hightide_cli.demo.flights import Delays, Hour
+from hightide_cli.demo.picture import Timeline, Week, daily_means, draw, rates, weeks, worst
 
 MONDAY = 4
 """The fifth of January 1970."""

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from patience import PATIENCE_S, size_of, wait_until
 
-from hightide_cli.demo import WATERMARK_H
-from hightide_cli.demo_check import Outcome, check, read
-from hightide_cli.flights import HOUR_MS, load_flights
+from hightide_cli.demo.check import Outcome, check, read
+from hightide_cli.demo.demo import WATERMARK_H
+from hightide_cli.demo.flights import HOUR_MS, load_flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -384,6 +384,17 @@ def top_level(names):
     ]
 
 
+def unnamed_files(paths, page_of):
+    """Files of a room that its README does not name; `page_of` gives a folder's README, or None."""
+    return [
+        f"{path}: is not in the README of its room"
+        for path in sorted(paths)
+        if (page := page_of(path.rpartition("/")[0])) is not None
+        and (name := path.rpartition("/")[2]) != "__init__.py"
+        and f"`{name}`" not in page
+    ]
+
+
 def unfound_packages(paths, where):
     """Folders with code that setuptools would leave out of the wheel."""
     strangers = {path.split("/")[0] for path in paths} - set(where)

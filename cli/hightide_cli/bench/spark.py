@@ -59,7 +59,7 @@ def spark(
 ) -> None:
     """Spark reads a topic into count(), runs small micro-batches, and writes to a topic, beside a
     source that does nothing; each partition on up to three brokers, acks=all."""
-    from hightide_cli.memory_source import MemorySource
+    from hightide_cli.bench.memory_source import MemorySource
 
     figures: dict[str, Any] = {
         "bench": "spark",
@@ -107,7 +107,7 @@ class Work:
         import pyarrow as pa
 
         from hightide import Producer
-        from hightide_cli.memory_source import shares
+        from hightide_cli.bench.memory_source import shares
 
         values = [os.urandom(self._size) for _ in range(FILL_ROWS)]
         table = pa.table({"value": pa.array(values, pa.binary())})

@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hightide_cli.flights import Delays, Hour
+from hightide_cli.demo.flights import Delays, Hour
 from hightide_cli.output import say
 
 if TYPE_CHECKING:

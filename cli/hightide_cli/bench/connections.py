@@ -14,8 +14,8 @@ import click
 from hightide.protocol import wire
 from hightide.protocol.messages import ApiVersionsRequest
 from hightide_broker.runtime.base.system import raise_open_files_limit
-from hightide_cli.bench_client import data_option
-from hightide_cli.bench_growth import numbers_option
+from hightide_cli.bench.client import data_option
+from hightide_cli.bench.growth import numbers_option
 from hightide_cli.options import output_option
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster

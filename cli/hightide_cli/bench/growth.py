@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hightide_cli.bench_client import data_option
+from hightide_cli.bench.client import data_option
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster

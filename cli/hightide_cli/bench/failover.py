@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hightide_cli.bench_growth import BROKERS, TIMEOUT_MS, until_in_sync
+from hightide_cli.bench.growth import BROKERS, TIMEOUT_MS, until_in_sync
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hightide.protocol.errors import HightideError, RequestTimedOut
-from hightide_cli.demo_check import Outcome, check, read, window
-from hightide_cli.demo_picture import Timeline, draw
+from hightide_cli.demo.check import Outcome, check, read, window
+from hightide_cli.demo.flights import SCHEMA, events, load_flights
+from hightide_cli.demo.picture import Timeline, draw
 from hightide_cli.failures import REFUSED
-from hightide_cli.flights import SCHEMA, events, load_flights
 from hightide_cli.options import run
 from hightide_cli.output import print_table, say
 from hightide_cli.own_cluster import OwnCluster

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import click
 
 from hightide_broker.runtime.base.system import sync_data
-from hightide_cli.bench_client import client, groups
-from hightide_cli.bench_connections import connections
-from hightide_cli.bench_growth import growth
-from hightide_cli.bench_segments import segments
-from hightide_cli.bench_spark import spark
-from hightide_cli.bench_usage import IDLE_S, Spent, spending
-from hightide_cli.failover import failover
+from hightide_cli.bench.client import client, groups
+from hightide_cli.bench.connections import connections
+from hightide_cli.bench.failover import failover
+from hightide_cli.bench.growth import growth
+from hightide_cli.bench.segments import segments
+from hightide_cli.bench.spark import spark
+from hightide_cli.bench.usage import IDLE_S, Spent, spending
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from hightide_cli.bench_client import data_option
-from hightide_cli.bench_growth import TIMEOUT_MS, numbers_option
+from hightide_cli.bench.client import data_option
+from hightide_cli.bench.growth import TIMEOUT_MS, numbers_option
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster

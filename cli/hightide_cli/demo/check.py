@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hightide_cli.flights import FIELDS, HOUR_MS, Delays, Hour, hourly_delays
+from hightide_cli.demo.flights import FIELDS, HOUR_MS, Delays, Hour, hourly_delays
 
 if TYPE_CHECKING:
     import pyarrow as pa

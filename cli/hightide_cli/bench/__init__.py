@@ -1,0 +1,1 @@
+"""`hightide bench`: what this machine does with hightide, measured."""

@@ -1,0 +1,1 @@
+"""`hightide demo`: the whole way on real data."""
