@@ -145,6 +145,7 @@ class ClusterImage:
                 self.topics[change.topic] = self.topics_by_id[change.topic_id] = topic
             case RemoveTopic():
                 topic = self.topics_by_id.pop(change.topic_id)
+                assert self.topics[topic.name] is topic, f"{change}: its name is another topic's"
                 del self.topics[topic.name]
                 self.configs.pop(("topic", topic.name), None)
             case CreatePartition():
@@ -164,10 +165,17 @@ class ClusterImage:
                 assert_never(change)
         self.offset = offset + 1
 
+    def reached(self, offset: int) -> None:
+        """All below `offset` is in the image, also what changes nothing in it."""
+        assert offset >= self.offset, f"{offset} after {self.offset}"
+        self.offset = offset
+
     def _register(self, change: RegisterBroker, offset: int) -> None:
+        epoch = offset if change.broker_epoch < 0 else change.broker_epoch
+        assert epoch >= self.broker_epoch(change.broker), f"{change} goes back to an earlier epoch"
         self.brokers[change.broker] = BrokerState(
             change.broker,
-            offset if change.broker_epoch < 0 else change.broker_epoch,
+            epoch,
             change.incarnation,
             change.host,
             change.port,

@@ -111,8 +111,10 @@ def change_partition(
         last_known_elr=_if_new(target.last_known_elr, old.last_known_elr),
         last_leader=None if target.last_leader == old.last_leader else target.last_leader,
     )
-    is_nothing = change == ChangePartition(topic_id=topic_id, partition=number)
-    return None if is_nothing else change
+    if change == ChangePartition(topic_id=topic_id, partition=number):
+        return None
+    old.changed(change).assert_consistent()
+    return change
 
 
 def _if_new(wanted: tuple[int, ...], known: tuple[int, ...]) -> tuple[int, ...] | None:

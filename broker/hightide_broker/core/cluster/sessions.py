@@ -52,7 +52,7 @@ class Sessions:
         return spoke and session is not None and now < session.heard_at + self.timeout_s / 2
 
     def end(self, broker: int) -> None:
-        """It is fenced."""
+        """Whatever was heard of a broker counts for nothing from here on."""
         self._sessions.pop(broker, None)
 
     def expired(self, now: float) -> list[int]:

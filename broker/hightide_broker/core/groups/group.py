@@ -123,11 +123,8 @@ class Group:
         if not request.member_id:
             self.members.check_room(self.limits.size_max)
             self.members.pending[new_id] = now + request.session_timeout_ms / 1000
-            return g.JoinGroupResponse(
-                error=ErrorCode.MEMBER_ID_REQUIRED,
-                message="join again with this member id",
-                member_id=new_id,
-            )
+            code, why = ErrorCode.MEMBER_ID_REQUIRED, "join again with this member id"
+            return g.JoinGroupResponse(error=code, message=why, member_id=new_id)
         if request.member_id in self.members.pending:
             self.members.check_instance(request.member_id, request.instance_id)
             del self.members.pending[request.member_id]
@@ -140,9 +137,8 @@ class Group:
     ) -> g.JoinGroupResponse | None:
         member = self.members.find(request.member_id, request.instance_id)
         same = member.protocols == request.protocols
-        settled = self.state is State.COMPLETING or (
-            self.state is State.STABLE and member.member_id != self.leader
-        )
+        leads_stable = self.state is State.STABLE and member.member_id == self.leader
+        settled = self.state in (State.COMPLETING, State.STABLE) and not leads_stable
         if same and settled:
             # Its answer was lost, or it asks for nothing new.
             member.touch(now)
@@ -469,11 +465,9 @@ class Group:
         member.touch(now)
 
     def _rebalancing(self) -> Refused:
-        return Refused(
-            ErrorCode.REBALANCE_IN_PROGRESS,
-            f"group {self.group_id!r} is {self.state}"
-            + (f": {self.causes[-1].text}" if self.causes else ""),
-        )
+        why = f": {self.causes[-1].text}" if self.causes else ""
+        is_not_stable = f"group {self.group_id!r} is {self.state}{why}"
+        return Refused(ErrorCode.REBALANCE_IN_PROGRESS, is_not_stable)
 
     # -- what is kept ----------------------------------------------------------------------------
 
@@ -498,3 +492,9 @@ class Group:
             self.state, self.protocol, self.leader = State.STABLE, value.protocol, value.leader
         if len(self.members) > self.limits.size_max:
             self._begin(f"more members than group.max.size {self.limits.size_max}", now)
+        self._assert_consistent()
+
+    def empty_since(self, now_ms: int) -> None:
+        """Nobody is a member, as of now: what is committed is kept for a retention from here."""
+        assert not self.members, f"{self.group_id} has members {list(self.members.by_id)}"
+        self.empty_since_ms = now_ms

@@ -33,7 +33,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """How messages name it: by its id, and by its instance if it is static."""
         return f"{self.member_id} ({self.instance_id})" if self.instance_id else self.member_id
 
     def metadata(self, protocol: str) -> bytes:
@@ -154,14 +154,14 @@ class Members:
         return not self.pending and all(member.joining is not None for member in self)
 
     def add(self, member: Member) -> None:
-        """One more."""
+        """Take a member in; its id must be new."""
         assert member.member_id not in self.by_id, f"{member.name} is a member already"
         self.by_id[member.member_id] = member
         if member.instance_id:
             self.static[member.instance_id] = member.member_id
 
     def remove(self, member: Member) -> None:
-        """One less; its requests have been answered."""
+        """Let a member go whose requests have been answered."""
         assert (member.joining, member.syncing) == (None, None), f"{member.name} still waits"
         del self.by_id[member.member_id]
         if self.static.get(member.instance_id) == member.member_id:

@@ -16,3 +16,16 @@ def divergence(epoch: int, offset: int, found: int, end: int) -> EpochEnd | None
     if found == epoch and offset <= end:
         return None
     return EpochEnd(epoch=found, end_offset=end)
+
+
+def last_common(told: EpochEnd, found: int, end: int, log_end: int) -> int:
+    """Where a log that reaches to `log_end` is cut when it is told so: nothing above can agree.
+    Its own newest epoch not above that is `found`, -1 without one, and ends at `end`."""
+    if told.end_offset < 0:
+        return log_end
+    if told.epoch < 0 or found < 0:
+        return min(told.end_offset, log_end)
+    # Without that epoch here, what follows the last older one is of epochs that the other has not.
+    if found != told.epoch:
+        return min(end, log_end)
+    return min(end, told.end_offset, log_end)

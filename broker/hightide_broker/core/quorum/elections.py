@@ -249,6 +249,7 @@ class Elections:
             self._become_leader(now)
 
     def _seek_votes(self, now: float) -> None:
+        assert self.role in (Role.PROSPECTIVE, Role.CANDIDATE), f"{self.role} asks for votes"
         self._votes.begin(self._config.node)
         self._announcements.begin(self._others, now)
         self._deadline = now + self._election_timeout()

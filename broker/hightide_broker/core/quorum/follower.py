@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide_broker.core.quorum.divergence import last_common
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.core.quorum.ready import (
@@ -85,6 +86,8 @@ class QuorumFollower:
         is_changing = ready.append or ready.truncate_to is not None or ready.piece or ready.install
         if is_changing or now < self.wake_at:
             return
+        assert self._under_way is None, f"{self._under_way} is not answered yet"
+        assert self._log.synced_end == self._log.log_end, "what is asked for acknowledges all below"
         if self._searching:
             others = self._membership.sources
             if not others:
@@ -187,12 +190,9 @@ class QuorumFollower:
                 ready.append = [event.attachments[result.records]]
 
     def _cut(self, diverging: m.EpochEnd) -> int:
-        """Where this log and the leader's may still be the same: the end of the largest common
-        epoch."""
-        epoch, end = self._log.end_offset_for(diverging.epoch)
-        if epoch == diverging.epoch or epoch < 0:
-            end = min(diverging.end_offset, end if epoch >= 0 else self._log.log_end)
-        return max(min(end, self._log.log_end), self._log.log_start)
+        """Where this log and the leader's may still be the same."""
+        found, end = self._log.end_offset_for(diverging.epoch)
+        return max(last_common(diverging, found, end, self._log.log_end), self._log.log_start)
 
     def _take_piece(
         self, response: c.FetchSnapshotResponse, attachments: Sequence[memoryview], ready: Ready
@@ -204,6 +204,8 @@ class QuorumFollower:
         if not 0 <= response.data < len(attachments) or not len(attachments[response.data]):
             return False
         data = attachments[response.data]
+        if self._position + len(data) > response.size:
+            return False
         ready.piece = SnapshotPiece(snapshot, self._position, data)
         self._position += len(data)
         if self._position >= response.size:

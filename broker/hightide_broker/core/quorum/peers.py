@@ -32,7 +32,8 @@ class Peers:
         self.voters, self.observers = {}, {}
 
     def meet_voters(self, now: float) -> None:
-        """The voters are others now."""
+        """The membership changed: what is known of those who vote now is kept, if they did, or
+        observed, before."""
         self.voters = {voter: self._met(voter, now) for voter in self._membership.others}
 
     def _met(self, voter: int, now: float) -> Progress:
@@ -49,6 +50,7 @@ class Peers:
             self.observers.pop(node, None)
             peer = self.voters[node]
         peer.directory = directory
+        assert len(self.observers) <= OBSERVERS_MAX, f"{len(self.observers)} observers are kept"
         return peer
 
     def heard(self, node: int, directory: str, now: float) -> None:

@@ -46,6 +46,7 @@ class PendingAnnouncements:
 
     def begin(self, peers: tuple[int, ...], now: float) -> None:
         """There is something to tell all of them."""
+        assert len({*peers}) == len(peers), f"{peers}: somebody would be told twice"
         self._owing, self.due_at = dict.fromkeys(peers, False), now
 
     def end(self) -> None:
@@ -74,4 +75,5 @@ class PendingAnnouncements:
         self.due_at = _NEVER
         peers = [peer for peer, on_its_way in self._owing.items() if not on_its_way]
         self._owing.update(dict.fromkeys(peers, True))
+        assert all(self._owing.values()), f"somebody in {self._owing} is told nothing"
         return peers

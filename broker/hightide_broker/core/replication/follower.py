@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode
+from hightide_broker.core.quorum.divergence import last_common
 
 PAUSE_MIN_S = 0.02
 """The first pause after an error; each further one is twice as long."""
@@ -102,7 +103,8 @@ class Follower:
             return self._on_error(result.error, result.message, now)
         if result.diverging_epoch is not None:
             self._pause_s = PAUSE_MIN_S
-            common = _last_common(result.diverging_epoch, log)
+            own = log.end_offset_for(result.diverging_epoch.epoch)
+            common = last_common(result.diverging_epoch, *own, log.log_end)
             assert 0 <= common <= log.log_end, f"{self} cuts at {common}, the end is {log.log_end}"
             return Truncate(common)
         self._pause_s = PAUSE_MIN_S
@@ -127,6 +129,7 @@ class Follower:
 
     def back_off(self, why: str, now: float) -> Pause:
         """Ask again after a pause, longer each time until an answer helps."""
+        assert self._pause_s > 0, f"{self} would ask without end"
         self.paused_until = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self.pause_max_s)
         return Pause(self.paused_until, why)
@@ -168,18 +171,3 @@ def next_fetch(
         max_bytes=max_bytes,
         high_watermark=high_watermark,
     )
-
-
-def _last_common(leader: m.EpochEnd, log: OwnLog) -> int:
-    """Where to cut when the leader's `epoch` ends at `end_offset`: nothing above it can agree."""
-    if leader.end_offset < 0:
-        return log.log_end
-    if leader.epoch < 0:
-        return min(leader.end_offset, log.log_end)
-    own_epoch, own_end = log.end_offset_for(leader.epoch)
-    if own_epoch < 0:
-        return min(leader.end_offset, log.log_end)
-    # Without that epoch here, what follows the last older one is of epochs that the leader has not.
-    if own_epoch != leader.epoch:
-        return min(own_end, log.log_end)
-    return min(own_end, leader.end_offset, log.log_end)

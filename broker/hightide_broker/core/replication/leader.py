@@ -224,6 +224,16 @@ class Leader:
         if remote.contact is not None and remote.log_end == self.log_end:
             remote.caught_up_at = max(remote.caught_up_at, remote.contact.at)
 
+    def use(self, *, min_isr: int, synced_counts: bool) -> None:
+        """The topic's settings are others now; `advance` follows."""
+        assert min_isr > 0, f"min.insync.replicas {min_isr}: {self}"
+        self.min_isr, self.synced_counts = min_isr, synced_counts
+
+    def on_brokers(self, active: Mapping[int, int], now: float) -> int:
+        """Others may join an ISR now, and others are waited for; the high watermark after that."""
+        self.active = active
+        return self.advance(now)
+
     def on_metadata(
         self,
         replicas: Sequence[int],
@@ -261,6 +271,7 @@ class Leader:
             self._propose(self.isr)
         elif error in _OVERTAKEN:
             self.is_settled = True
+        self.check_invariants()
 
     def drop_laggards(self, now: float) -> bool:
         """Propose an ISR without the members that have not caught up for too long; whether there
@@ -307,6 +318,7 @@ class Leader:
         ]
         self.proposal = Proposal(isr, tuple(epochs), self.epoch, self.partition_epoch)
         self.is_settled = False
+        self.check_invariants()
 
     def _meet_replicas(self, now: float) -> None:
         """Keep a `Remote` for each other replica; new ones in the ISR count as caught up."""
@@ -325,3 +337,4 @@ class Leader:
         assert self.broker in self.isr, f"leader is not in sync with itself: {self}"
         proposed = self.proposal.isr if self.proposal else self.isr
         assert self.broker in proposed, f"leader proposes to leave: {self}"
+        assert len({*proposed}) == len(proposed), f"somebody is proposed twice: {self}"

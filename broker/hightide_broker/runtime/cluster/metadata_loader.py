@@ -124,7 +124,7 @@ class MetadataLoader:
             for offset, change in batch.changes:
                 self.image.replay(change, offset)
                 changes.append(change)
-            self.image.offset = batch.next_offset
+            self.image.reached(batch.next_offset)
             size += batch.size
             if size >= ROUND_BYTES:
                 break

@@ -172,7 +172,7 @@ class Coordinator:
                 group.restore(what, now)
                 if what.members and not group.members:
                     log.warning("group %r is damaged: its members have to join again", known.group)
-                    group.empty_since_ms = self._clock.now_ms()
+                    group.empty_since(self._clock.now_ms())
                 self._watch_for(group)
         log.info("%s: %d groups are read", self._replica.name, len(self.groups))
 
@@ -260,7 +260,7 @@ class Coordinator:
         assert self._nursery is not None, "a coordinator writes while it runs"
         now_ms = self._clock.now_ms()
         if not group.members:
-            group.empty_since_ms = now_ms
+            group.empty_since(now_ms)
         value = msgspec.structs.replace(write.value, written_at_ms=now_ms)
         try:
             wait = self.append([(GroupKey(group.group_id), value)])

@@ -205,7 +205,7 @@ class Replica:
     def update_active(self, active: Mapping[int, int]) -> None:
         """Other brokers may join an ISR now, and others are waited for (→ their epochs)."""
         if self.leader is not None:
-            self.leader.active = active
+            self.leader.on_brokers(active, self._now())
             self.recompute()
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
@@ -250,8 +250,7 @@ class Replica:
         if self._log is not None:
             self._log.update_config(log_config(config))
         if self.leader is not None:
-            self.leader.min_isr = config.min_isr
-            self.leader.synced_counts = config.synced
+            self.leader.use(min_isr=config.min_isr, synced_counts=config.synced)
             self.needs_sync = True
             self.recompute()
         elif self.follower is not None:
