@@ -12,7 +12,7 @@ wanted_percent=90
 deploy/test.sh --collect-only -q tests/test_tidy.py > /dev/null
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "mutmut>=3.8"
 mkdir -p "$place/src"
-# Which tests reach which function is found anew: an earlier run asked only for the functions of its rooms.
+# Which tests reach which function is found again: an earlier run asked only for the functions of its rooms.
 rm -rf "$place/tests" "$place"/src/* "$place/mutants/tests" "$place/mutants/mutmut-stats.json"
 cp -r client/hightide client/pyspark_hightide broker/hightide_broker cli/hightide_cli "$place/src"
 cp -r tests "$place"

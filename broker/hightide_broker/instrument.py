@@ -1,4 +1,4 @@
-"""Who may be told what a node does as it does it: the judge of a simulated world."""
+"""Who may be told what a node does as it does it: the checker of a simulated world."""
 
 from __future__ import annotations
 

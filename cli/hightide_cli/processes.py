@@ -342,11 +342,6 @@ def start_node(
         )
 
 
-def wait_until_serving(node: NodeProcess, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The facts of a node that serves; exits with the end of its log if it does not."""
-    return wait_for_all({node: process})[node]
-
-
 def wait_for_all(
     processes: Mapping[NodeProcess, subprocess.Popen[bytes]],
 ) -> dict[NodeProcess, dict[str, Any]]:

@@ -147,7 +147,7 @@ class _Feed:
 
 
 async def _lines_of(path: Path | None) -> AsyncGenerator[bytes]:
-    """Lines without their ends. Whoever writes them may be slow: a thread waits, which is left
+    """Lines without their ends. Who writes them may be slow: a thread waits, which is left
     alone when this is told to stop."""
     import trio
 

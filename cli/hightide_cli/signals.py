@@ -28,7 +28,7 @@ class Told:
         return self._told
 
     def set(self, *_: object) -> None:
-        """It came; a handler of signals."""
+        """Note that the signal came; this is its handler."""
         if not self._told:
             self._told = True
             self._ringer.send(b"\0")

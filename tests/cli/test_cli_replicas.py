@@ -282,7 +282,9 @@ def test_a_batch_that_is_another_one_is_named_with_both_brokers(cluster, tampere
     assert {row["error"] for row in found.values()} == {None}
 
 
-def test_a_byte_that_its_checksum_does_not_fit_is_found_and_mended_by_the_leader(cluster, tampered):
+def test_a_byte_that_its_checksum_does_not_fit_is_found_and_repaired_by_the_leader(
+    cluster, tampered
+):
     assert "is cut where it is damaged" not in cluster.log(tampered)
     ended, found = diff(cluster, "flipped", code=CORRUPT)
     assert "agree" not in ended.err

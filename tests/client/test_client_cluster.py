@@ -158,7 +158,7 @@ async def test_requests_leave_in_the_order_of_the_calls_each_in_one_piece(autoju
     async with trio.open_nursery() as nursery:
         for number in range(20):
             request = m.MetadataRequest(topics=[str(number)])
-            nursery.start_soon(connection.send_only, request, [b"x" * 5_000])
+            nursery.start_soon(connection.begin, request, [b"x" * 5_000])
             await wait_all_tasks_blocked()
     await connection.aclose()
     data = bytearray()
@@ -243,7 +243,7 @@ async def test_a_call_that_is_cancelled_in_the_middle_of_its_request_breaks_nobo
         with trio.move_on_after(1):
             await connection.call(m.MetadataRequest(topics=["first"]))
         assert repr(connection) == "<Connection b:1 open waiting=0>"
-        nursery.start_soon(connection.send_only, m.MetadataRequest(topics=["second"]))
+        nursery.start_soon(connection.begin, m.MetadataRequest(topics=["second"]))
         await trio.sleep(1)
         stream.room = 1 << 20
         await trio.sleep(1)

@@ -481,13 +481,13 @@ async def test_what_a_thread_takes_while_partitions_are_let_go_of_is_committed_o
         lent = await consumer.lend(timeout_ms=60_000)
         records, late = iter(lent), []
         next(records)
-        ready, rebalancer = consumer._ready, consumer._rebalancer
-        drop = ready.drop_of
+        completed, rebalancer = consumer._completed, consumer._rebalancer
+        drop = completed.drop_of
 
         def drop_of(partitions):
             late.extend(islice(records, 1))  # at this moment, in the other thread
             drop(partitions)
 
-        ready.drop_of = drop_of
+        completed.drop_of = drop_of
         (position,) = rebalancer._release(rebalancer._owned()).values()
         assert position.offset + len(late) == 0  # the first one is being worked on

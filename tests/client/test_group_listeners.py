@@ -237,7 +237,7 @@ async def test_a_close_in_the_middle_of_a_rebalance_lets_on_revoked_end():
 
 
 @virtual
-async def test_whoever_was_told_of_partitions_is_told_that_they_go():
+async def test_who_was_told_of_partitions_is_told_that_they_go():
     for late_s in (0.0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02):
         told = []
 

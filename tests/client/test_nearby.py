@@ -39,12 +39,12 @@ class RackBroker(FakeBroker):
     names = NOWHERE
 
     async def _fetch(self, request, attachments, trick):
-        results = [self._judge(request, part) for part in request.partitions]
+        results = [self._checker(request, part) for part in request.partitions]
         if trick.refusal or all(r.error is None and r.preferred_read_replica < 0 for r in results):
             return await super()._fetch(request, attachments, trick)
         return m.FetchResponse(partitions=results)
 
-    def _judge(self, request, part):
+    def _checker(self, request, part):
         leads = self.leaders.get((part.topic, part.partition), self.id) == self.id
         return m.FetchResult(
             topic=part.topic,

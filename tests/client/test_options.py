@@ -152,7 +152,7 @@ def test_a_name_that_is_no_option_says_which_was_meant(client, option, meant):
         (hightide.Consumer, {"topics": [3]}, "topic is 3"),
         (hightide.Consumer, {"partition_assignment_strategy": "range,best"}, "'best'"),
         (blocking.Admin, {"default_api_timeout_ms": None}, "default_api_timeout_ms is None"),
-        # "false" would be true, and "5" no number for whoever calculates with it.
+        # "false" would be true, and "5" no number for who calculates with it.
         (hightide.Consumer, {"enable_auto_commit": "false"}, "expected True or False"),
         (hightide.Consumer, {"check_crcs": None}, "check_crcs is None, expected True or False"),
         (blocking.Producer, {"enable_idempotence": "no"}, "expected True, False or None"),

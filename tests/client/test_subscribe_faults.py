@@ -1,4 +1,4 @@
-"""Subscribing anew where something is in the way: cancelled, gone, made again, at the same moment.
+"""Subscribing again where something is in the way: cancelled, gone, made again, at the same moment.
 
 Goal: whatever happens to a change of what is read, the consumer is of use afterwards, nothing that
 was handed out is read again where it could be committed, and nobody who left is still a member.

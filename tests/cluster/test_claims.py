@@ -180,7 +180,7 @@ def test_a_new_controller_asks_again_before_it_elects_uncleanly() -> None:
     assert (result.error, result.leader) == (None, 2)
 
 
-def test_whoever_has_no_log_says_so_and_is_not_elected() -> None:
+def test_who_has_no_log_says_so_and_is_not_elected() -> None:
     cluster = alone("allowed")
     cluster.heartbeat(2, offline=[OFFLINE])
     assert who(cluster) == (NONE, (), ())
@@ -208,7 +208,7 @@ def test_an_unclean_election_says_what_is_in_its_way_where_an_offline_replica_le
     assert (result.error, result.leader) == (None, 2)
 
 
-def test_whoever_is_gone_is_not_waited_for() -> None:
+def test_who_is_gone_is_not_waited_for() -> None:
     cluster = alone("allowed")
     says(cluster, 1, SHORTER)
     cluster.fence(2)
@@ -384,7 +384,7 @@ def blackout(cluster: ControlledCluster) -> None:
     cluster.take_over()
 
 
-def test_after_all_lost_power_whoever_comes_back_first_leads() -> None:
+def test_after_all_lost_power_who_comes_back_first_leads() -> None:
     """`min.insync.replicas` 1: registering took each of them out of the ISR but the last."""
     cluster = cluster_of(0, 1, 2)
     blackout(cluster)

@@ -55,7 +55,7 @@ def test_the_first_active_member_in_the_order_of_the_assignment_leads() -> None:
     assert isrs(cluster, "a") == [(1,), (4,), (0, 1)]
 
 
-def test_whoever_may_miss_records_does_not_lead_where_that_is_not_allowed() -> None:
+def test_who_may_miss_records_does_not_lead_where_that_is_not_allowed() -> None:
     cluster = all_gone()
     before = cluster.partitions("a").copy()
     cluster.unfence(2, 3, 0)
@@ -64,7 +64,7 @@ def test_whoever_may_miss_records_does_not_lead_where_that_is_not_allowed() -> N
     assert (leaders(cluster, "a"), isrs(cluster, "a")) == ([NONE, 4, NONE], [(), (4,), ()])
 
 
-def test_whoever_is_back_first_leads_where_unclean_elections_are_allowed() -> None:
+def test_who_is_back_first_leads_where_unclean_elections_are_allowed() -> None:
     cluster = all_gone(**UNCLEAN)
     before = epochs(cluster, "a")
     cluster.unfence(2)

@@ -103,7 +103,7 @@ def test_nobody_is_waited_for_who_is_not_needed_by_a_lower_minimum():
 # --- the pieces of a snapshot ---------------------------------------------------------------------
 
 
-def test_whoever_fetches_a_snapshot_says_for_which_disk():
+def test_who_fetches_a_snapshot_says_for_which_disk():
     """A leader stays in office by it only if that disk is a voter's."""
     story = tell(
         QuorumStory(),

@@ -239,7 +239,7 @@ def test_a_snapshot_of_the_producers_that_was_dropped_is_gone_with_the_next_sync
     assert reopen(disk).producer_snapshots.offsets() == []
 
 
-async def test_what_is_mended_is_written_again_whatever_the_system_believes():
+async def test_what_is_repaired_is_written_again_whatever_the_system_believes():
     """The sync before failed: the system calls pages clean that are in the page cache only."""
     here = Frail()
     replica = await here.follow_two()

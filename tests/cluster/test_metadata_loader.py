@@ -130,9 +130,7 @@ async def test_a_batch_of_the_quorums_own_is_passed_over(autojump_clock, nursery
     assert len(node.image.topics) == 1
 
 
-async def test_whoever_is_attached_gets_the_image_and_then_the_changes(
-    autojump_clock, nursery
-) -> None:
+async def test_who_is_attached_gets_the_image_and_then_the_changes(autojump_clock, nursery) -> None:
     node = Node(SimDisk())
     nursery.start_soon(node.metadata_loader.run)
     node.append(topic(0))

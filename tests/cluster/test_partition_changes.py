@@ -299,7 +299,7 @@ def test_a_partition_cannot_need_more_in_sync_than_it_has_replicas() -> None:
     assert who(cluster) == is_(0, (0, 1, 2))
 
 
-def test_whoever_leads_alone_and_may_commit_ends_the_claims_of_all_others() -> None:
+def test_who_leads_alone_and_may_commit_ends_the_claims_of_all_others() -> None:
     """min.insync.replicas was lowered while nobody led."""
     cluster = cluster_of(0, 1, 2, min_isr=2)
     cluster.fence(2, 1, 0)

@@ -63,7 +63,7 @@ def test_settings_of_one_request_are_judged_as_they_are_together(cluster_first: 
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_whoever_stopped_uncleanly_and_is_damaged_is_not_relied_on_while_somebody_leads() -> None:
+def test_who_stopped_uncleanly_and_is_damaged_is_not_relied_on_while_somebody_leads() -> None:
     """It begins again from the leader, and until then nobody waits for it."""
     cluster = cluster_of(0, 1, 2, min_insync_replicas="2", flush="replicated")
     cluster.fence(1)
@@ -74,7 +74,7 @@ def test_whoever_stopped_uncleanly_and_is_damaged_is_not_relied_on_while_somebod
     assert who(cluster) == {"leader": 0, "isr": (0,)}
 
 
-def test_whoever_stopped_uncleanly_and_is_damaged_is_waited_for_while_nobody_leads() -> None:
+def test_who_stopped_uncleanly_and_is_damaged_is_waited_for_while_nobody_leads() -> None:
     cluster = cluster_of(0, 1, min_insync_replicas="2", flush="replicated")
     cluster.fence(1)
     cluster.register(1)
@@ -117,7 +117,7 @@ def killed(cluster: ControlledCluster) -> None:
 
 @pytest.mark.parametrize("leaves", [stopped, killed])
 @pytest.mark.parametrize("flush", ["replicated", "synced"])
-def test_whoever_leaves_hands_nothing_to_a_broker_that_may_be_dead(leaves: Any, flush: str) -> None:
+def test_who_leaves_hands_nothing_to_a_broker_that_may_be_dead(leaves: Any, flush: str) -> None:
     """1 lost its power 5 s ago, and with it what it had not synced, or its disk."""
     cluster = cluster_of(0, 1, min_insync_replicas="1", flush=flush)
     cluster.join(2)

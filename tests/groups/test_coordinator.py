@@ -465,7 +465,7 @@ async def test_groups_are_deleted_when_nobody_is_in_them():
 
 
 @virtual
-async def test_members_are_taken_out_by_their_instance_ids_by_whoever_administers():
+async def test_members_are_taken_out_by_their_instance_ids_by_who_administers():
     async with site() as at, at.client() as client:
         await client.find()
         joined = await client.join(instance_id="i")

@@ -257,7 +257,7 @@ def test_the_first_rebalance_waits_for_its_delay():
     assert (join.answer.generation, join.answer.leader, on.now) == (1, "a", 3.0)
 
 
-def test_whoever_comes_during_the_delay_lengthens_it():
+def test_who_comes_during_the_delay_lengthens_it():
     on = Coordinator(initial_delay_s=3.0)
     joins = [on.enter("a")]
     on.wait(2)

@@ -54,7 +54,7 @@ async def ask_and_go(at, *calls):
 
 
 @virtual
-async def test_an_offset_counts_though_whoever_committed_it_went_away():
+async def test_an_offset_counts_though_who_committed_it_went_away():
     async with site() as at:
         async with at.client() as client:
             await client.find()
@@ -65,7 +65,7 @@ async def test_an_offset_counts_though_whoever_committed_it_went_away():
 
 
 @virtual
-async def test_the_first_offset_of_a_group_counts_though_whoever_committed_it_went_away():
+async def test_the_first_offset_of_a_group_counts_though_who_committed_it_went_away():
     async with site() as at:
         async with at.client() as client:
             await client.find()
@@ -94,7 +94,7 @@ async def test_of_commits_of_which_one_was_given_up_the_last_one_counts():
 
 
 @virtual
-async def test_offsets_are_forgotten_though_whoever_asked_for_it_went_away():
+async def test_offsets_are_forgotten_though_who_asked_for_it_went_away():
     async with site(topic=2) as at:
         async with at.client() as client:
             await client.find()

@@ -216,14 +216,14 @@ def test_a_parked_sync_counts_as_alive_whatever_else_was_heard():
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_whoever_leaves_begins_a_rebalance():
+def test_who_leaves_begins_a_rebalance():
     for on in (started("a", "b"), completing("a", "b")[0]):
         assert on.leave("a", reason="closed") is None
         assert (on.state, on.ids, on.group.leader) == (State.PREPARING, ["b"], "b")
         assert on.group.causes[-1].text == "a left: closed"
 
 
-def test_whoever_leaves_is_answered_whatever_it_waits_for():
+def test_who_leaves_is_answered_whatever_it_waits_for():
     on = started("a", "b")
     join = on.join("a")
     on.leave("a")
@@ -333,7 +333,7 @@ def test_another_coordinator_takes_over_and_members_go_on():
     assert on.join("a").waits, "it leads"
 
 
-def test_whoever_does_not_show_up_at_the_next_coordinator_is_out_after_a_session():
+def test_who_does_not_show_up_at_the_next_coordinator_is_out_after_a_session():
     on = with_static(session=30)
     on.now = 1000.0
     on.fail_over(on.group.to_value())
@@ -355,7 +355,7 @@ def test_an_empty_group_is_taken_over_empty():
 
 
 @pytest.mark.parametrize("begin", [preparing, lambda *who: completing(*who)[0]])
-def test_whoever_waits_hears_that_another_broker_coordinates(begin):
+def test_who_waits_hears_that_another_broker_coordinates(begin):
     on = begin("a", "b")
     waiting = on.sync("b") if on.state is State.COMPLETING else on.join("b")
     on.fail_over(None)
@@ -363,7 +363,7 @@ def test_whoever_waits_hears_that_another_broker_coordinates(begin):
     assert on.parked == []
 
 
-def test_a_group_that_is_too_large_is_rebalanced_by_whoever_takes_over():
+def test_a_group_that_is_too_large_is_rebalanced_by_who_takes_over():
     on = started("a", "b", "c")
     on.limits = on.limits._replace(size_max=2)
     on.fail_over(on.group.to_value())

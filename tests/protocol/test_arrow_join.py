@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logkit import make_batch
 
-from hightide.arrow.to_arrow import join_arrow
-from hightide.protocol.columns import open_batch
+from hightide.arrow.to_arrow import join_arrow, schema
+from hightide.protocol.columns import encode_columns, open_batch
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import parse_header
+from hightide.protocol.records import encode_batch, parse_header
 
 
 @st.composite
@@ -58,3 +58,18 @@ def test_a_batch_that_its_neighbour_makes_up_for_is_corrupt(column):
     join_arrow([part(2, b"ab"), part(1, b"c")], "t", 0)
     with pytest.raises(CorruptBatch, match="lengths add up to 1, 2 bytes are there"):
         join_arrow([part(1, b"ab"), part(2, b"c")], "t", 0)
+
+
+def test_arrow_points_into_an_uncompressed_batch():
+    batch = make_batch(2, value=b"long value")
+    table = join_arrow([opened(batch)], "t", 0)
+    start = pa.py_buffer(batch).address
+    data = table["value"].buffers()[2]
+    assert start < data.address < start + len(batch)
+
+
+def test_headers_are_left_out_unless_asked_for():
+    payload = encode_columns([0], None, [b"v"], {0: (("n", b"x"),)}, base_timestamp=0)
+    part = opened(encode_batch(payload, record_count=1, base_timestamp=0, max_timestamp=0))
+    assert join_arrow([part], "t", 0).schema == schema()
+    assert join_arrow([part], "t", 0, include_headers=True).schema == schema(include_headers=True)

@@ -69,7 +69,7 @@ def test_a_broker_alone_follows_the_controllers_of_other_nodes():
         "broker,controller,observer",
     ],
 )
-def test_what_is_no_role_is_refused_whoever_the_voters_are(text):
+def test_what_is_no_role_is_refused_who_the_voters_are(text):
     why = f"process.roles is {text!r}, expected broker, controller, or broker,controller"
     assert refusal(roles=text) == why
     assert refusal(roles=text, voters=THREE) == why

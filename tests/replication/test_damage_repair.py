@@ -88,7 +88,7 @@ async def test_a_replica_that_somebody_relies_on_is_not_cut(facts):
     assert here.replica.log.log_end == 3
 
 
-async def test_a_replica_found_damaged_when_it_is_opened_is_mended_like_any_other():
+async def test_a_replica_found_damaged_when_it_is_opened_is_repaired_like_any_other():
     before = Frail()
     await before.follow_two()
     before.damage(2)
@@ -170,7 +170,7 @@ async def done(here):
     await settled()
 
 
-async def test_a_topic_deleted_while_its_replica_is_mended_stays_deleted(nursery):
+async def test_a_topic_deleted_while_its_replica_is_repaired_stays_deleted(nursery):
     here = await damaged()
     await repairing(here, nursery)
     nursery.start_soon(here.apply, RemoveTopic(topic_id="id-of-jade"))
@@ -187,7 +187,7 @@ async def test_a_topic_deleted_while_its_replica_is_mended_stays_deleted(nursery
     assert len(here.replicas) == 0
 
 
-async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_mended_replica(nursery):
+async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_repaired_replica(nursery):
     here = await damaged()
     await repairing(here, nursery)
     await here.change(leader=THREE)
@@ -196,7 +196,7 @@ async def test_a_change_of_leader_meanwhile_is_carried_out_by_the_mended_replica
     assert (here.replica.leader_epoch, here.replica.log.log_end) == (EPOCH + 1, 3)
 
 
-async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
+async def test_damage_that_comes_while_it_is_repaired_is_cut_away_too(nursery):
     here = await damaged(4)
     await repairing(here, nursery)
     assert here.replicas.offline() == [OURS], "until it is repaired"
@@ -207,7 +207,7 @@ async def test_damage_that_comes_while_it_is_mended_is_cut_away_too(nursery):
     assert here.is_whole
 
 
-async def test_a_mended_replica_may_be_damaged_and_mended_again():
+async def test_a_repaired_replica_may_be_damaged_and_repaired_again():
     here = await damaged(4)
     for record in (2, 5):
         await here.repair.look_once()
@@ -220,7 +220,7 @@ async def test_a_mended_replica_may_be_damaged_and_mended_again():
 
 
 @pytest.mark.parametrize("operation", ["truncate", "sync", "read"])
-async def test_a_disk_that_fails_while_it_is_mended_leaves_it_offline_with_the_reason(operation):
+async def test_a_disk_that_fails_while_it_is_repaired_leaves_it_offline_with_the_reason(operation):
     here = await damaged()
     here.disk.fail(operation, "jade-0", "the disk is gone")
     await here.repair.look_once()
@@ -257,7 +257,7 @@ async def test_a_recovery_point_that_cannot_be_lowered_ends_nothing(nursery, aut
     assert here.replicas.offline() == []
 
 
-async def test_what_a_failing_disk_left_half_mended_is_mended_by_the_next_process():
+async def test_what_a_failing_disk_left_half_repaired_is_repaired_by_the_next_process():
     before = await damaged()
     before.disk.fail("truncate", "jade-0")
     await before.repair.look_once()
@@ -270,7 +270,7 @@ async def test_what_a_failing_disk_left_half_mended_is_mended_by_the_next_proces
     assert here.is_whole
 
 
-async def test_one_replica_that_cannot_be_mended_holds_no_other_up():
+async def test_one_replica_that_cannot_be_repaired_holds_no_other_up():
     here = await damaged()
     other = await here.create("onyx", leader=TWO, isr=(TWO, THREE))
     other.go_offline("for a test", damaged=True)

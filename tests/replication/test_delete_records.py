@@ -342,7 +342,7 @@ async def lose_the_disk(here, replica):
         (lose_the_disk, "KAFKA_STORAGE_ERROR", "jade-0 is offline: its disk broke"),
     ],
 )
-async def test_whoever_waits_at_a_leader_that_goes_hears_of_it_at_once(
+async def test_who_waits_at_a_leader_that_goes_hears_of_it_at_once(
     lose, error, words, mock_clock, nursery
 ):
     here, replica = await leading()

@@ -78,7 +78,7 @@ async def nothing():
 
 
 async def test_nothing_is_started_while_the_fetchers_end():
-    """Whoever comes in that very turn is told nothing, and does not fall."""
+    """Who comes in that very turn is told nothing, and does not fall."""
     for _ in range(20):
         here = Here()
         fetchers = here.applier._fetchers

@@ -8,7 +8,7 @@ log is cut, and whose power is gone before its directory was synced.
 from __future__ import annotations
 
 import pytest
-from brokers import FakeClock, LoseAll, batch, broker, client_of, doomed_node, new_node, settings
+from brokers import FakeClock, LoseAll, batch, broker, client_of, crashing_node, new_node, settings
 from logkit import NOW_MS, TOPIC_ID, make_batch, reopen
 from mutants import planted
 from replicakit import Place, sequenced, state
@@ -53,7 +53,7 @@ async def test_what_is_stored_is_known_whatever_a_setting_says_by_now(altered):
 async def test_a_repetition_is_known_though_the_record_is_gone_and_the_broker_was_killed(how):
     disk, clock = SimDisk(), FakeClock()
     config = settings({"producer.id.expiration.ms": str(2 * DAYS_MS)})
-    async with doomed_node(disk, config, clock) as node, client_of(node) as client:
+    async with crashing_node(disk, config, clock) as node, client_of(node) as client:
         await client.create()
         assert (await client.send(batch(b"a", b"b", producer=FIRST))).base_offset == 0
         if how == "deleted":
@@ -116,7 +116,7 @@ def no_room(snapshots: ProducerSnapshots, offset: int, data: bytes) -> None:
 
 async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_producers() -> None:
     disk, clock = SimDisk(), FakeClock()
-    async with doomed_node(disk, settings(), clock) as node, client_of(node) as client:
+    async with crashing_node(disk, settings(), clock) as node, client_of(node) as client:
         await client.create(configs={"retention.ms": "1000"})
         await client.send(batch(b"a", producer=FIRST))
         clock.ms += DAYS_MS

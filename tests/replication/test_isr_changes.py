@@ -388,7 +388,7 @@ async def test_all_who_lag_go_in_one_proposal(nursery, autojump_clock):
     assert here.controller.wishes == [[(0, [ME]), (1, [ME])]]
 
 
-async def test_whoever_keeps_up_or_is_idle_with_everything_stays(nursery, autojump_clock):
+async def test_who_keeps_up_or_is_idle_with_everything_stays(nursery, autojump_clock):
     here = here_with(nursery)
     replica = await leading(here, isr=(ME, TWO, THREE))
     for _ in range(200):

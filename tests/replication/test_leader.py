@@ -112,7 +112,7 @@ def test_the_watermark_is_the_smallest_log_end_in_sync() -> None:
     assert fetch(some, 2, 10) == 10
 
 
-def test_whoever_is_not_in_sync_and_not_about_to_be_is_not_waited_for() -> None:
+def test_who_is_not_in_sync_and_not_about_to_be_is_not_waited_for() -> None:
     some = of_three(isr=(1, 2), log_end=5, high_watermark=5)
     some.on_append(10, 0.0)
     assert fetch(some, 3, 2) == 5
@@ -181,7 +181,7 @@ def fetching_again(said: int = 103) -> Leader:
     return some
 
 
-def test_whoever_was_caught_up_not_too_long_ago_is_waited_for() -> None:
+def test_who_was_caught_up_not_too_long_ago_is_waited_for() -> None:
     """It may join any moment, and would have to chase a watermark that runs away."""
     some = fetching_again()
     assert some.advance(3.0) == 20
@@ -189,7 +189,7 @@ def test_whoever_was_caught_up_not_too_long_ago_is_waited_for() -> None:
     assert some.advance(LAG_S + 0.001) == 30
 
 
-def test_whoever_the_metadata_removed_is_not_waited_for_until_it_fetches_again() -> None:
+def test_who_the_metadata_removed_is_not_waited_for_until_it_fetches_again() -> None:
     """Its replica may be offline: it would never fetch, and all would wait for a whole lag."""
     some = just_removed()
     assert some.advance(2.0) == 10, "a member is, until the controller says otherwise"
@@ -200,7 +200,7 @@ def test_whoever_the_metadata_removed_is_not_waited_for_until_it_fetches_again()
     assert fetch(some, 2, 30, 2.0) == 30
 
 
-def test_whoever_was_removed_and_fetches_is_not_waited_for_until_it_is_caught_up_again() -> None:
+def test_who_was_removed_and_fetches_is_not_waited_for_until_it_is_caught_up_again() -> None:
     some = just_removed()
     some.on_metadata((1, 2, 3), (1, 2), 8, 2.0)
     some.on_append(30, 3.0)
@@ -223,7 +223,7 @@ def test_metadata_that_is_no_newer_removes_nobody(partition_epoch: int) -> None:
     assert some.advance(LAG_S + 1) == 10
 
 
-def test_whoever_is_only_proposed_to_be_removed_is_waited_for() -> None:
+def test_who_is_only_proposed_to_be_removed_is_waited_for() -> None:
     some = just_removed()
     assert some.drop_laggards(LAG_S + 1)
     assert some.advance(LAG_S + 1) == 10

@@ -95,7 +95,7 @@ def test_only_the_registered_process_of_an_active_broker_joins(
     assert some.maximal_isr == ((1, 2, 3) if may_join else (1, 2))
 
 
-def test_whoever_is_no_other_replica_is_not_eligible() -> None:
+def test_who_is_no_other_replica_is_not_eligible() -> None:
     some = of_three()
     assert [some.is_eligible(broker) for broker in (1, 2, 3, 4)] == [False, True, True, False]
 

@@ -42,7 +42,7 @@ async def stopped(*, leader, isr, records=RECORDS, committed=None, kept=True, cl
 
 @pytest.mark.parametrize("harm", [lose, confuse])
 @pytest.mark.parametrize(("leader", "isr"), [(ME, EVERYBODY), (TWO, EVERYBODY), (ME, (ME,))])
-async def test_whoever_is_relied_on_does_not_begin_again(harm, leader, isr):
+async def test_who_is_relied_on_does_not_begin_again(harm, leader, isr):
     _, here = await stopped(leader=leader, isr=isr)
     harm(here.disk)
     await here.applier.load(here.image)

@@ -81,7 +81,7 @@ def test_of_the_replicas_in_a_rack_one_in_sync_that_holds_the_offset_is_chosen(e
     assert leader(ends, **facts).nearest(5, "west", RACKS.get) == chosen
 
 
-def test_the_leader_serves_its_own_rack_whoever_else_stands_there_and_those_where_nobody_does():
+def test_the_leader_serves_its_own_rack_who_else_stands_there_and_those_where_nobody_does():
     some = leader(dict.fromkeys((2, 3, 4, 5), 10))
     assert some.nearest(5, "east", dict.fromkeys(RACKS, "east").get) == 1
     assert [some.nearest(5, rack, RACKS.get) for rack in ("east", "south", "north")] == [1, 1, 5]

@@ -167,7 +167,7 @@ async def lose_the_disk(here, replica):
         (lose_the_disk, *["KAFKA_STORAGE_ERROR"] * 2),
     ],
 )
-async def test_whoever_waits_at_a_leader_that_goes_hears_of_it_at_once(
+async def test_who_waits_at_a_leader_that_goes_hears_of_it_at_once(
     lose, with_epoch, without, mock_clock, nursery
 ):
     here, replica = await leading()

@@ -57,7 +57,7 @@ BREAKING = (lose_the_connection, say_nothing, leave_records_out, send_what_nobod
 
 
 @TROUBLES
-async def test_all_that_a_session_held_is_fetched_by_itself_after_a_pause_and_handed_over_anew(
+async def test_all_that_a_session_held_is_fetched_by_itself_after_a_pause_and_handed_over_again(
     trouble, mock_clock, nursery
 ):
     there = await quieted(nursery, mock_clock, 3)

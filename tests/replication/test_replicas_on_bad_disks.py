@@ -107,6 +107,6 @@ async def test_a_deletion_that_fails_in_one_place_goes_on(here, bad, gone):
     await here.replicas.checkpoint_high_watermarks()
     here.disk.bad = bad
     await here.apply(RemoveTopic(topic_id="id-of-jade"), RemoveTopic(topic_id="id-of-onyx"))
-    doomed = sorted(name for name in os.listdir(DATA) if name.endswith("-delete"))
-    assert [name.partition(".")[0] for name in doomed] == gone
+    pending = sorted(name for name in os.listdir(DATA) if name.endswith("-delete"))
+    assert [name.partition(".")[0] for name in pending] == gone
     assert len(here.replicas) == 0

@@ -68,10 +68,10 @@ def a_proposal_counts_as_if_it_were_granted():
 
 
 def any_answer_ends_a_proposal():
-    def forgetful(self, proposal, error, *, is_only_one):
+    def forgets(self, proposal, error, *, is_only_one):
         self.proposal = None
 
-    return planted(Leader, "on_answer", forgetful)
+    return planted(Leader, "on_answer", forgets)
 
 
 def older_metadata_is_believed():

@@ -106,7 +106,7 @@ async def test_closing_wakes_everybody_with_the_error(nursery) -> None:
     assert waiting(watermark) == 0
 
 
-async def test_whoever_was_reached_before_the_end_does_not_see_the_error(nursery) -> None:
+async def test_who_was_reached_before_the_end_does_not_see_the_error(nursery) -> None:
     """Both in one stretch: the step comes first, the tasks go on only after the end."""
     watermark = Watermark(10)
     waiters = Waiters(watermark, nursery, [11, 12, 13])

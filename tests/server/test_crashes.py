@@ -16,7 +16,7 @@ from brokers import (
     LoseAll,
     batch,
     broker,
-    doomed,
+    crashing_broker,
     settings,
 )
 from patience import PATIENCE_S
@@ -75,12 +75,12 @@ async def test_what_was_acknowledged_survives_any_crash_once_and_in_order():
     for seed in range(40):
         rng = random.Random(seed)
         disk, history = SimDisk(), History()
-        async with doomed(disk) as client:
+        async with crashing_broker(disk) as client:
             await client.create(partitions=2, configs=SMALL_SEGMENTS)
         disk.crash(rng)
         for life in range(3):
             try:
-                async with doomed(disk) as client, trio.open_nursery() as nursery:
+                async with crashing_broker(disk) as client, trio.open_nursery() as nursery:
                     await history.check(client)
                     for partition in range(2):
                         name = b"%d-%d" % (life, partition)
@@ -104,7 +104,7 @@ async def test_a_retried_idempotent_batch_is_stored_once_whatever_crashes():
         rng = random.Random(1000 + seed)
         disk, sequence = SimDisk(), 0
         for _ in range(4):
-            async with doomed(disk) as client:
+            async with crashing_broker(disk) as client:
                 await client.create(configs=SMALL_SEGMENTS)
                 for _ in range(rng.randrange(8)):
                     data = batch(b"%d" % sequence * 100, producer=(5, 0, sequence))
@@ -129,7 +129,7 @@ async def test_a_retried_idempotent_batch_is_stored_once_whatever_crashes():
 @pytest.mark.parametrize("how", ["running", "restart", "crash"])
 async def test_a_duplicate_gets_the_original_offset(how):
     disk = SimDisk()
-    running = doomed if how == "crash" else broker
+    running = crashing_broker if how == "crash" else broker
     async with running(disk) as client:
         await client.create()
         await client.produce(b"before")
@@ -155,7 +155,7 @@ async def test_a_duplicate_gets_the_original_offset(how):
 
 async def test_a_batch_that_rolled_a_segment_and_was_lost_in_a_crash_is_no_duplicate():
     disk = GatedDisk()
-    async with doomed(disk) as client:
+    async with crashing_broker(disk) as client:
         await client.create(configs=SMALL_SEGMENTS)
         assert (await client.send(batch(b"a" * 900, producer=(3, 0, 0)))).error is None
         disk.shut()
@@ -177,7 +177,7 @@ async def test_a_crash_after_a_clean_start_is_no_clean_stop():
     async with broker(disk) as client:
         await client.create()
         await client.produce(b"a")
-    async with doomed(disk) as client:
+    async with crashing_broker(disk) as client:
         await client.produce(b"b")
     disk.crash(LoseAll())
     assert not disk.exists(f"{DATA}/.clean_shutdown")
@@ -188,7 +188,7 @@ async def test_a_crash_after_a_clean_start_is_no_clean_stop():
 async def test_metadata_and_producer_ids_survive_restarts_and_crashes():
     disk, ids = SimDisk(), []
     for round_ in range(6):
-        running = doomed if round_ % 2 else broker
+        running = crashing_broker if round_ % 2 else broker
         async with running(disk) as client:
             ids += [(await client.call(m.InitProducerIdRequest())).producer_id for _ in range(3)]
             created = await client.create(f"t{round_}", configs={"retention.ms": f"{round_ + 1}"})

@@ -17,7 +17,7 @@ from brokers import (
     batch,
     broker,
     client_of,
-    doomed,
+    crashing_broker,
     new_node,
     quiet,
 )
@@ -276,7 +276,7 @@ async def test_a_record_is_never_served_from_a_segment_that_lost_its_tail():
 
 async def test_damage_in_the_middle_of_a_log_takes_it_offline_at_the_next_start():
     disk = SimDisk()
-    async with doomed(disk) as client:
+    async with crashing_broker(disk) as client:
         await client.create()
         await client.create("other")
         for value in VALUES:

@@ -4,7 +4,7 @@ Goal: what does not fit is refused with its reason and costs nothing that was st
 room, all goes on. Method: real nodes on the simulated disk, whose room ends at every few bytes.
 """
 
-from brokers import LoseAll, batch, broker, doomed
+from brokers import LoseAll, batch, broker, crashing_broker
 
 from hightide.protocol.errors import ApiError
 from hightide_broker.ports import RESERVE_BYTES
@@ -41,7 +41,7 @@ async def test_a_full_disk_refuses_the_append_and_says_so_until_there_is_room():
 async def test_a_disk_that_is_full_when_a_segment_rolls_loses_nothing():
     for spare in range(0, 1300, 50):
         disk = SimDisk()
-        async with doomed(disk) as client:
+        async with crashing_broker(disk) as client:
             await client.create(configs=DENSE)
             sent = [b"%d" % number * 150 for number in range(3)]
             for number, value in enumerate(sent):

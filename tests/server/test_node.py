@@ -60,7 +60,7 @@ async def test_what_is_produced_is_fetched(acks, codec):
         else:
             part = m.ProducePartition(topic="t", partition=0, records=0)
             request = m.ProduceRequest(acks=0, timeout_ms=1000, partitions=[part])
-            await client.connection.send_only(request, [data])
+            await client.connection.begin(request, [data])
         fetched = await client.fetch(max_wait_ms=5000)
         assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in fetched.records] == [
             (0, NOW_MS, b"k", b"one", ()),

@@ -68,7 +68,7 @@ def test_every_request_stands_in_the_table_or_comes_in_an_envelope():
     assert {api.name for api in APIS} == {*named, "fetch", "api_versions", *ENVELOPED}
 
 
-def test_whoever_asks_needs_a_permission_but_for_what_is_no_secret():
+def test_who_asks_needs_a_permission_but_for_what_is_no_secret():
     free = {row.api.name for row in rows() if not row.permissions}
     assert free == NEEDS_NOTHING - {"api_versions"}
 
@@ -91,7 +91,7 @@ def test_only_nodes_act_for_the_cluster():
         (m.MetadataRequest(), "admin.metadata"),
     ],
 )
-def test_a_request_finds_whoever_answers_it(request_, who):
+def test_a_request_finds_who_answers_it(request_, who):
     assert ask(routes(), request_) == who
 
 

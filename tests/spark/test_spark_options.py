@@ -495,5 +495,5 @@ positions = st.dictionaries(st.integers(0, 5), st.integers(0, 20)).map(
 
 
 @given(positions, positions)
-def test_whoever_has_a_backlog_has_advanced(start, end):
+def test_who_has_a_backlog_has_advanced(start, end):
     assert backlog(start, end, {}) == 0 or advanced(start, end)

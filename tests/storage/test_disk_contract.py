@@ -254,7 +254,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_whoever_locked_a_directory_does_not_touch_one_that_took_its_name(disk, root, change):
+async def test_who_locked_a_directory_does_not_touch_one_that_took_its_name(disk, root, change):
     """A process sleeps, its directory is moved away, and somebody begins again in its place."""
     here = f"{root}/here"
     disk.make_dirs(f"{here}/dir")
@@ -358,7 +358,7 @@ def test_a_crashed_replacement_does_not_get_into_the_way_of_the_next(tmp_path):
     assert (disk.list(str(tmp_path)), disk.read_file(f"{tmp_path}/a")) == (["a"], b"new")
 
 
-def test_whoever_holds_the_lock_is_named(tmp_path):
+def test_who_holds_the_lock_is_named(tmp_path):
     disk = RealDisk()
     lock = disk.lock(f"{tmp_path}/.lock")
     with pytest.raises(LockHeld, match=f"process {os.getpid()} "):

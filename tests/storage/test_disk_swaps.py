@@ -100,7 +100,7 @@ def test_a_copy_can_be_restored_more_than_once_and_anywhere(disk):
     assert disk.used_bytes() == sum(map(len, state(disk).values()))
 
 
-def test_whoever_has_a_file_of_the_old_disk_open_reads_on_and_harms_nothing(disk):
+def test_who_has_a_file_of_the_old_disk_open_reads_on_and_harms_nothing(disk):
     file, lock = disk.open("data/one/t-0/log"), disk.lock("data/one/.lock")
     disk.restore("data/one", disk.copy("data/two"))
     before = state(disk)

@@ -123,7 +123,7 @@ def check_repaired(disk: SimDisk, log: Log, *, start: int = 0) -> None:
 
 
 @pytest.mark.parametrize("name", LAGGING)
-def test_after_any_stop_a_lagging_file_is_mended_by_what_lies_below_and_above_the_recovery_point(
+def test_after_any_stop_a_lagging_file_is_repaired_by_what_lies_below_and_above_the_recovery_point(
     name,
 ):
     for recovery_point in range(END + 1):
@@ -139,7 +139,7 @@ def test_after_any_stop_a_lagging_file_is_mended_by_what_lies_below_and_above_th
 
 
 @pytest.mark.parametrize("name", LAGGING)
-def test_after_an_orderly_stop_a_lagging_file_is_mended_without_a_scan(name):
+def test_after_an_orderly_stop_a_lagging_file_is_repaired_without_a_scan(name):
     disk = SimDisk()
     written_log(disk)
     lag(disk, LAGGING[name])
@@ -233,7 +233,7 @@ def test_a_lagging_file_beside_damaged_indexes_is_repaired(damage, state):
 
 
 @pytest.mark.parametrize("name", LAGGING)
-def test_a_lagging_file_of_a_log_with_a_torn_tail_is_mended_and_the_tail_is_cut(name):
+def test_a_lagging_file_of_a_log_with_a_torn_tail_is_repaired_and_the_tail_is_cut(name):
     """Nothing behind the recovery point is looked at for what lies below it."""
     for recovery_point in range(1, END + 1):
         disk = SimDisk()
@@ -247,7 +247,7 @@ def test_a_lagging_file_of_a_log_with_a_torn_tail_is_mended_and_the_tail_is_cut(
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("name", LAGGING)
-def test_a_lagging_file_of_a_log_that_begins_later_is_mended_from_there_on(name, clean):
+def test_a_lagging_file_of_a_log_that_begins_later_is_repaired_from_there_on(name, clean):
     """Segments were deleted, or the log starts within one."""
     for base, start in ((10, 10), (0, 3), (0, 12), (10, 13), (20, 20), (20, 24)):
         disk = SimDisk()
@@ -262,7 +262,7 @@ def test_a_lagging_file_of_a_log_that_begins_later_is_mended_from_there_on(name,
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_lagging_file_whose_log_has_a_damaged_header_below_is_not_mended_by_guesses(clean):
+def test_a_lagging_file_whose_log_has_a_damaged_header_below_is_not_repaired_by_guesses(clean):
     """What epoch that batch has, nobody can say; the leader's log takes its place."""
     disk = SimDisk()
     written_log(disk)

@@ -1,4 +1,4 @@
-"""Whatever an operation was doing when the power failed, opening the log makes it whole (S28).
+"""Whatever an operation was doing when the power failed, opening the log makes it whole.
 
 Goal: each operation that changes more than one file leaves the log as before or as after it, at
 every point where it can be interrupted. Method: the operation runs on a disk that stops before its

@@ -61,7 +61,7 @@ def meet_at(monkeypatch, name, count):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_whoever_replaces_a_file_at_the_same_moment_succeeds(path, monkeypatch, call):
+def test_who_replaces_a_file_at_the_same_moment_succeeds(path, monkeypatch, call):
     disk = RealDisk()
     meet_at(monkeypatch, call, WRITERS)
     in_threads(*(partial(disk.replace, path, content(n)) for n in range(WRITERS)))

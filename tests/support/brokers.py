@@ -271,7 +271,7 @@ async def broker(
 
 
 @asynccontextmanager
-async def doomed_node(
+async def crashing_node(
     disk: Disk, config: BrokerConfig | None = None, clock: FakeClock | None = None
 ) -> AsyncIterator[Node]:
     """A node that is gone at the end of the block as by `kill -9`; `disk.crash` is the caller's."""
@@ -287,9 +287,9 @@ async def doomed_node(
 
 
 @asynccontextmanager
-async def doomed(
+async def crashing_broker(
     disk: Disk, config: BrokerConfig | None = None, clock: FakeClock | None = None
 ) -> AsyncIterator[Client]:
-    """A client of a doomed node."""
-    async with doomed_node(disk, config, clock) as node, client_of(node) as client:
+    """A client of a crashing node."""
+    async with crashing_node(disk, config, clock) as node, client_of(node) as client:
         yield client

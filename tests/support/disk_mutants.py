@@ -94,10 +94,10 @@ def a_directory_that_was_made_again_votes_at_once():
 def a_snapshot_forgets_who_votes():
     changes = ClusterImage.changes
 
-    def forgetful(self):
+    def forgets(self):
         return [each for each in changes(self) if type(each).__name__ != "SetVoters"]
 
-    return planted(ClusterImage, "changes", forgetful)
+    return planted(ClusterImage, "changes", forgets)
 
 
 @of_quorum

@@ -45,11 +45,11 @@ def votes_and_epochs_are_not_kept_on_disk():
 def votes_are_forgotten_at_a_restart():
     read = driver.read_quorum_state
 
-    def forgetful(disk, directory):
+    def forgets(disk, directory):
         state = read(disk, directory)
         return driver.QuorumState(state.leader_id, state.leader_epoch, NOBODY)
 
-    return planted(driver, "read_quorum_state", forgetful)
+    return planted(driver, "read_quorum_state", forgets)
 
 
 @mutant
@@ -152,7 +152,7 @@ def a_leader_does_what_a_late_answer_says():
     def in_any_role(self, event, now):
         if event.response is None or self.role is not Role.LEADER:
             return answered(self, event, now)
-        self._fetching.succeeded(event, self._ready, now, high_watermark=0)
+        self._follower.succeeded(event, self._ready, now, high_watermark=0)
         self._fetching._due = float("inf")
         return None
 
@@ -202,7 +202,7 @@ def the_controller_answers_before_commit():
 def a_snapshot_forgets_who_is_fenced():
     registration = image._registration
 
-    def forgetful(state):
+    def forgets(state):
         return controller_shell.RegisterBroker(
             **{
                 name: getattr(registration(state), name)
@@ -211,7 +211,7 @@ def a_snapshot_forgets_who_is_fenced():
             }
         )
 
-    return planted(image, "_registration", forgetful)
+    return planted(image, "_registration", forgets)
 
 
 @mutant

@@ -1,6 +1,6 @@
 """How planted bugs are hunted: seed after seed of a simulation, until one ends badly.
 
-No test lives here. A mutant that survives means that the judge, the faults or the clients of the
+No test lives here. A mutant that survives means that the checker, the faults or the clients of the
 simulated world have become too kind.
 """
 

@@ -26,7 +26,7 @@ class Disk(NamedTuple):
     log: FakeLog
 
 
-class Judge:
+class QuorumChecker:
     """Everything that was promised in a world, from its beginning."""
 
     def __init__(self, voters: tuple[int, ...]) -> None:

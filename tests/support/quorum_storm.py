@@ -212,7 +212,7 @@ class Operator:
 
     def __init__(self, storm: Storm) -> None:
         self._storm = storm
-        self.forgetful: Node | None = None
+        self.lost_disk: Node | None = None
         """A voter whose disk is empty, until that disk is admitted in place of the old one."""
         self.did: Counter[str] = Counter()
 
@@ -221,13 +221,13 @@ class Operator:
     @property
     def voters(self) -> tuple[Voter, ...] | None:
         """Who votes, by what is committed."""
-        records = (entry.voters for entry, _ in reversed(self._storm.world.judge.committed))
+        records = (entry.voters for entry, _ in reversed(self._storm.world.checker.committed))
         return next(filter(None, records), None)
 
     @property
     def is_settled(self) -> bool:
         """Whether no record of the voters anywhere may still be cut, or come into force."""
-        committed = self._storm.world.judge.committed
+        committed = self._storm.world.checker.committed
         logs = [node.log for node in self._storm.world.nodes.values()]
         ends = {(log.voters_end, log.entries[log.voters_end - 1]) for log in logs if log.records}
         return all(
@@ -248,7 +248,7 @@ class Operator:
     def act(self) -> None:
         """One thing that an operator may do."""
         chance = self._storm.rng.random()
-        if self.forgetful is not None:
+        if self.lost_disk is not None:
             self._readmit()
         elif chance < 0.3:
             self._replace_disk()
@@ -260,10 +260,10 @@ class Operator:
     def finish(self) -> bool:
         """Bring what was begun to its end; whether it is there. A disk that was lost before all
         voters were recorded cannot be replaced: nobody knows which one it was."""
-        if self.forgetful is not None and self.voters is not None:
+        if self.lost_disk is not None and self.voters is not None:
             self._readmit()
-            return self.forgetful is None
-        return self.forgetful is not None or self.voters is not None
+            return self.lost_disk is None
+        return self.lost_disk is not None or self.voters is not None
 
     def _replace_disk(self) -> None:
         ids = self._ids()
@@ -274,15 +274,15 @@ class Operator:
         if node.quorum is not None:
             self._storm.die(node)
         self._storm.world.replace_disk(node)
-        self.forgetful = node
+        self.lost_disk = node
         self.did["replaced" if self.voters else "replaced before all were recorded"] += 1
 
     def _readmit(self) -> None:
-        node = self.forgetful
+        node = self.lost_disk
         assert node is not None
         known = {voter.id: voter.directory for voter in self.voters or ()}
         if known.get(node.id) == node.directory:
-            self.forgetful = None
+            self.lost_disk = None
             self.did["readmitted"] += 1
         elif node.id in known:
             self._remove(node.id)

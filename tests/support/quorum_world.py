@@ -1,7 +1,7 @@
 """A few nodes of a metadata quorum in memory, for tests; no message arrives unless it is told to.
 
 Not a test. `QuorumWorld` is the driver of each node's `Quorum`: it carries out the duties of a step
-in their order, may crash between two of them, and lets a `quorum_checker.Judge` see what leaves a
+in their order, may crash between two of them, and lets a `QuorumChecker` see what leaves a
 node.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from quorum_checker import Disk, Judge
+from quorum_checker import Disk, QuorumChecker
 from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
 
 from hightide.protocol import controller_messages as c
@@ -40,7 +40,7 @@ class QuorumWorld:
         self.letters: list[Letter] = []
         self.asked: list[Asked] = []
         self.reached: set[tuple[Role, Role]] = set()
-        self.judge = Judge(voters)
+        self.checker = QuorumChecker(voters)
         self.draw: Callable[[Node], float] = lambda node: node.random
         self.stepping: Node
         self.crash_after: int | None = None
@@ -60,7 +60,7 @@ class QuorumWorld:
             first_pause_s=None,
         )
         if not node.joining:
-            self.judge.founders.setdefault(node.id, node.directory)
+            self.checker.founders.setdefault(node.id, node.directory)
         self.nodes[node.id] = node
         before = node.election_state.epoch
         node.quorum = Watched(
@@ -81,7 +81,7 @@ class QuorumWorld:
     def replace_disk(self, node: Node) -> None:
         """A node that is down comes back with an empty disk, made for a quorum that exists."""
         assert node.quorum is None, f"node {node.id} is up"
-        self.judge.lost.append(Disk(node.id, node.directory, node.log))
+        self.checker.lost.append(Disk(node.id, node.directory, node.log))
         node.directory = f"{node.id}{chr(ord(node.directory[-1]) + 1)}"
         node.log, node.election_state, node.joining = FakeLog(), NEVER_VOTED, True
 
@@ -128,7 +128,7 @@ class QuorumWorld:
         ready = quorum.step(event, self.now)
         self.reached |= {*zip(quorum.taken, quorum.taken[1:], strict=False)}
         if ready.committed >= 0:
-            self.judge.commit(node, ready.committed, list(self.nodes.values()))
+            self.checker.commit(node, ready.committed, list(self.nodes.values()))
         assert quorum.epoch >= before[1], "the epoch fell"
         assert quorum.high_watermark >= before[2], "the watermark fell"
         told = []
@@ -140,7 +140,7 @@ class QuorumWorld:
             told.append(duty)
             if number == self.crash_after:
                 raise Crash
-        self.judge.check_leader(node)
+        self.checker.check_leader(node)
         node.wake_at = ready.wake_at
         return [text if text[0].isdigit() else f"{node.id} {text}" for text in told]
 
@@ -159,7 +159,7 @@ class QuorumWorld:
         elif ready.serve:
             yield self._serve(node, event, asked)
         for peer, request in ready.send:
-            self.judge.check_promise(node, request)
+            self.checker.check_promise(node, request)
             self.asked.append(Asked(node.id, peer, request, self.now))
             self.letters.append(Letter(self.asked[-1]))
             yield f"{node.id}>{peer} {show_request(request)}"
@@ -178,7 +178,7 @@ class QuorumWorld:
             self._append(node, unpack(data))
             yield f"appends {span(start, log.log_end)}"
         if ready.begin_epoch:
-            self.judge.check_election(node)
+            self.checker.check_election(node)
             self._append(node, [Entry(node.up.epoch, f"leader {node.id}")])
             yield f"begins its epoch at {log.log_end - 1}"
         if ready.set_voters:
@@ -197,12 +197,12 @@ class QuorumWorld:
             yield "installs {}@{}".format(*ready.install)
 
     def _set_voters(self, node: Node, voters: tuple[Voter, ...]) -> str:
-        self.judge.check_voters(node, voters)
+        self.checker.check_voters(node, voters)
         self._append(node, [Entry(node.up.epoch, "voters", voters)])
         return f"writes {node.log.log_end - 1} voters {show_voters(voters)}"
 
     def _append(self, node: Node, entries: list[Entry]) -> None:
-        self.judge.check_entries(node, entries)
+        self.checker.check_entries(node, entries)
         node.log.append(entries)
         node.changed = True
 
@@ -211,7 +211,7 @@ class QuorumWorld:
     def _reply(self, node: Node, reply: m.Message, event: r.Event, asked: Asked | None) -> str:
         assert isinstance(event, Requested)
         if isinstance(reply, c.VoteResponse) and reply.granted and not event.request.pre_vote:
-            self.judge.check_vote(node, event.request.candidate, event.request.epoch)
+            self.checker.check_vote(node, event.request.candidate, event.request.epoch)
         return self._answer(node, asked, reply, [])
 
     def _answer(

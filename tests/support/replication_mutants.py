@@ -313,11 +313,11 @@ def a_follower_learns_nothing_of_producers():
 def producers_are_forgotten_at_a_restart():
     rebuild = Replica.rebuild_producers
 
-    def forgetful(self, *, now_ms):
+    def forgets(self, *, now_ms):
         if self.leader_epoch >= 0:
             rebuild(self, now_ms=now_ms)
 
-    return planted(Replica, "rebuild_producers", forgetful)
+    return planted(Replica, "rebuild_producers", forgets)
 
 
 # -- the disk ------------------------------------------------------------------------------------

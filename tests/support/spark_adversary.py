@@ -317,7 +317,7 @@ class Round:
             if self.kind == "restored":
                 self._keep_or_restore(number)
             ended = self._attempt(number, is_last=number == attempts - 1)
-        self._judge(ended)
+        self._checker(ended)
         shutil.rmtree(self._place)
 
     def _keep_or_restore(self, number):
@@ -330,7 +330,7 @@ class Round:
         elif checkpoint.exists() and not copy.exists():
             shutil.copytree(checkpoint, copy)
 
-    def _judge(self, ended):
+    def _checker(self, ended):
         stored = {
             topic: Counter((r.key, r.value) for r in records_of(self._cluster, topic))
             for topic in self._targets

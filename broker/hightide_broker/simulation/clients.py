@@ -34,7 +34,7 @@ class History:
         self.answered = 0
         self.created: dict[str, str] = {}
         """Topic → id, of those that were acknowledged."""
-        self.doomed: set[str] = set()
+        self.being_deleted: set[str] = set()
         """Topics that somebody tried to delete."""
         self.blocks: list[tuple[float, float, int, int]] = []
         """(asked at, answered at, first, count) of producer id blocks."""
@@ -42,7 +42,7 @@ class History:
     def check(self, world: World, topics: dict[str, str]) -> None:
         """Raise `Violation` unless the cluster is as the clients were told."""
         for topic, topic_id in sorted(self.created.items()):
-            if topic not in self.doomed:
+            if topic not in self.being_deleted:
                 found = topics.get(topic)
                 world.require(
                     found == topic_id, f"topic {topic} was created as {topic_id}, is {found}"
@@ -157,7 +157,7 @@ class Client:
             )
 
     async def _create(self) -> None:
-        if len(self._history.created) - len(self._history.doomed) > TOPICS_MAX:
+        if len(self._history.created) - len(self._history.being_deleted) > TOPICS_MAX:
             return
         self._made += 1
         topic = f"{self._name}-{self._made}"
@@ -173,7 +173,7 @@ class Client:
     async def _delete(self) -> None:
         if self._history.created:
             topic = self._rng.choice(sorted(self._history.created))
-            self._history.doomed.add(topic)
+            self._history.being_deleted.add(topic)
             await self.ask(m.DeleteTopicsRequest(topics=[topic]))
 
     async def _alter(self) -> None:

@@ -65,7 +65,7 @@ class Faults:
         if world.knobs.replicated:
             self._kinds += [(4, self._strike_partition_leader), (4, self._strand_partition_leader)]
         if world.knobs.strikes_cut:
-            self._kinds.append((12, self._strike_whoever_cuts))
+            self._kinds.append((12, self._strike_who_cuts))
         if len(world.machines) > 1:
             self._kinds += [
                 (3, self._cut_one_way),
@@ -147,18 +147,18 @@ class Faults:
         if machine is not None:
             self._isolate_one(machine)
 
-    async def _strike_whoever_cuts(self) -> None:
+    async def _strike_who_cuts(self) -> None:
         """A leader is stranded until another one leads; then it cuts what nobody copied, and dies
         before it can keep how far it is."""
-        machine, ledger = self._partition_leader(), self._world.judge.ledger
+        machine, replica_checker = self._partition_leader(), self._world.checker.replica_checker
         if machine is None:
             return
         self._isolate_one(machine)
         await trio.sleep(self._world.knobs.session_s + 1 + self._rng.random())
-        cuts = ledger.cuts
+        cuts = replica_checker.cuts
         await self._heal()
         for _ in range(CUT_LOOKS):
-            if ledger.cuts > cuts:
+            if replica_checker.cuts > cuts:
                 break
             await trio.sleep(0.01)
         await self._crash(machine, power=self._rng.random() < 0.5)

@@ -1,4 +1,4 @@
-"""The judge of a simulated world: invariants after every event, and the story of what happened.
+"""The checker of a simulated world: invariants after every event, and the story of what happened.
 
 It sees every step of every node's quorum and every image, knows what was committed, and raises
 `Violation` on the first step that breaks a promise:
@@ -29,7 +29,7 @@ from hightide_broker.core.quorum.ready import NOBODY, Event, Ready, Requested
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
-from hightide_broker.simulation.replica_checker import Ledger
+from hightide_broker.simulation.replica_checker import ReplicaChecker
 from hightide_broker.storage.directory import METADATA_DIRECTORY
 
 EVENTS_MAX = 300_000
@@ -46,7 +46,7 @@ def _require(holds: bool, why: str) -> None:
 
 
 class Body(Protocol):
-    """What the judge may look into of a machine."""
+    """What the checker may look into of a machine."""
 
     id: int
     name: str
@@ -91,7 +91,7 @@ class Story:
         return self._digest.hexdigest()
 
 
-class Judge:
+class QuorumChecker:
     """Implements `instrument.Instrument` for all nodes of a world."""
 
     def __init__(self, story: Story) -> None:
@@ -101,7 +101,7 @@ class Judge:
         self.commits = 0
         self.elections = 0
         self.snapshots_loaded = 0
-        self.ledger = Ledger(_require)
+        self.replica_checker = ReplicaChecker(_require)
         self._committed: dict[int, tuple[int, int, int]] = {}
         """Base offset → (next offset, epoch, CRC) of every committed batch."""
         self._ends: dict[int, int] = {}
@@ -124,7 +124,7 @@ class Judge:
 
     def died(self, machine: Body) -> None:
         """A machine's process is gone."""
-        self.ledger.died(machine.id)
+        self.replica_checker.died(machine.id)
 
     # -- instrument.Instrument -----------------------------------------------------------------
 
@@ -166,12 +166,12 @@ class Judge:
         if first[1] != digest:
             raise Violation(f"images of nodes {first[0]} and {node} differ at {image.offset}")
         self.story.note(f"{node} applied {image.offset} {digest.hex()}")
-        self.ledger.metadata(image)
+        self.replica_checker.metadata(image)
 
     def replica_changed(self, node: int, replica: Replica) -> None:
         self.story.note(f"{node} {replica!r}")
         self._check_spin(node)
-        self.ledger.replica_changed(node, replica, self.machines[node].name)
+        self.replica_checker.replica_changed(node, replica, self.machines[node].name)
 
     def _check_spin(self, node: int) -> None:
         _require(self.story.events < EVENTS_MAX, f"{EVENTS_MAX} events: {node} spins")

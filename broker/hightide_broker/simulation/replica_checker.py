@@ -1,4 +1,4 @@
-"""The judge of replicas: what was ever committed, and what every replica must make of it.
+"""The checker of replicas: what was ever committed, and what every replica must make of it.
 
 It is told of each replica after each change, knows the newest metadata that any node has applied,
 and raises `Violation` on the first step that breaks a promise:
@@ -69,7 +69,7 @@ class _Seen:
     watermark: int = 0
 
 
-class Ledger:
+class ReplicaChecker:
     """The partitions of one world."""
 
     def __init__(self, check: Callable[[bool, str], None]) -> None:

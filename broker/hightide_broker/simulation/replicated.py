@@ -148,15 +148,15 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     knobs, topics = draw(seed)
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
-    ledger = world.judge.ledger
-    ledger.flush_changes, ledger.rotten = knobs.alters_flush, world.rotten
+    replica_checker = world.checker.replica_checker
+    replica_checker.flush_changes, replica_checker.rotten = knobs.alters_flush, world.rotten
     world.story.tell(f"{knobs} {topics}")
     violation = await violation_of(world, _two_phases(world, topics, records, group))
     counts = {
-        "elections": world.judge.elections,
-        "partition_elections": ledger.elections,
-        "commits": ledger.commits,
-        "cuts": ledger.cuts,
+        "elections": world.checker.elections,
+        "partition_elections": replica_checker.elections,
+        "commits": replica_checker.commits,
+        "cuts": replica_checker.cuts,
         "blackouts": world.blackouts,
         "power_losses": world.power_losses,
         "lost_disks": world.lost_disks,
@@ -357,7 +357,7 @@ def _check_end(world: World, places: list[TopicPartition], records: Records) -> 
         replica = _sound(world, tp)
         records.check(tp, replica)
         key = (replica.topic_id, replica.partition)
-        world.judge.ledger.check_equal(key)
+        world.checker.replica_checker.check_equal(key)
 
 
 def _sound(world: World, tp: TopicPartition) -> Replica:

@@ -61,11 +61,11 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
     history = History()
     world.story.tell(f"{world.knobs}")
     violation = await violation_of(world, _two_phases(world, history))
-    judge = world.judge
+    checker = world.checker
     counts = {
-        "elections": judge.elections,
-        "commits": judge.commits,
-        "snapshots_loaded": judge.snapshots_loaded,
+        "elections": checker.elections,
+        "commits": checker.commits,
+        "snapshots_loaded": checker.snapshots_loaded,
         "power_losses": world.power_losses,
         "lost_disks": world.lost_disks,
         "readmitted": world.readmitted,
@@ -129,7 +129,7 @@ async def _become_well(world: World, client: Client) -> None:
 async def _become_equal(world: World) -> None:
     """What was committed last reaches everybody."""
     deadline = trio.current_time() + LIVENESS_S
-    while not all(_follows(m, world.judge.committed_end) for m in world.machines):
+    while not all(_follows(m, world.checker.committed_end) for m in world.machines):
         world.require(trio.current_time() < deadline, "somebody does not follow any more")
         await trio.sleep(0.1)
 
@@ -139,7 +139,7 @@ async def _works(world: World, client: Client) -> bool:
         machine.start_again()
     if any(machine.owes_admission for machine in world.machines):
         return False
-    before = world.judge.committed_end
+    before = world.checker.committed_end
     answer = await client.register_again()
     leader = world.leader()
     if answer is None or leader is None or leader.node is None:
@@ -186,4 +186,4 @@ def _check_end(world: World, history: History) -> None:
     history.check(world, topics)
     for machine in world.machines:
         if machine.node is not None:
-            world.judge.check_holds(machine.node.quorum, machine.name)
+            world.checker.check_holds(machine.node.quorum, machine.name)

@@ -67,8 +67,8 @@ def _expect(world: World, records: Records, tp: TopicPartition, key: tuple[str, 
         for replica in machine.node.replicas
         if (replica.topic_id, replica.partition) == key and not replica.offline
     ]
-    ledger = world.judge.ledger
-    committed, end = ledger.committed_end(key), ledger.give_up(key, left)
+    replica_checker = world.checker.replica_checker
+    committed, end = replica_checker.committed_end(key), replica_checker.give_up(key, left)
     world.require(
         end == committed or world.knobs.forlorn,
         f"{tp}: {committed} was committed, and {end} is left on any disk",

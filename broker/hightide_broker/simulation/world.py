@@ -1,4 +1,4 @@
-"""A world of real nodes on virtual time: machines that crash, a network, clients, and a judge.
+"""A world of real nodes on virtual time: machines that crash, a network, clients, and a checker.
 
 A world is made from a seed alone. It lives in two phases: in the first one anything may happen, and
 nothing may be broken; then everything is healed and must work again within a bounded time.
@@ -22,7 +22,7 @@ from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import DiskCopy, SimDisk
 from hightide_broker.simulation.network import SimNetwork, Weather
-from hightide_broker.simulation.quorum_checker import Judge, Story, Violation
+from hightide_broker.simulation.quorum_checker import QuorumChecker, Story, Violation
 
 PORT = 9000
 STOP_PATIENCE_S = 20.0
@@ -192,7 +192,7 @@ class Machine:
             self._ended, self._stop_asked = trio.Event(), trio.Event()
             self._made = trio.Event()
             self._lives += 1
-            self._world.judge.born(self)
+            self._world.checker.born(self)
             nursery.start_soon(self._live, self._scope, self._ended)
 
     def start_again(self) -> None:
@@ -218,7 +218,7 @@ class Machine:
                     random=random.Random(f"{world.seed}-{self._who}-{self._lives}"),
                     listen=host.listen,
                     network=host,
-                    instrument=_Eyes(world.judge, self),
+                    instrument=_Eyes(world.checker, self),
                     wait=False,
                 ) as self.node:
                     self._made.set()
@@ -246,7 +246,7 @@ class Machine:
             return  # somebody else ended it as well, and the next life may have begun
         self._scope = None
         if not self.was_replaced:
-            self._world.judge.died(self)
+            self._world.checker.died(self)
         if power:
             self._world.power_losses += 1
             self.disk.crash(self._world.rng)
@@ -262,7 +262,7 @@ class Machine:
 
     def begin_empty(self) -> None:
         """An operator makes its directory, for the cluster that exists."""
-        self._world.judge.forgot(self)
+        self._world.checker.forgot(self)
         dice = random.Random(f"{self._world.seed}-{self._who}-{self._lives}-disk")
         format_node(self._config, self.disk, dice, joining=True)
 
@@ -270,7 +270,7 @@ class Machine:
         """An older copy of its disk comes back, while it is down."""
         assert self._scope is None, f"{self.name} is up"
         self.disk.restore(self.directory, copy)
-        self._world.judge.forgot(self)
+        self._world.checker.forgot(self)
 
     async def stop(self) -> None:
         """An orderly stop, if it does not take too long."""
@@ -283,25 +283,25 @@ class Machine:
 
 
 class _Eyes:
-    """The judge, as one machine is seen by it: what a process says that was replaced is not what
+    """The checker, as one machine is seen by it: what a process says that was replaced is not what
     its successor says, which has the same id. Implements `instrument.Instrument`."""
 
-    def __init__(self, judge: Judge, machine: Machine) -> None:
-        self._judge = judge
+    def __init__(self, checker: QuorumChecker, machine: Machine) -> None:
+        self._checker = checker
         self._machine = machine
 
     def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         if not self._machine.was_replaced:
-            self._judge.quorum_stepped(driver, event, ready)
+            self._checker.quorum_stepped(driver, event, ready)
 
     def image_applied(self, node: int, image: ClusterImage) -> None:
-        self._judge.image_applied(node, image)
+        self._checker.image_applied(node, image)
 
     def replica_changed(self, node: int, replica: Replica) -> None:
         if self._machine.was_replaced:
-            self._judge.ledger.ghost_changed(self._machine.name, replica)
+            self._checker.replica_checker.ghost_changed(self._machine.name, replica)
         else:
-            self._judge.replica_changed(node, replica)
+            self._checker.replica_changed(node, replica)
 
 
 class World:
@@ -312,7 +312,7 @@ class World:
         self.rng = random.Random(f"world-{seed}")
         self.knobs = knobs or Knobs.draw(self.rng).with_fate(seed)
         self.story = Story(trio.current_time, keep=keep_story)
-        self.judge = Judge(self.story)
+        self.checker = QuorumChecker(self.story)
         self.network = SimNetwork(random.Random(f"network-{seed}"), self.knobs.weather)
         voters = range(1, self.knobs.controllers + 1)
         self.machines = [self._machine(node, is_voter=True) for node in voters]
@@ -351,7 +351,7 @@ class World:
     def replace(self, machine: Machine) -> Machine:
         """Another machine is this node from now on, on an empty disk; the process of the old one
         may not know."""
-        self.judge.died(machine)
+        self.checker.died(machine)
         machine.was_replaced = True
         successor = self._machine(machine.id, is_voter=False, name=f"{machine.name}b")
         successor.begin_empty()

@@ -33,7 +33,7 @@ class Spent:
     def count(
         self, before: dict[int, NodeDescription], after: dict[int, NodeDescription], seconds: float
     ) -> None:
-        """The block has ended."""
+        """Take in what the brokers used between two looks at them."""
         both = [(node, before[node], after[node]) for node in before if node in after]
         for node, one, two in both:
             if one.loop_passes >= 0:

@@ -61,7 +61,7 @@ class GroupAdmin(ABC):
         return described(GroupDescription, only((await self._ask(group, request)).groups))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
-        """What is committed."""
+        """What a group has committed, by partition."""
         reply = await self._channel(group).call(g.OffsetFetchRequest(group=group))
         return {
             TopicPartition(each.topic, each.partition): CommittedOffset(

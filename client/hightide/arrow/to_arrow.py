@@ -13,9 +13,9 @@ from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from hightide.protocol.columns import Columns, headers_of, open_batch
+from hightide.protocol.columns import Columns, headers_of
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import TIMESTAMP_MAX, BatchHeader, Buffer
+from hightide.protocol.records import TIMESTAMP_MAX, BatchHeader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,19 +43,6 @@ def schema(*, include_headers: bool = False, include_leader_epoch: bool = False)
     if include_leader_epoch:
         fields.append(pa.field("leader_epoch", pa.int32()))
     return pa.schema(fields)
-
-
-def to_arrow(
-    batch: Buffer,
-    header: BatchHeader,
-    topic: str,
-    partition: int,
-    *,
-    include_headers: bool = False,
-) -> pa.RecordBatch:
-    """Every record of one batch as a `pyarrow.RecordBatch` of `schema()`; raises `CorruptBatch`."""
-    opened = open_batch(batch, header, check_sums=False)
-    return join_arrow([(header, opened)], topic, partition, include_headers=include_headers)
 
 
 def rows_from(

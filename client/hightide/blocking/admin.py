@@ -152,7 +152,7 @@ class Admin(Blocking):
         return self._run(self._async.describe_group, group)
 
     def group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
-        """What is committed."""
+        """What a group has committed, by partition."""
         return self._run(self._async.group_offsets, group)
 
     def group_lag(self, group: str) -> list[GroupLag]:

@@ -75,7 +75,7 @@ class Consumer:
         self._request_timeout_s = options.request_timeout_ms / 1000
         self._api_timeout_s = options.default_api_timeout_ms / 1000
         self._subscription = Subscription()
-        self._ready = CompletedFetch(self._subscription)
+        self._completed = CompletedFetch(self._subscription)
         self._stack = AsyncExitStack()
 
     @classmethod
@@ -125,7 +125,7 @@ class Consumer:
         finally:
             await self._stack.aclose()
             self._cluster = self._fetcher = self._rebalancer = None
-            self._ready.drop()
+            self._completed.drop()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -141,7 +141,7 @@ class Consumer:
             )
             if options.group_id:
                 self._rebalancer = group_side(
-                    options, cluster, subscription, fetcher, self._ready, nursery
+                    options, cluster, subscription, fetcher, self._completed, nursery
                 )
                 if self._topics:
                     self._rebalancer.subscribe(self._topics)
@@ -204,7 +204,7 @@ class Consumer:
     def _forget_choice(self) -> None:
         """Whatever was to be read, and what went wrong with it."""
         _, fetcher = self._open()
-        self._ready.catch_up()
+        self._completed.catch_up()
         self._watching.cancel()
         fetcher.forget_failure()
         self._is_by_pattern, self._topics = False, []
@@ -212,15 +212,15 @@ class Consumer:
 
     def _read(self, names: list[str], partitions: Sequence[TopicPartition]) -> None:
         _, fetcher = self._open()
-        self._ready.catch_up()
+        self._completed.catch_up()
         self._topics = names
         if self._rebalancer is not None:
             self._rebalancer.subscribe(names)
             return
         fetcher.read_whole(names)
         self._subscription.assign(list(partitions))
-        if self._ready.tp not in partitions:
-            self._ready.drop()
+        if self._completed.tp not in partitions:
+            self._completed.drop()
         fetcher.wake()
 
     def _vanished(self, topic: str) -> bool:
@@ -256,7 +256,7 @@ class Consumer:
         if self._rebalancer is not None:
             await self._rebalancer.unsubscribe(timeout_s=self._request_timeout_s)
         self._subscription.assign([])
-        self._ready.drop()
+        self._completed.drop()
         self._open()[1].wake()
         await trio.lowlevel.checkpoint()
 
@@ -274,8 +274,8 @@ class Consumer:
             await self._rebalancer.begin(kept, [tp for tp in wanted if tp not in kept])
         else:
             self._subscription.assign(wanted)
-        if self._ready.tp not in wanted:
-            self._ready.drop()
+        if self._completed.tp not in wanted:
+            self._completed.drop()
         fetcher.wake()
 
     def assignment(self) -> list[TopicPartition]:
@@ -284,12 +284,12 @@ class Consumer:
 
     def position(self, topic: str, partition: int) -> int | None:
         """The offset of the next record of a partition; None while it is being looked up."""
-        self._ready.catch_up()
+        self._completed.catch_up()
         return self._subscription.get(TopicPartition(topic, partition)).position
 
     def lag(self, topic: str, partition: int) -> int | None:
         """How many committed records lie before this consumer; None while that is not known."""
-        self._ready.catch_up()
+        self._completed.catch_up()
         return self._subscription.get(TopicPartition(topic, partition)).lag
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
@@ -312,9 +312,9 @@ class Consumer:
         """Go on reading a partition at `offset`."""
         _, fetcher = self._open()
         tp = TopicPartition(topic, partition)
-        self._ready.catch_up()
+        self._completed.catch_up()
         self._subscription.get(tp).seek(whole("offset", offset))
-        self._ready.drop_of([tp])
+        self._completed.drop_of([tp])
         fetcher.forgive(tp)
 
     async def seek_to_time(self, timestamp: int) -> None:
@@ -339,8 +339,8 @@ class Consumer:
         for topic, number in partitions:
             found = self._subscription.get(TopicPartition(topic, number))
             found.paused = True
-            if self._ready.tp == found.tp:
-                self._ready.give_back()
+            if self._completed.tp == found.tp:
+                self._completed.give_back()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Take back a `pause`."""
@@ -395,7 +395,7 @@ class Consumer:
         """
         lent = await self.lend(timeout_ms=timeout_ms, max_records=max_records)
         records = lent.take_all()
-        self._ready.settle()
+        self._completed.settle()
         return records
 
     async def lend(self, *, timeout_ms: float = 0, max_records: int | None = None) -> Lent:
@@ -404,13 +404,13 @@ class Consumer:
         limit, wait_s = whole("max_records", given, least=0), seconds("timeout_ms", timeout_ms)
         with self._alone():
             self._tend()
-            if not self._ready:
+            if not self._completed:
                 with trio.move_on_after(wait_s):
                     await self._wait_for_batch()
             # Before anything is taken: a cancelled poll has taken nothing.
             await trio.lowlevel.checkpoint()
             self._polled_at = trio.current_time()
-            return self._ready.lend(limit)
+            return self._completed.lend(limit)
 
     @ki_protected
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
@@ -429,7 +429,7 @@ class Consumer:
         out."""
         with self._alone():
             self._tend()
-            self._ready.give_back()
+            self._completed.give_back()
             found = None
             with trio.move_on_after(seconds("timeout_ms", timeout_ms)):
                 found = await self._next_with_data()
@@ -438,7 +438,7 @@ class Consumer:
         self._polled_at = trio.current_time()
         if found is None or self._subscription.find(found.tp) is not found or not found.fetched:
             return None
-        return self._ready.lend_rows(found)
+        return self._completed.lend_rows(found)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -453,22 +453,22 @@ class Consumer:
 
     def settle(self) -> None:
         """What another thread took of what it was lent is handed out, and there is room again."""
-        self._ready.settle()
+        self._completed.settle()
         if self._fetcher is not None:
             self._fetcher.wake()
 
     def _tend(self) -> None:
         """What was handed out before is done with."""
-        self._ready.settle()
-        self._ready.in_work, self._polled_at = None, trio.current_time()
+        self._completed.settle()
+        self._completed.in_work, self._polled_at = None, trio.current_time()
         if self._rebalancer is not None:
             self._rebalancer.tend()
 
     async def _wait_for_batch(self) -> None:
         """Until decoded records are ready; raises what stands in the way."""
-        while not self._ready:
+        while not self._completed:
             found = await self._next_with_data()
-            self._ready.decode(found.tp, found.take())
+            self._completed.decode(found.tp, found.take())
             self._open()[1].wake()
 
     async def _next_with_data(self) -> Assignment:
@@ -490,11 +490,11 @@ class Consumer:
     async def __anext__(self) -> Record:
         if self._is_polled:
             raise polled_already()
-        if self._rebalancer is None and (record := self._ready.pop_at_once()) is not None:
+        if self._rebalancer is None and (record := self._completed.pop_at_once()) is not None:
             self._polled_at = self._now()
             return record  # nearly every one: nothing but the next
         self._tend()
-        if not self._ready:
+        if not self._completed:
             with self._alone():
                 await self._wait_for_batch()
-        return self._ready.pop()
+        return self._completed.pop()

@@ -64,7 +64,7 @@ class Rebalancer:
         *,
         listeners: Listeners,
         auto_commit_s: float | None,
-        ready: CompletedFetch,
+        completed: CompletedFetch,
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self._membership = membership
@@ -75,7 +75,7 @@ class Rebalancer:
         """The listener that is told from here on."""
         self._is_beating = False
         self._auto_commit_s = auto_commit_s
-        self._ready = ready
+        self._completed = completed
         self._on_retry = on_retry
         self._commit_at = float("inf")
         self._is_joining = False
@@ -159,9 +159,9 @@ class Rebalancer:
 
     def _release(self, partitions: Sequence[TopicPartition]) -> _Leaving:
         """Read no more of these, in this stretch; how far each was worked on."""
-        self._ready.settle()  # before the positions are known: a thread may be taking records
+        self._completed.settle()  # before the positions are known: a thread may be taking records
         positions = self.done()
-        self._ready.drop_of(partitions)
+        self._completed.drop_of(partitions)
         self._subscription.assign([tp for tp in self._owned() if tp not in partitions])
         return {tp: positions.get(tp) for tp in partitions}
 
@@ -283,7 +283,7 @@ class Rebalancer:
 
     def positions(self) -> Positions:
         """The next record of each partition, where that is known."""
-        self._ready.catch_up()
+        self._completed.catch_up()
         return self._leaving | {
             a.tp: OffsetAndMetadata(a.position, a.position_epoch)
             for a in self._subscription.all()
@@ -311,7 +311,7 @@ class Rebalancer:
     def done(self) -> Positions:
         """The positions, but not behind what is being worked on right now."""
         positions = self.positions()
-        in_work = self._ready.in_work
+        in_work = self._completed.in_work
         if in_work is not None:
             tp = TopicPartition(in_work.topic, in_work.partition)
             if tp in positions and in_work.offset < positions[tp].offset:
@@ -396,7 +396,7 @@ class Rebalancer:
             self._tell_outcome(error, None)
 
     def _news(self, positions: Positions) -> Positions:
-        """What was not kept yet."""
+        """Those of these positions that are not committed yet."""
         return {w: p for w, p in positions.items() if self._kept.get(w) != p}
 
     async def close(self, *, failed: bool, timeout_s: float) -> None:
@@ -431,7 +431,7 @@ def group_side(
     cluster: Cluster,
     subscription: Subscription,
     fetcher: Fetcher,
-    ready: CompletedFetch,
+    completed: CompletedFetch,
     nursery: trio.Nursery,
 ) -> Rebalancer:
     """The group side of a consumer of these options; it joins once it subscribes."""
@@ -460,6 +460,6 @@ def group_side(
         nursery,
         listeners=Listeners(options.on_assigned, options.on_revoked, options.on_lost),
         auto_commit_s=interval_s if options.enable_auto_commit else None,
-        ready=ready,
+        completed=completed,
         on_retry=options.on_retry,
     )

@@ -38,7 +38,7 @@ class AnyBroker:
             yield address
 
     def was_unhelpful(self) -> None:
-        """Whoever was asked last did not answer in time, or with something old."""
+        """Who was asked last did not answer in time, or with something old."""
         self._unhelpful = self.asking
 
     def leads_on(self, refusal: ApiError) -> bool:

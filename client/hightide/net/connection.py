@@ -288,13 +288,6 @@ class Connection:
         finally:
             self.forget(answer.id)
 
-    async def send_only(
-        self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
-    ) -> None:
-        """Send a request that the broker does not answer (produce with acks=0)."""
-        answer = await self.begin(request, attachments, timeout_s=timeout_s)
-        self.forget(answer.id)
-
     def forget(self, request_id: int) -> None:
         """Drop interest in an answer; it is ignored when it comes."""
         self._waiting.pop(request_id, None)

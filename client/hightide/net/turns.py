@@ -79,7 +79,7 @@ class Places:
             self._give()
 
     def leave(self, count: int = 1) -> None:
-        """Give places back; whoever is next in line gets them. Waits for nobody: who holds the lock
+        """Give places back; who is next in line gets them. Waits for nobody: who holds the lock
         may be a thread that the handler of a signal keeps waiting, and gives them then."""
         self._left.append(count)
         self._try_to_give()

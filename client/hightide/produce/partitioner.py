@@ -49,12 +49,6 @@ class StickyPartitioner:
         self.partition = -1
         """The partition in use; -1 before the first record."""
 
-    def current(self, available: Sequence[int]) -> int:
-        """The partition to use now; `available` are those with a leader, or all if none has one."""
-        if self.partition not in available:
-            self.switch(available)
-        return self.partition
-
     def switch(self, available: Sequence[int]) -> int:
         """A batch is full: move on, to another partition if there is one; the new partition."""
         others = [partition for partition in available if partition != self.partition]

@@ -216,7 +216,7 @@ class FetchResult(Message, frozen=True, kw_only=True):
 class FetchResponse(Message, frozen=True, kw_only=True):
     partitions: list[FetchResult]
     session_id: int = -1
-    """The session that was asked in; -1: whoever answers keeps none."""
+    """The session that was asked in; -1: who answers keeps none."""
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):

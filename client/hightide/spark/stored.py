@@ -89,7 +89,7 @@ class Stored:
         )
 
     def add(self, record: Record) -> None:
-        """One that is stored."""
+        """Count a record that is stored."""
         tp = record.topic, record.partition
         name = tp, digest(record.key, record.value, record.headers)
         time = ANY_TIME if record.timestamp_type else record.timestamp

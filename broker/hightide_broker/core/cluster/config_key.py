@@ -1,6 +1,6 @@
 """One key of a configuration, of a node or of a topic: what its text may be, and means. Pure.
 
-Values are kept as text, as people wrote them; whoever needs one asks by its key, and gets it in the
+Values are kept as text, as people wrote them; who needs one asks by its key, and gets it in the
 key's type: `config[keys.NUM_PARTITIONS]` is a number.
 """
 

@@ -32,11 +32,10 @@ from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
+from hightide_broker.core.quorum.leader import METADATA_TOPIC
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
 PRODUCER_ID_BLOCK = 1000
-METADATA_TOPIC = "__cluster_metadata"
-"""Its directory is the metadata log's."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic, and of one request: what a few bytes can create."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -87,7 +86,7 @@ class Controller:
         return Decision(changes, c.AlterPartitionResponse(partitions=results))
 
     def elect_leaders(self, request: m.ElectLeadersRequest) -> Decision:
-        """Somebody wants an election."""
+        """Other leaders for partitions, as somebody asks: the preferred ones, or any that live."""
         changes, results = self.partitions.elect(request)
         return Decision(changes, m.ElectLeadersResponse(partitions=results))
 

@@ -384,13 +384,12 @@ class Partitions:
     def rebalance(self, is_well: Callable[[int], bool]) -> list[AnyChange]:
         """Move leaders back to their preferred replicas, and elect where nobody leads and somebody
         may, among brokers that are well; no more than `REBALANCE_MAX` at once."""
-
         is_active = _both(self._image.is_active, is_well)
         changes: list[AnyChange] = []
         for topic, number, partition in self._all():
-            if partition.leader == partition.replicas[0]:
+            online, preferred = partition.leader == NO_LEADER, partition.replicas[0]
+            if partition.leader == preferred:
                 continue
-            online = partition.leader == NO_LEADER
             change = change_partition(
                 topic.topic_id,
                 number,
@@ -398,7 +397,10 @@ class Partitions:
                 self._rules(topic, number, is_active),
                 election=Election.ONLINE if online else Election.PREFERRED,
             )
-            if change is not None and change.leader is not None:
+            # A leader that is only silent for a moment loses to the preferred one, and to no other.
+            if change is None or change.leader is None:
+                continue
+            if online or change.leader == preferred:
                 changes.append(change)
             if len(changes) == REBALANCE_MAX:
                 break

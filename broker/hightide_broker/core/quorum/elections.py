@@ -50,12 +50,12 @@ class Elections:
         *,
         membership: Membership,
         peers: Peers,
-        fetching: QuorumFollower,
+        follower: QuorumFollower,
         watermark: HighWatermark,
         random: Callable[[], float],
         now: float,
     ) -> None:
-        """`peers` are kept while this node leads, `fetching` is what it follows with; of the log
+        """`peers` are kept while this node leads, `follower` is what it follows with; of the log
         and the `watermark` only is read."""
         self.role = Role.UNATTACHED
         self.epoch, self.leader, self.voted = known
@@ -67,7 +67,7 @@ class Elections:
         self._log = log
         self._membership = membership
         self._peers = peers
-        self._fetching = fetching
+        self._follower = follower
         self._watermark = watermark
         self._random = random
         self._votes = Votes(membership.voters)
@@ -93,10 +93,10 @@ class Elections:
             self._announcements.begin(self._others, now)
         elif self.leader != NOBODY:
             self.role = Role.FOLLOWER
-            self._fetching.begin(self.leader, now)
+            self._follower.begin(self.leader, now)
             self._deadline = now + self._config.fetch_timeout_s
         elif not self._is_voter:
-            self._fetching.search(now)
+            self._follower.search(now)
         elif not self._others:
             self._deadline = now
         elif self.voted == me:
@@ -162,7 +162,7 @@ class Elections:
         if self.role is Role.UNATTACHED and self._may_stand:
             self._deadline = now + self._election_timeout()
             if self._is_voter:
-                self._fetching.end()
+                self._follower.end()
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Elections:
         self._announcements.end()
         self._round_at = _NEVER
         self._peers.end()
-        self._fetching.end()
+        self._follower.end()
 
     def _become_unattached(self, epoch: int, now: float, *, voted: int = NOBODY) -> None:
         """Know no leader, of a higher epoch or after a vote."""
@@ -221,7 +221,7 @@ class Elections:
             assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
             self.voted = voted
         if not self._is_voter:
-            self._fetching.search(now)
+            self._follower.search(now)
 
     def _become_follower(self, leader: int, epoch: int, now: float) -> None:
         if epoch == self.epoch and self.role is Role.FOLLOWER:
@@ -232,7 +232,7 @@ class Elections:
         assert self.leader in (NOBODY, leader), f"{self!r}: {leader} leads this epoch as well"
         self.leader = leader
         self._deadline = now + self._config.fetch_timeout_s
-        self._fetching.begin(leader, now)
+        self._follower.begin(leader, now)
 
     def _become_prospective(self, now: float) -> None:
         """Ask who would vote, before disturbing anybody."""
@@ -450,7 +450,7 @@ class Elections:
         mine = (self._log.last_epoch, self._log.log_end)
         up_to_date = (request.last_epoch, request.log_end) >= mine
         if request.pre_vote:
-            if self.role is Role.FOLLOWER and self._fetching.leader_is_well:
+            if self.role is Role.FOLLOWER and self._follower.leader_is_well:
                 return False
             return up_to_date and not self.is_leader
         if self.leader != NOBODY:
@@ -486,7 +486,7 @@ class Elections:
             self._become_follower(request.leader, request.epoch, now)
         if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._may_stand:
             return
-        self._fetching.leader_gone = True
+        self._follower.leader_gone = True
         successors = request.successors
         longest = self._config.election_backoff_max_s
         if self._config.node not in successors:

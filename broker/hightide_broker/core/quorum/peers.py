@@ -1,7 +1,7 @@
 """What a leader of the metadata quorum knows of the others, in this epoch. Pure.
 
 Voters count for what is committed; observers are remembered so that one of them can become a voter,
-and to describe them. Whoever is no leader knows nothing of either.
+and to describe them. Who is no leader knows nothing of either.
 """
 
 from __future__ import annotations

@@ -80,14 +80,14 @@ class Quorum:
         latest = log.latest_snapshot
         self._watermark = HighWatermark(max(log.log_start, latest.end_offset if latest else 0))
         self._peers = Peers(self.membership)
-        self._fetching = QuorumFollower(config, log, self.membership)
+        self._follower = QuorumFollower(config, log, self.membership)
         self._elections = Elections(
             config,
             log,
             known,
             membership=self.membership,
             peers=self._peers,
-            fetching=self._fetching,
+            follower=self._follower,
             watermark=self._watermark,
             random=random,
             now=now,
@@ -152,7 +152,7 @@ class Quorum:
         ready.begin_epoch = elections.led_epoch not in (led, -1)
         if (state := elections.state) != self._durable:
             ready.election_state = self._durable = state
-        ready.wake_at = min(elections.wake_at, self._fetching.wake_at)
+        ready.wake_at = min(elections.wake_at, self._follower.wake_at)
         self._assert_safe(before)
         return ready
 
@@ -181,7 +181,7 @@ class Quorum:
             case Answered():
                 self._elections.answered(event, now)
             case Unusable():
-                self._fetching.begin_again(now + self.config.retry_backoff_s)
+                self._follower.begin_again(now + self.config.retry_backoff_s)
             case Resign():
                 self._elections.stop(now)
 
@@ -191,29 +191,29 @@ class Quorum:
         if self.role is Role.FOLLOWER or (
             self.role is Role.UNATTACHED and not self.membership.is_voter
         ):
-            self._fetching.next_request(self._ready, self.epoch, self.high_watermark, now)
+            self._follower.next_request(self._ready, self.epoch, self.high_watermark, now)
 
     def _fetch_answered(self, event: Answered, now: float) -> None:
-        if not self._fetching.take(event):
+        if not self._follower.take(event):
             return
         if event.response is None:
-            self._fetching.failed(now, gone=event.gone)
+            self._follower.failed(now, gone=event.gone)
             if event.gone:
                 self._elections.leader_is_gone(now)
             return
-        leader, epoch, error = self._fetching.verdict(event.response)
+        leader, epoch, error = self._follower.verdict(event.response)
         if self._elections.heed(leader, epoch, now):
             return
         if error or self.role is not Role.FOLLOWER or (leader, epoch) != (self.leader, self.epoch):
-            self._fetching.failed(now, gone=False)
+            self._follower.failed(now, gone=False)
             return
         self._elections.leader_answered(now)
-        self._fetching.succeeded(event, self._ready, now, high_watermark=self.high_watermark)
+        self._follower.succeeded(event, self._ready, now, high_watermark=self.high_watermark)
         if self._ready.truncate_to is None:
             self._follow_watermark()
 
     def _follow_watermark(self) -> None:
-        known = max(self._fetching.leader_watermark, self._log.log_start)
+        known = max(self._follower.leader_watermark, self._log.log_start)
         self._commit(min(known, self._log.log_end))
 
     def _log_synced(self) -> None:

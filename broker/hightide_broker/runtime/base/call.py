@@ -44,7 +44,7 @@ class Asker(Protocol):
     """Who waits for the answer to a parked request."""
 
     def answer(self, reply: Reply) -> None:
-        """The answer; once."""
+        """Send the answer; called once for each request."""
         ...
 
     def work(self, act: Act) -> None:

@@ -103,7 +103,7 @@ class Syncer:
             self._agenda.soon(partial(done, error))  # not here: hundreds may fail one by one
 
     def _ended(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
-        """A sync came to its end; whatever fails now must not strike whoever tells so."""
+        """A sync came to its end; whatever fails now must not strike who tells so."""
         if self._nursery is None:
             return
         try:

@@ -31,6 +31,6 @@ class ProcessUsage(Instrument):
         self._passes += 1
 
     def used(self) -> Used:
-        """All until now."""
+        """What was used since the process began to count."""
         times = os.times()
         return Used(self._passes, int(times.user * 1000), int(times.system * 1000))

@@ -25,7 +25,7 @@ AGAIN_S = 0.5
 async def join(
     membership: Membership, channel: ControllerChannel, *, node: int, host: str, port: int
 ) -> None:
-    """Until this node votes."""
+    """Ask to be a voter, again and again, until this node is one."""
     while not membership.is_voter:
         await trio.sleep(AGAIN_S)
         if not membership.is_recorded:

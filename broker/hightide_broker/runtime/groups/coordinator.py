@@ -69,7 +69,7 @@ class Parked:
         self._answer: Message | None = None
 
     def set(self, answer: Message) -> None:
-        """What became of it."""
+        """Give the answer to who waits for it."""
         self._answer = answer
         self._done.set()
 
@@ -373,7 +373,7 @@ class Appending:
 
 
 def translated(refusal: Refused) -> Refused:
-    """What a refused append means for a group (GP4)."""
+    """What a refused append means for a group: as Kafka's coordinator translates it."""
     if refusal.code in _NOT_HERE:
         return _not_here(refusal.message)
     if refusal.code in _TOO_LARGE:

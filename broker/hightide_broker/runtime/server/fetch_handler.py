@@ -71,7 +71,7 @@ Hint = Callable[[str, int, ErrorCode], m.LeaderHint | None]
 
 
 def no_hint(_topic: str, _partition: int, _refused: ErrorCode) -> None:
-    """Nobody knows."""
+    """Who leads instead is not known here."""
 
 
 class Seen(NamedTuple):

@@ -237,7 +237,7 @@ class ParkedNews:
         self._asker.work(act)
 
     def answer(self, reply: Reply) -> None:
-        """The answer; once."""
+        """Send the answer; called once for each request."""
         self._alarm.take_back()
         self._asker.answer(reply)
 

@@ -84,7 +84,7 @@ class OffsetHandlers:
             raise Refused(ErrorCode.INVALID_REQUEST, f"offset {part.offset}, expected 0 or more")
 
     async def offset_fetch(self, call: Call[g.OffsetFetchRequest]) -> Reply:
-        """What is committed."""
+        """What a group has committed, of the partitions it is asked for or of all."""
         request = call.request
         coordinator = await self._coordinators.of(request.group)
         offsets = coordinator.offsets.get(request.group)

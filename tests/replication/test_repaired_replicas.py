@@ -29,7 +29,7 @@ from hightide_broker.storage.synced_end import SYNCED_END, SyncedEnd
 # --- replicas -------------------------------------------------------------------------------------
 
 
-async def test_a_setting_that_changes_while_a_replica_is_mended_is_seen():
+async def test_a_setting_that_changes_while_a_replica_is_repaired_is_seen():
     here = Frail()
     await here.follow_two(isr=(TWO, THREE), flush="replicated", min_insync_replicas="1")
     here.damage(2)
