@@ -19,14 +19,8 @@ from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide,
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    data = tmp_path_factory.mktemp("live") / "data"
-    # Records of 1970 are to stay, however long these tests take.
-    words = ("--port", "0", "--topic", "orders:3", "--topic", "plain")
-    made = StartedCluster(data, *words, "--set", "log.retention.ms=-1")
-    yield made
-    made.end()
+# Records of 1970 are to stay, however long these tests take.
+UP = ("--topic", "orders:3", "--topic", "plain", "--set", "log.retention.ms=-1")
 
 
 # -- up, ps, logs ----------------------------------------------------------------------------------

@@ -34,13 +34,7 @@ FIELDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    made = StartedCluster(
-        tmp_path_factory.mktemp("log") / "data", "--port", "0", "--topic", "orders:3"
-    )
-    yield made
-    made.end()
+UP = ("--topic", "orders:3")
 
 
 @pytest.fixture

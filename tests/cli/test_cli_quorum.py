@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import StartedCluster, hightide
+from commands import hightide
 
 from hightide_cli.failures import CONFLICT, CORRUPT, NOT_FOUND, UNREACHABLE, USAGE
 
@@ -24,13 +24,7 @@ def spoken(each):
     return " ".join(each) if isinstance(each, list) else None
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    data = tmp_path_factory.mktemp("quorum") / "data"
-    words = ["--port", "0", "--set", SNAPSHOT_ALWAYS, "--set", "broker.rack=r1"]
-    made = StartedCluster(data, *words, "--topic", "orders:3")
-    yield made
-    made.end()
+UP = ("--set", SNAPSHOT_ALWAYS, "--set", "broker.rack=r1", "--topic", "orders:3")
 
 
 # -- usage -----------------------------------------------------------------------------------------

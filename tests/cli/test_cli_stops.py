@@ -16,11 +16,7 @@ from three_nodes import until
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    made = StartedCluster(tmp_path_factory.mktemp("stops") / "data", "--port", "0")
-    yield made
-    made.end()
+UP = ()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -44,12 +44,12 @@ def test_the_worst_days_come_first_and_the_earlier_of_equals():
 @pytest.mark.parametrize("much", [True, False])
 def test_it_is_drawn(tmp_path, much):
     pytest.importorskip("matplotlib")
-    from hightide.spark.pipeline import Batch
+    from hightide.spark.pipeline import FinishedBatch
 
     timeline, hours = Timeline(), []
     if much:
         timeline.committed = [(100 + at / 4, 5000 * at) for at in range(40)]
-        timeline.batches = [Batch(100.0 + at, 100.8 + at, 19_000) for at in range(10)]
+        timeline.batches = [FinishedBatch(100.0 + at, 100.8 + at, 19_000) for at in range(10)]
         timeline.events = [(104.0, "kill -9 of broker 2"), (104.6, "broker 2 is back")]
         hours = [
             (Hour(24 * day, "JFK"), Delays(100, 0, 100 * (day % 11))) for day in range(40, 400)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, SESSION_S, ControlledCluster, refusal
+from controller_cluster import NONE, SESSION_S, ControlledCluster, cluster_of, refusal
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -21,16 +21,6 @@ from hightide_broker.core.cluster.partition_changes import LogEnd
 from hightide_broker.core.cluster.topic_keys import FLUSH
 
 LONGER, SHORTER = (3, 120), (3, 90)
-
-
-def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> ControlledCluster:
-    """One partition on these brokers, led by the first."""
-    cluster = ControlledCluster(*brokers)
-    named = {key.replace("_", "."): value for key, value in configs.items()}
-    cluster.create(
-        "a", assignment=[[*brokers]], configs={"min.insync.replicas": str(min_isr), **named}
-    )
-    return cluster
 
 
 def state(cluster: ControlledCluster) -> PartitionState:

@@ -8,7 +8,16 @@ cluster commits each decision at once; what was changed is compared whole.
 from __future__ import annotations
 
 import pytest
-from controller_cluster import NONE, SESSION_S, ControlledCluster, elrs, epochs, isrs, leaders
+from controller_cluster import (
+    NONE,
+    SESSION_S,
+    ControlledCluster,
+    cluster_of,
+    elrs,
+    epochs,
+    isrs,
+    leaders,
+)
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -17,14 +26,6 @@ from hightide_broker.core.cluster.changes import ChangePartition, RegisterBroker
 
 E = ErrorCode
 OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
-
-
-def cluster_of(*brokers: int, **configs: str) -> ControlledCluster:
-    """One partition on these brokers, led by the first."""
-    cluster = ControlledCluster(*brokers)
-    named = {key.replace("_", "."): value for key, value in configs.items()}
-    cluster.create("a", assignment=[[*brokers]], configs=named)
-    return cluster
 
 
 def who(cluster: ControlledCluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

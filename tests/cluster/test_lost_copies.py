@@ -7,20 +7,12 @@ otherwise. Method: a small cluster commits each decision at once; a quorum is to
 from __future__ import annotations
 
 import pytest
-from controller_cluster import NONE, SESSION_S, ControlledCluster
+from controller_cluster import NONE, SESSION_S, cluster_of
 from quorum_story import QuorumStory, tell
 
 from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, SetConfig
 from hightide_broker.core.cluster.image import ClusterImage
-
-
-def cluster_of(*brokers, min_isr=1, **configs):
-    """One partition on these brokers, led by the first."""
-    cluster = ControlledCluster(*brokers)
-    told = {"min.insync.replicas": str(min_isr), **configs}
-    cluster.create("a", assignment=[[*brokers]], configs=told)
-    return cluster
 
 
 def who(cluster):

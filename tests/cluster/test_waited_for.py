@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_cluster import NONE, ControlledCluster
+from controller_cluster import NONE, ControlledCluster, cluster_of
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -19,14 +19,6 @@ from hightide_broker.core.cluster.controller import Decision
 
 OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
 MIN_ISR = "min.insync.replicas"
-
-
-def cluster_of(*brokers: int, **configs: str) -> ControlledCluster:
-    """One partition on these brokers, led by the first."""
-    cluster = ControlledCluster(*brokers)
-    named = {key.replace("_", "."): value for key, value in configs.items()}
-    cluster.create("a", assignment=[[*brokers]], configs=named)
-    return cluster
 
 
 def who(cluster: ControlledCluster) -> dict[str, Any]:

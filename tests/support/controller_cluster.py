@@ -268,6 +268,16 @@ class ControlledCluster:
         return self.image.topics[topic].partitions
 
 
+def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> ControlledCluster:
+    """One partition `a-0` on these brokers, led by the first."""
+    cluster = ControlledCluster(*brokers)
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    cluster.create(
+        "a", assignment=[[*brokers]], configs={"min.insync.replicas": str(min_isr), **named}
+    )
+    return cluster
+
+
 def refusal(do: Callable[..., object], *args: Any, **kwargs: Any) -> ErrorCode:
     with pytest.raises(Refused) as caught:
         do(*args, **kwargs)

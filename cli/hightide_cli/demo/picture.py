@@ -18,7 +18,7 @@ from hightide_cli.demo.flights import Delays, Hour
 from hightide_cli.output import say
 
 if TYPE_CHECKING:
-    from hightide.spark.pipeline import Batch
+    from hightide.spark.pipeline import FinishedBatch
 
 WORST_DAYS = 5
 HEADROOM = 1.35
@@ -33,7 +33,7 @@ class Timeline:
 
     committed: list[tuple[float, int]] = field(default_factory=list)
     """(when, high watermark of the topic)."""
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[FinishedBatch] = field(default_factory=list)
     """Of the query that writes the flights."""
     events: list[tuple[float, str]] = field(default_factory=list)
 

@@ -53,7 +53,7 @@ class Progress(NamedTuple):
     """Topic → records that are committed and not read yet."""
 
 
-class Batch(NamedTuple):
+class FinishedBatch(NamedTuple):
     """A batch that is finished; seconds since 1970."""
 
     began: float
@@ -93,7 +93,7 @@ class Running:
         found = [(name, query.lastProgress) for name, query in self.queries.items()]
         return [_progress(name, last) for name, last in found if last is not None]
 
-    def batches(self, name: str) -> list[Batch]:
+    def batches(self, name: str) -> list[FinishedBatch]:
         """The last batches of a query that had rows, as many as Spark remembers."""
         return [_batch(each) for each in self.queries[name].recentProgress if each["numInputRows"]]
 
@@ -285,9 +285,9 @@ def _progress(name: str, last: Any) -> Progress:
     )
 
 
-def _batch(progress: Any) -> Batch:
+def _batch(progress: Any) -> FinishedBatch:
     began = datetime.fromisoformat(progress["timestamp"]).timestamp()
-    return Batch(began, began + progress["batchDuration"] / 1000, progress["numInputRows"])
+    return FinishedBatch(began, began + progress["batchDuration"] / 1000, progress["numInputRows"])
 
 
 def lag(head: str | None, done: str | None) -> dict[str, int]:
