@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -22,6 +23,17 @@ from hightide.protocol.errors import RecordTooLarge, UsageError
 
 class Interrupted(Exception):
     pass
+
+
+@contextmanager
+def held_up(producer):
+    """The thread that sends does nothing meanwhile."""
+    go_on = threading.Event()
+    producer._opened().soon(go_on.wait)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,11 +72,9 @@ def test_each_delivery_tells_where_its_record_is_and_partitions_keep_the_order(n
 def test_every_record_of_a_run_has_the_error_of_its_topic(node):
     def use() -> None:
         with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)  # so that they gather
-            sent = [producer.send("nowhere", b"%d" % number) for number in range(5)]
-            assert len({id(each._run) for each in sent}) == 1
-            go_on.set()
+            with held_up(producer):  # so that they gather
+                sent = [producer.send("nowhere", b"%d" % number) for number in range(5)]
+                assert len({id(each._run) for each in sent}) == 1
             for each in sent:
                 with pytest.raises(ApiError, match="nowhere"):
                     each.result()
@@ -135,14 +145,11 @@ def test_a_topic_that_is_no_name_is_an_error_of_its_record(node, wrong):
 
 def test_a_forked_child_is_refused_also_while_another_thread_was_sending(node):
     def use() -> None:
-        with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)
+        with producer_of(node) as producer, held_up(producer):
             producer.send("t", b"the parent's")
             with producer._queue._lock:  # as if by another thread
                 said = in_child(partial(producer.send, "t", b"the child's"))
             assert said.startswith("ClosedError(")
-            go_on.set()
 
     assert within_patience(use) is None
     assert node.values(0) + node.values(1) == [b"the parent's"]
@@ -173,13 +180,10 @@ def test_an_error_is_raised_at_the_end_of_its_own_block_only(node):
 
 def test_a_forked_child_closes_what_its_parent_sends_without_a_word(node):
     def use() -> None:
-        with producer_of(node) as producer:
-            opened, go_on = producer._opened(), threading.Event()
-            opened.soon(go_on.wait)
+        with producer_of(node) as producer, held_up(producer):
             producer.send("t", b"the parent's")
             producer.send("t", b"the parent's", timestamp=5)
             assert in_child(producer.close) == "None"
-            go_on.set()
 
     assert within_patience(use) is None
     assert len(node.values(0) + node.values(1)) == 2

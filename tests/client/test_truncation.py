@@ -73,9 +73,8 @@ class Story:
 @asynccontextmanager
 async def story(**over):
     async with site(brokers=3, **over) as at, admin_of(at) as admin:
-        at.world.checker.replica_checker._check = lambda *_: (
-            None
-        )  # it would rightly call this a loss
+        # It would rightly call this a loss.
+        at.world.checker.replica_checker._check = lambda *_: None
         told = Story(at, admin)
         await told.write()
         yield told

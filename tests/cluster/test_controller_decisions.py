@@ -17,6 +17,8 @@ from controller_cluster import (
     epochs,
     isrs,
     leaders,
+    nobody_leads,
+    who,
 )
 
 from hightide.protocol import controller_messages as c
@@ -26,12 +28,6 @@ from hightide_broker.core.cluster.changes import ChangePartition, RegisterBroker
 
 E = ErrorCode
 OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
-
-
-def who(cluster: ControlledCluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Leader, ISR and ELR of the one partition."""
-    state = cluster.partition("a")
-    return state.leader, state.isr, state.elr
 
 
 # Several topics in one request.
@@ -102,19 +98,6 @@ def test_a_lower_minimum_of_one_topic_leaves_those_of_others_eligible() -> None:
 
 
 # Brokers that leave and return while others are silent.
-
-
-def nobody_leads() -> ControlledCluster:
-    """0 fell silent and is fenced; 1 and 2 have not been heard of lately, and may be gone, too."""
-    cluster = cluster_of(0, 1, 2)
-    cluster.take_over()
-    cluster.now += SESSION_S / 4
-    cluster.heartbeat(1)
-    cluster.heartbeat(2)
-    cluster.now += SESSION_S * 3 / 4
-    assert cluster.fence_silent() == [0]
-    assert who(cluster) == (NONE, (), (0, 1, 2))
-    return cluster
 
 
 def test_who_returns_with_all_it_had_has_no_silent_broker_elected() -> None:

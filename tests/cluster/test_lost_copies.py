@@ -7,33 +7,19 @@ otherwise. Method: a small cluster commits each decision at once; a quorum is to
 from __future__ import annotations
 
 import pytest
-from controller_cluster import NONE, SESSION_S, cluster_of
+from controller_cluster import NONE, SESSION_S, cluster_of, nobody_leads, who
 from quorum_story import QuorumStory, tell
 
 from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, SetConfig
 from hightide_broker.core.cluster.image import ClusterImage
 
-
-def who(cluster):
-    """Leader, ISR and ELR of the one partition."""
-    state = cluster.partition("a")
-    return state.leader, state.isr, state.elr
-
-
 # --- silence --------------------------------------------------------------------------------------
 
 
 def test_who_was_not_heard_of_lately_is_not_given_what_a_silent_broker_led():
     """They may all be gone, one heartbeat apart: the first to come back has all there is."""
-    cluster = cluster_of(0, 1, 2)
-    cluster.take_over()
-    cluster.now += SESSION_S / 4
-    cluster.heartbeat(1)
-    cluster.heartbeat(2)
-    cluster.now += SESSION_S * 3 / 4
-    assert cluster.fence_silent() == [0]
-    assert who(cluster) == (NONE, (), (0, 1, 2))
+    cluster = nobody_leads()
     cluster.heartbeat(2)
     cluster.join(0)
     assert who(cluster)[0] != NONE

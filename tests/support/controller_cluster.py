@@ -278,6 +278,25 @@ def cluster_of(*brokers: int, min_isr: int = 1, **configs: str) -> ControlledClu
     return cluster
 
 
+def who(cluster: ControlledCluster) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Leader, ISR and ELR of the one partition."""
+    state = cluster.partition("a")
+    return state.leader, state.isr, state.elr
+
+
+def nobody_leads() -> ControlledCluster:
+    """0 fell silent and is fenced; 1 and 2 have not been heard of lately, and may be gone, too."""
+    cluster = cluster_of(0, 1, 2)
+    cluster.take_over()
+    cluster.now += SESSION_S / 4
+    cluster.heartbeat(1)
+    cluster.heartbeat(2)
+    cluster.now += SESSION_S * 3 / 4
+    assert cluster.fence_silent() == [0]
+    assert who(cluster) == (NONE, (), (0, 1, 2))
+    return cluster
+
+
 def refusal(do: Callable[..., object], *args: Any, **kwargs: Any) -> ErrorCode:
     with pytest.raises(Refused) as caught:
         do(*args, **kwargs)

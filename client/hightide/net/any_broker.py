@@ -42,7 +42,8 @@ class AnyBroker:
         self._unhelpful = self.asking
 
     def leads_on(self, refusal: ApiError) -> bool:
-        """Whether another one may answer what this one refused; so may this one, later, if not."""
+        """Whether the next one is asked after this refusal. If not, and it may be different later,
+        who refused is asked last from now on."""
         if refusal.code in _ASK_ANOTHER:
             return True
         if refusal.retriable:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from hightide.net.any_broker import AnyBroker
-from hightide.net.cluster import parse_bootstrap
+from hightide.net.cluster import only, parse_bootstrap
 from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.ports import system_random
 from hightide.net.retries import (
@@ -243,7 +243,7 @@ class BlockingClient:
                     timeout_s=left_s,
                     attachments=attachments,
                 )
-                (result,) = response.partitions
+                result = only(response.partitions)
                 if isinstance(result, m.ProduceResult | m.FetchResult):
                     hint = result.current_leader
                 _raise(result, broker=f"{broker.host}:{broker.port}")

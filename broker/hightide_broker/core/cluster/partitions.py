@@ -397,9 +397,9 @@ class Partitions:
                 self._rules(topic, number, is_active),
                 election=Election.ONLINE if online else Election.PREFERRED,
             )
-            # A leader that is only silent for a moment loses to the preferred one, and to no other.
             if change is None or change.leader is None:
                 continue
+            # A leader that is only silent for a moment loses to the preferred one, and to no other.
             if online or change.leader == preferred:
                 changes.append(change)
             if len(changes) == REBALANCE_MAX:

@@ -229,10 +229,9 @@ class Leader:
         assert min_isr > 0, f"min.insync.replicas {min_isr}: {self}"
         self.min_isr, self.synced_counts = min_isr, synced_counts
 
-    def on_brokers(self, active: Mapping[int, int], now: float) -> int:
-        """Others may join an ISR now, and others are waited for; the high watermark after that."""
+    def on_brokers(self, active: Mapping[int, int]) -> None:
+        """Others may join an ISR now, and others are waited for; `advance` follows."""
         self.active = active
-        return self.advance(now)
 
     def on_metadata(
         self,

@@ -7,7 +7,7 @@ next sync) must not run in the middle of it, and a task for each would cost the 
 pass. So it is written down here, and carried out when the stretch ends. One task does what was
 written down outside of any stretch, and what is due.
 
-What fails in it is not the fault of who's stretch it was: that task raises it.
+What fails in it is not the fault of the task whose stretch it was: the one here raises it.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Replica:
     def update_active(self, active: Mapping[int, int]) -> None:
         """Other brokers may join an ISR now, and others are waited for (→ their epochs)."""
         if self.leader is not None:
-            self.leader.on_brokers(active, self._now())
+            self.leader.on_brokers(active)
             self.recompute()
 
     def become_follower(self, state: PartitionState, *, pause_max_s: float = 1.0) -> None:
