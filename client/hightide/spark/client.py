@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from hightide.net.any_broker import AnyBroker
-from hightide.net.cluster import only, parse_bootstrap
+from hightide.net.cluster import parse_bootstrap
 from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.ports import system_random
 from hightide.net.retries import (
@@ -230,7 +230,8 @@ class BlockingClient:
     ) -> Answer:
         """A response from a partition's leader, tried again while that may help.
 
-        The request is about this one partition; its refusal is raised as `ApiError`.
+        The request is about this one partition, once or with many questions; the refusal of the
+        first one is raised as `ApiError`.
         """
 
         def attempt(left_s: float) -> Answer:
@@ -243,7 +244,7 @@ class BlockingClient:
                     timeout_s=left_s,
                     attachments=attachments,
                 )
-                result = only(response.partitions)
+                result = response.partitions[0]
                 if isinstance(result, m.ProduceResult | m.FetchResult):
                     hint = result.current_leader
                 _raise(result, broker=f"{broker.host}:{broker.port}")
