@@ -16,7 +16,7 @@ import click
 from hightide.protocol.errors import RequestTimedOut
 from hightide_cli.options import ask, output_option, timeout_option
 from hightide_cli.output import say, show
-from hightide_cli.signals import Told, told_to_stop
+from hightide_cli.signals import Told, ended_by, told_to_stop
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
@@ -190,15 +190,18 @@ def open_session(
 
     from hightide.java import find_java
     from hightide.spark import session
+    from hightide.spark.endings import ended_by_ctrl_c
 
     say(f"using {find_java()}")
-    made = session(name, master, settings)
-    # What ends a query is told by `check`, what Spark refuses by `start`; each once.
-    made.sparkContext.setLogLevel("OFF")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    say(f"Spark {made.version} on {made.sparkContext.master}")
+    with ended_by(signal.SIGINT, signal.SIGTERM):
+        made = session(name, master, settings)
     try:
-        yield made
+        with ended_by_ctrl_c():
+            # What ends a query is told by `check`, what Spark refuses by `start`; each once.
+            made.sparkContext.setLogLevel("OFF")
+            logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+            say(f"Spark {made.version} on {made.sparkContext.master}")
+            yield made
     finally:
         try:
             made.stop()

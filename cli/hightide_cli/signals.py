@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hightide_cli.failures import SIGNALLED
+
 
 class Told:
     """Whether a signal came. No lock is taken: a signal may strike while this is looked at."""
@@ -49,3 +51,36 @@ def told_to_stop(*kinds: signal.Signals) -> Iterator[Told]:
         for kind, handler in before.items():
             signal.signal(kind, handler)
         told.close()
+
+
+@contextmanager
+def ended_by(*kinds: signal.Signals) -> Iterator[None]:
+    """These signals end the block where it is, so that what it holds is given back; at its end, if
+    they struck where an exception goes unheard, as in a finaliser, or found another handler."""
+    bell, ringer = socket.socketpair()
+    bell.setblocking(False)
+    ringer.setblocking(False)
+    others = signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+    before = {kind: signal.signal(kind, _leave) for kind in kinds}
+    try:
+        yield
+        if came := _came(bell).intersection(kinds):
+            _leave(min(came), None)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        signal.set_wakeup_fd(others)
+        bell.close()
+        ringer.close()
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(SIGNALLED + number)
+
+
+def _came(bell: socket.socket) -> set[int]:
+    """The signals since the bell was hung up."""
+    try:
+        return set(bell.recv(1024))
+    except BlockingIOError:
+        return set()

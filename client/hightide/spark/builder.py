@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hightide.java import Java, find_java
+from hightide.spark.endings import whole_or_none
 from hightide.spark.format import HightideDataSource
 from hightide.spark.workers import worker_python
 
@@ -103,9 +104,10 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
     local = {**LOCAL_SETTINGS, **_logging()} if is_local(master) else {}
     for name, value in {**SETTINGS, **local, **conf}.items():
         builder = builder.config(name, str(value))
-    spark = builder.getOrCreate()
-    if not _is_found():
-        spark.dataSource.register(HightideDataSource)
+    with whole_or_none():
+        spark = builder.getOrCreate()
+        if not _is_found():
+            spark.dataSource.register(HightideDataSource)
     return spark
 
 

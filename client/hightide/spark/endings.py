@@ -11,11 +11,13 @@ Run as a program, this is Spark's daemon of workers, which `workers.worker_pytho
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socketserver import BaseServer
+from subprocess import Popen
 from types import TracebackType
 from typing import Any
 
@@ -60,6 +62,62 @@ def expecting_its_end(told: Callable[[], bool]) -> Iterator[None]:
     finally:
         for server in servers:
             delattr(server, "handle_error")
+        root.removeFilter(is_news)
+
+
+@contextmanager
+def whole_or_none() -> Iterator[None]:
+    """End the JVM that Spark starts in this block if it is interrupted before it answers.
+
+    A JVM ends when its stdin does, but it looks at that last: one that is left while it starts, by
+    Ctrl-C, would stay for ever. What py4j logs meanwhile it raises as well."""
+    from pyspark import SparkContext, java_gateway
+
+    started: list[Popen[bytes]] = []
+
+    class Noted(Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            started.append(self)  # first: an interrupt may come before this returns
+            super().__init__(*args, **kwargs)
+
+    launched_by = vars(java_gateway)["Popen"]
+    setattr(java_gateway, "Popen", Noted)  # noqa: B010
+    try:
+        with _unlogged(lambda error: True):
+            yield
+    finally:
+        setattr(java_gateway, "Popen", launched_by)  # noqa: B010
+        if SparkContext._gateway is None:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends what is asked of Spark in this block and says nothing more. Spark's own handler
+    asks the JVM while it may be asked something already; py4j logs a traceback."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _unlogged(lambda error: issubclass(error, KeyboardInterrupt)):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _unlogged(expected: Callable[[type[BaseException]], bool]) -> Iterator[None]:
+    """The root logger, which py4j uses, tells no exception of these."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        return kind is None or not expected(kind)
+
+    root = logging.getLogger()
+    root.addFilter(is_news)
+    try:
+        yield
+    finally:
         root.removeFilter(is_news)
 
 

@@ -1,0 +1,47 @@
+"""A signal ends a block that holds something, wherever it strikes.
+
+Method: signals to this process.
+"""
+
+import signal
+
+import pytest
+
+from hightide_cli.signals import ended_by, told_to_stop
+
+
+def test_a_signal_ends_the_block_where_it_is_and_leaves_the_handlers_as_they_were():
+    before = signal.getsignal(signal.SIGTERM)
+    reached = []
+
+    def work():
+        with ended_by(signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("the next line")
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert (ended.value.code, reached) == (128 + signal.SIGTERM, [])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_goes_unheard_ends_it_at_its_end(number):
+    """A finaliser swallows it, or a library has put its own handler there."""
+
+    def work():
+        with ended_by(signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+            signal.raise_signal(number)
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 128 + number
+
+
+def test_what_ends_the_block_otherwise_is_not_another_signal():
+    with ended_by(signal.SIGTERM), told_to_stop(signal.SIGINT) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+    with pytest.raises(ZeroDivisionError), ended_by(signal.SIGTERM):
+        _ = 1 // 0
