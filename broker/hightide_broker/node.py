@@ -43,7 +43,7 @@ from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
-from hightide_broker.runtime.quorum.peers import Peers
+from hightide_broker.runtime.quorum.peers import NodeAddresses, Peers
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.housekeeping import Housekeeping
@@ -138,9 +138,9 @@ class Node:
         self._voters = config.voters
         self._network = network
         # The quorum's connections are its own: a wait for a commit must not hold up its fetches.
-        self._addresses = dict(self._voters)
+        self._addresses = NodeAddresses(self._voters)
         self._peers, self._forwarding = (
-            Peers(network, self._addresses, node=self.id, configured=self._voters) for _ in range(2)
+            Peers(network, self._addresses, node=self.id) for _ in range(2)
         )
         self._build_quorum(clock, instrument)
         self._build_broker(clock, instrument, clean)

@@ -36,7 +36,7 @@ from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
-from hightide_broker.runtime.quorum.peers import NotSent, Peers
+from hightide_broker.runtime.quorum.peers import NodeAddresses, NotSent, Peers
 from hightide_broker.runtime.replication.checkpoints import OffsetFile
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.network import SimNetwork
@@ -176,7 +176,8 @@ async def test_a_vote_that_is_only_in_the_page_cache_is_written_before_it_counts
         log,
         disk=disk,
         directory=HERE,
-        peers=Peers(TcpNetwork(), {}, node=2),
+        peers=Peers(TcpNetwork(), NodeAddresses(), node=2),
+        addresses=NodeAddresses(),
         syncer=Syncer(disk, Agenda()),
         random=random.Random(1),
         request_timeout_s=1.0,
@@ -271,12 +272,19 @@ class Moved(TcpNetwork):
         return await super().connect(host, port)
 
 
+def addresses(configured, recorded):
+    """What a node knows of others by its configuration and by records."""
+    known = NodeAddresses(configured)
+    known.learn(recorded)
+    return known
+
+
 @pytest.mark.parametrize("recorded", [{2: ("old", 1)}, {}])
 async def test_a_node_that_moved_is_found_where_it_is_configured(recorded):
     async with new_node(SimDisk()) as node, trio.open_nursery() as nursery:
         configured = {2: ("127.0.0.1", node.port)}
         moved, lost = (
-            Peers(Moved(), recorded, node=1, configured=known) for known in (configured, {})
+            Peers(Moved(), addresses(known, recorded), node=1) for known in (configured, {})
         )
         for peers in (moved, lost):
             nursery.start_soon(peers.run)
@@ -303,7 +311,7 @@ class Nobody:
 
 async def test_an_old_address_that_does_not_answer_takes_only_its_share_of_the_time(autojump_clock):
     network = Nobody()
-    peers = Peers(network, {2: ("silent", 1)}, node=1, configured={2: ("new", 2)})
+    peers = Peers(network, addresses({2: ("new", 2)}, {2: ("silent", 1)}), node=1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peers.run)
         await trio.testing.wait_all_tasks_blocked()

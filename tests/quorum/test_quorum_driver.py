@@ -25,6 +25,7 @@ from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+from hightide_broker.runtime.quorum.peers import NodeAddresses
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.directory import take_clean_marker
 from hightide_broker.storage.quorum_state import (
@@ -174,6 +175,7 @@ def driver_of(disk, peers, *, state=None, node=2):
         disk=disk,
         directory=HERE,
         peers=peers,
+        addresses=NodeAddresses(),
         syncer=Syncer(disk, Agenda()),
         random=random.Random(1),
         request_timeout_s=1.0,

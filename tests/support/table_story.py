@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import trio
 import trio.testing
@@ -22,20 +21,13 @@ from table_news import NewsTable, Question, SentProposal, Unable
 
 from hightide.protocol.columns import batch_at
 from hightide.protocol.errors import Refused, error_code
-from hightide_broker.core.replication.text import show_step
+from hightide_broker.core.replication.text import Held, show_answer, show_step
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.stepped_cluster import name_of
 
 PARK_MS = 500
-
-
-class Held(NamedTuple):
-    """A record at an offset: what may never change once it is committed."""
-
-    value: str
-    epoch: int
 
 
 @dataclass(slots=True)
@@ -96,7 +88,7 @@ class TableStory:
             replica = self.on.replica(name)
             replica.log.check_invariants()
             self._check_epochs(name, replica)
-            held = self._held(name)
+            held = self.on.held(name)
             watermark = replica.high_watermark
             assert watermark <= replica.log.log_end, f"{name}: watermark above the log end"
             for offset, record in held.items():
@@ -111,28 +103,28 @@ class TableStory:
                 assert self.committed[each.offset].value == each.value, f"{each} is lost"
 
     def _check_epochs(self, name: str, replica: Replica) -> None:
-        written = [held.epoch for held in self._held(name).values()]
+        written = [held.epoch for held in self.on.held(name).values()]
         assert written == sorted(written), f"{name}: epochs {written} do not rise"
         entries = replica.log.epochs.entries
         for one, other in pairwise(entries):
             assert one[0] < other[0], f"{name}: epochs {entries} do not rise"
             assert one[1] < other[1], f"{name}: starts of epochs {entries} do not rise"
-        for offset, held in self._held(name).items():
+        for offset, held in self.on.held(name).items():
             of = replica.log.epochs.epoch_for_offset(offset)
             assert of == held.epoch, f"{name}: {held} at {offset} is of epoch {of} by its cache"
 
     def _check_own_isr(self, name: str, replica: Replica) -> None:
         """A broker that thinks it leads has committed nothing that its followers lack."""
         isr = replica.leader.isr if replica.leader else ()
-        mine = self._held(name)
+        mine = self.on.held(name)
         for member in filter(self._up().__contains__, map(name_of, isr)):
-            theirs, log = self._held(member), self.on.replica(member).log
+            theirs, log = self.on.held(member), self.on.replica(member).log
             for offset, record in mine.items():
                 if log.log_start <= offset < replica.high_watermark:
                     assert theirs.get(offset) == record, f"{name} counts {member}, which lacks it"
 
     def _check_holds_all(self, name: str) -> None:
-        held, start = self._held(name), self.on.replica(name).log.log_start
+        held, start = self.on.held(name), self.on.replica(name).log.log_start
         for offset, record in self.committed.items():
             mine = held.get(offset)
             if offset >= start:
@@ -146,13 +138,6 @@ class TableStory:
         state = self.on.state
         names = [name_of(each) for each in (*state.isr, *state.elr)]
         return [name for name in names if name in self._up()]
-
-    def _held(self, name: str) -> dict[int, Held]:
-        log = self.on.replica(name).log
-        headers = [header for header, _ in log.batches(log.log_start)]
-        values = self.on.values(name)
-        pairs = zip(headers, values, strict=True)
-        return {head.base_offset: Held(value, head.leader_epoch) for head, value in pairs}
 
     # -- the cast --------------------------------------------------------------------------------
 
@@ -192,16 +177,7 @@ class TableStory:
     def _describe(self, name: str) -> str:
         if self.on.broker(name).replica is None:
             return f"{name} is down"
-        replica = self.on.replica(name)
-        role = "leads" if replica.leader else "idles in"
-        if replica.follower is not None:
-            role = f"follows {name_of(replica.follower.leader)} in"
-        held = " ".join(f"{each.value}/e{each.epoch}" for each in self._held(name).values())
-        start = f"{replica.log.log_start}: " if replica.log.log_start else ""
-        return (
-            f"{name} {role} e{replica.leader_epoch}: {start}{held or '-'} "
-            f"watermark={replica.high_watermark}"
-        )
+        return f"{name} {self.on.show(name)}"
 
     # -- metadata --------------------------------------------------------------------------------
 
@@ -372,14 +348,8 @@ class TableStory:
 
     def _said(self, question: Question) -> str:
         assert question.answer is not None
-        (result, data), leader = question.answer, question.leader
-        if result.error:
-            return f"{leader} answers {result.error}"
-        if result.diverging_epoch is not None:
-            end = result.diverging_epoch
-            return f"{leader} answers that e{end.epoch} ends at {end.end_offset}"
-        records = " ".join(self.on.records_in(data)) or "nothing"
-        return f"{leader} answers {records} watermark={result.high_watermark}"
+        result, data = question.answer
+        return f"{question.leader} answers {show_answer(result, self.on.records_in(data))}"
 
     # -- the ISR ---------------------------------------------------------------------------------
 

@@ -11,10 +11,9 @@ import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hightide.protocol import messages as m
 from hightide.protocol.errors import Refused
 from hightide_broker.core.replication.follower import Step, Truncate
-from hightide_broker.core.replication.text import show_step
+from hightide_broker.core.replication.text import show_answer, show_step
 from hightide_broker.simulation.stepped_cluster import LAG_MAX_S, Table, name_of
 
 
@@ -58,11 +57,10 @@ class Account:
         isr = ",".join(map(name_of, state.isr)) or "-"
         elr = f" elr={','.join(map(name_of, state.elr))}" if state.elr else ""
         self.lines.append(
-            f"      metadata: leader={name_of(state.leader)} epoch={state.leader_epoch} "
-            f"isr={isr}{elr}"
+            f"      metadata: {name_of(state.leader)} leads e{state.leader_epoch} isr={isr}{elr}"
         )
         for broker in table.brokers.values():
-            self.lines.append(f"      {broker.name}: {_describe(table, broker.name)}")
+            self.lines.append(f"      {broker.name} {_describe(table, broker.name)}")
         self.lines.append("")
 
     # -- what happens on every table -------------------------------------------------------------
@@ -78,7 +76,7 @@ class Account:
         if part.last_fetched_epoch >= 0:
             asked += f", my last epoch is {part.last_fetched_epoch}"
         self.step(f"{name} fetches from {leader}: {asked}")
-        self.say(f"{leader} answers: {_answer(result, table.records_in(data))}")
+        self.say(f"{leader} answers {show_answer(result, table.records_in(data))}")
         step = table.take(name, part, result, data)
         self.say(f"{name} {show_step(step)}")
         return step
@@ -96,30 +94,10 @@ class Account:
 
 def _describe(table: Table, name: str) -> str:
     if table.broker(name).replica is None:
-        return "down"
-    replica = table.replica(name)
-    role = "leader  " if replica.leader else "follower"
-    held = " ".join(
-        f"{header.base_offset}:{value}/e{header.leader_epoch}"
-        for (header, _), value in zip(
-            replica.log.batches(replica.log.log_start), table.values(name), strict=True
-        )
-    )
-    epochs = ", ".join(f"{epoch} from {start}" for epoch, start in replica.log.epochs.entries)
-    return (
-        f"{role} epoch={replica.leader_epoch} log=[{held}] log end={replica.log.log_end} "
-        f"high watermark={replica.high_watermark} epochs=({epochs})"
-    )
-
-
-def _answer(result: m.FetchResult, records: list[str]) -> str:
-    if result.error:
-        return f"{result.error}: {result.message}"
-    if result.diverging_epoch is not None:
-        epoch, end = result.diverging_epoch.epoch, result.diverging_epoch.end_offset
-        return f"we differ; epoch {epoch} ends at offset {end} here"
-    held = " ".join(records) or "nothing new"
-    return f"{held}; high watermark {result.high_watermark}"
+        return "is down"
+    log = table.replica(name).log
+    epochs = ", ".join(f"e{epoch} from {start}" for epoch, start in log.epochs.entries)
+    return f"{table.show(name)} end={log.log_end} epochs=({epochs})"
 
 
 # -- one after the other ---------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from hightide_broker.core.cluster.partition_changes import (
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import AskOffsets, Step, next_fetch
+from hightide_broker.core.replication.text import Held, show_replica
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, own_log
@@ -303,6 +304,22 @@ class Table:
             if header.next_offset <= end
             for record in to_records(batch, header, TOPIC, 0)
         ]
+
+    def held(self, name: str) -> dict[int, Held]:
+        """What a replica holds, by offset."""
+        log = self.replica(name).log
+        headers = [header for header, _ in log.batches(log.log_start)]
+        pairs = zip(headers, self.values(name), strict=True)
+        return {head.base_offset: Held(value, head.leader_epoch) for head, value in pairs}
+
+    def show(self, name: str) -> str:
+        """What a replica that is up does, and has."""
+        replica = self.replica(name)
+        role = "leads" if replica.leader else "idles in"
+        if replica.follower is not None:
+            role = f"follows {name_of(replica.follower.leader)} in"
+        held, start = self.held(name).values(), replica.log.log_start
+        return show_replica(role, replica.leader_epoch, start, held, replica.high_watermark)
 
     # -- fetching --------------------------------------------------------------------------------
 

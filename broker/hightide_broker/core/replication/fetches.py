@@ -65,6 +65,35 @@ def nearer(
     return -1 if nearest == leader.broker else nearest
 
 
+def is_named(
+    request: m.FetchRequest,
+    part: m.FetchPartition,
+    result: m.FetchResult,
+    leader: Leader | None,
+    *,
+    in_session: bool,
+) -> bool:
+    """Whether an answer names a partition of which it has no records: to consumers always, to
+    followers with other news; and where a session would hold what its follower is not in sync
+    for."""
+    if request.replica_id < 0 or is_news(part, result):
+        return True
+    return in_session and (leader is None or request.replica_id not in leader.isr)
+
+
+def completes(request: m.FetchRequest, part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether an answer is sent for the sake of this result, whatever its size."""
+    if result.diverging_epoch is not None or result.preferred_read_replica >= 0:
+        return True
+    return request.replica_id >= 0 and is_awaited(part, result)
+
+
+def enough(request: m.FetchRequest) -> int:
+    """So many bytes are sent at once. A follower takes whatever there is: what it has waited for is
+    news of single partitions."""
+    return 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
+
+
 def is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
     """Whether a follower learns anything from a result without records."""
     return (

@@ -43,7 +43,7 @@ from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
-from hightide_broker.runtime.quorum.peers import Peers
+from hightide_broker.runtime.quorum.peers import NodeAddresses, Peers
 from hightide_broker.storage.quorum_state import (
     QuorumState,
     read_quorum_state,
@@ -91,11 +91,10 @@ class QuorumDriver:
         syncer: Syncer,
         random: Random,
         request_timeout_s: float,
-        addresses: dict[int, tuple[str, int]] | None = None,
+        addresses: NodeAddresses,
         instrument: QuorumInstrument | None = None,
     ) -> None:
-        """`addresses`: where other nodes listen, kept as the records of the voters say. Raises
-        `QuorumStateDamaged`."""
+        """`addresses` learns what the records of the voters say. Raises `QuorumStateDamaged`."""
         state = read_quorum_state(disk, directory)
         # What is there may be in the page cache only, if the process before could not sync it.
         write_quorum_state(disk, directory, state)
@@ -116,8 +115,8 @@ class QuorumDriver:
         self._peers = peers
         self._syncer = syncer
         self._request_timeout_s = request_timeout_s
-        self._addresses = {} if addresses is None else addresses
-        self._addresses.update(self.core.membership.addresses)
+        self._addresses = addresses
+        self._addresses.learn(self.core.membership.addresses)
         self._instrument = instrument
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
@@ -176,7 +175,7 @@ class QuorumDriver:
         if ready.election_state is not None:
             self._persist(ready.election_state)
         outcome = self._change_log(ready)
-        self._addresses.update(self.core.membership.addresses)
+        self._addresses.learn(self.core.membership.addresses)
         for sending in ready.send:
             if self._has_ended:
                 break  # the node is being stopped, and others did not hear of it in time

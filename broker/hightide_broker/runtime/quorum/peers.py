@@ -14,27 +14,36 @@ from hightide.net.ports import Network
 from hightide.protocol.errors import BrokerUnreachable, RequestTimedOut
 from hightide.protocol.messages import Message
 
+NOWHERE: Mapping[int, tuple[str, int]] = {}
+
 
 class NotSent(BrokerUnreachable):
     """There was no connection: the request has certainly had no effect."""
 
 
+class NodeAddresses:
+    """Where other nodes listen, as the records of the voters say, for all who ask them."""
+
+    def __init__(self, configured: Mapping[int, tuple[str, int]] = NOWHERE) -> None:
+        self._configured = configured
+        self._recorded: dict[int, tuple[str, int]] = {}
+
+    def learn(self, recorded: Mapping[int, tuple[str, int]]) -> None:
+        """Newer records; who is not named any more may still be asked."""
+        self._recorded.update(recorded)
+
+    def of(self, node: int) -> list[tuple[str, int]]:
+        """Where to try, in this order: a node may have moved since its address was recorded."""
+        places = (self._recorded.get(node), self._configured.get(node))
+        return list(dict.fromkeys(filter(None, places)))
+
+
 class Peers:
     """Usable once `run` has begun."""
 
-    def __init__(
-        self,
-        network: Network,
-        addresses: Mapping[int, tuple[str, int]],
-        *,
-        node: int,
-        configured: Mapping[int, tuple[str, int]] | None = None,
-    ) -> None:
-        """`addresses` may change meanwhile; where nobody listens, `configured` is tried: a node may
-        have moved since its address was recorded."""
+    def __init__(self, network: Network, addresses: NodeAddresses, *, node: int) -> None:
         self._network = network
         self._addresses = addresses
-        self._configured = {} if configured is None else configured
         self._client_id = f"node-{node}"
         self._pool: ConnectionPool | None = None
 
@@ -53,8 +62,7 @@ class Peers:
     ) -> tuple[Any, list[memoryview]]:
         """A node's answer; raises `NotSent` or `BrokerUnreachable` if nobody listens there,
         `RequestTimedOut`, `ApiError`, or `RemoteProtocolError`."""
-        places = (self._addresses.get(node), self._configured.get(node))
-        addresses = list(dict.fromkeys(filter(None, places)))
+        addresses = self._addresses.of(node)
         if not addresses or self._pool is None:
             raise NotSent(
                 f"node {node} has no address here: neither controller.quorum.voters nor a record "

@@ -133,7 +133,7 @@ class AdminHandlers:
             if not (only_active and state.fenced)
         ]
 
-    def describe_cluster(self, _: Call[m.DescribeClusterRequest]) -> Reply:
+    def describe_cluster(self) -> Reply:
         """Every registered broker, fenced ones too."""
         return Reply(
             m.DescribeClusterResponse(
@@ -143,7 +143,7 @@ class AdminHandlers:
             )
         )
 
-    def describe_node(self, _: Call[n.DescribeNodeRequest]) -> Reply:
+    def describe_node(self) -> Reply:
         """What this process has used."""
         return Reply(n.DescribeNodeResponse(node=self._broker, **self._usage()._asdict()))
 
@@ -201,7 +201,7 @@ class AdminHandlers:
         wait_s = DESCRIBE_QUORUM_WAIT_S
         return Reply(await self._metadata.change(call.request, timeout_s=wait_s))
 
-    def init_producer_id(self, _: Call[m.InitProducerIdRequest]) -> Reply | Later:
+    def init_producer_id(self) -> Reply | Later:
         """A producer id that nobody has had before, epoch 0."""
         if self._producer_ids:
             return self._next_producer_id()

@@ -25,9 +25,10 @@ from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.fetches import (
     check_follower,
+    completes,
     diverging,
-    is_awaited,
-    is_news,
+    enough,
+    is_named,
     nearer,
 )
 from hightide_broker.core.replication.leader import Contact
@@ -133,23 +134,6 @@ class FetchHandler:
             return look.reply()
         return ParkedFetch(self, request, look, self._agenda)
 
-    def _names(
-        self,
-        request: m.FetchRequest,
-        part: m.FetchPartition,
-        result: m.FetchResult,
-        contact: Contact | None,
-    ) -> bool:
-        """Whether an answer names a partition of which it has no records: to consumers always, to
-        followers with other news; and where a session would hold what its follower is not in sync
-        for."""
-        if request.replica_id < 0 or is_news(part, result):
-            return True
-        if contact is None:
-            return False
-        leader = self._replicas.get(part.topic, part.partition).leader
-        return leader is None or request.replica_id not in leader.isr
-
     def forget_contact(self, part: m.FetchPartition, contact: Contact) -> None:
         """A session does not hold a partition any more."""
         with suppress(Refused):
@@ -182,15 +166,18 @@ class FetchHandler:
             if found is not None:
                 look.slices.append(found)
                 look.size += found.size
-            if found is not None or self._names(request, part, result, look.contact):
+            if found is not None or self._is_named(request, part, result, look):
                 look.results.append(result)
-            if result.diverging_epoch is not None:
+            if completes(request, part, result):
                 look.complete = True
-            if request.replica_id >= 0 and is_awaited(part, result):
-                look.complete = True
-        # A follower takes whatever there is: what it has waited for is news of single partitions.
-        enough = 1 if request.replica_id >= 0 else max(request.min_bytes, 1)
-        look.complete = look.complete or look.size >= enough
+        look.complete = look.complete or look.size >= enough(request)
+
+    def _is_named(
+        self, request: m.FetchRequest, part: m.FetchPartition, result: m.FetchResult, look: Look
+    ) -> bool:
+        in_session = look.contact is not None
+        leader = self._replicas.get(part.topic, part.partition).leader if in_session else None
+        return is_named(request, part, result, leader, in_session=in_session)
 
     def _look_at(
         self,
@@ -207,7 +194,6 @@ class FetchHandler:
             self._check_consumer(request, part, replica)
         parting = diverging(part, own_log(replica), replica.name)
         if parting is None and (broker := self._nearer(request, part, replica)) >= 0:
-            look.complete = True
             return _elsewhere(part, replica, broker), None
         limit = replica.log.log_end if is_follower else replica.committed.value
         found: FileSlice | None = None

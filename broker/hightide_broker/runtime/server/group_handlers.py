@@ -77,7 +77,7 @@ class GroupHandlers:
 
     # -- administration --------------------------------------------------------------------------
 
-    async def list_groups(self, _: Call[g.ListGroupsRequest]) -> Reply:
+    async def list_groups(self) -> Reply:
         """The groups that this broker coordinates."""
         found = []
         for coordinator in await self._coordinators.all():

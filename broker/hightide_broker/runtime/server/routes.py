@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
@@ -16,6 +16,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.runtime.base.call import Begin, Call, Outcome, Reply
 
 VERSION = "0.1.0"
+R = TypeVar("R")
 
 
 class Operation(StrEnum):
@@ -55,6 +56,15 @@ def every_one(_: m.Message) -> bool:
     return True
 
 
+def wordless(answer: Callable[[], R]) -> Callable[[Call[Any]], R]:
+    """A handler of requests that say nothing but their name."""
+
+    def begin(_call: Call[Any]) -> R:
+        return answer()
+
+    return begin
+
+
 class Route(NamedTuple):
     """A kind of request."""
 
@@ -85,7 +95,7 @@ class Routes:
         self._why_not = why_not
         self._by_api: dict[str, list[Route]] = {}
         about_itself = Route(
-            API_BY_REQUEST[m.ApiVersionsRequest], self._api_versions, is_early=True
+            API_BY_REQUEST[m.ApiVersionsRequest], wordless(self._api_versions), is_early=True
         )
         for row in (about_itself, *rows):
             self._by_api.setdefault(row.api.name, []).append(row)
@@ -107,7 +117,7 @@ class Routes:
                 return route
         raise Refused(ErrorCode.INVALID_REQUEST, f"{api.name} comes in an envelope, or not at all")
 
-    def _api_versions(self, _: Call[m.ApiVersionsRequest]) -> Reply:
+    def _api_versions(self) -> Reply:
         """What may be asked here, in which versions."""
         answered = [
             routes[0].api

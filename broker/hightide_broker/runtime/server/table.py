@@ -26,7 +26,14 @@ from hightide_broker.runtime.server.admin_handlers import AdminHandlers
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
-from hightide_broker.runtime.server.routes import Operation, Permission, Resource, Route, every_one
+from hightide_broker.runtime.server.routes import (
+    Operation,
+    Permission,
+    Resource,
+    Route,
+    every_one,
+    wordless,
+)
 
 M = TypeVar("M", bound=m.Message)
 
@@ -100,7 +107,7 @@ def about_groups(groups: GroupHandlers, offsets: OffsetHandlers) -> list[Route]:
         here(g.SyncGroupRequest, groups.sync_group, group("READ")),
         here(g.GroupHeartbeatRequest, groups.heartbeat, group("READ")),
         here(g.LeaveGroupRequest, groups.leave_group, group("READ")),
-        here(g.ListGroupsRequest, groups.list_groups, cluster("DESCRIBE")),
+        here(g.ListGroupsRequest, wordless(groups.list_groups), cluster("DESCRIBE")),
         here(g.DescribeGroupsRequest, groups.describe_groups, group("DESCRIBE")),
         here(g.DeleteGroupsRequest, groups.delete_groups, group("DELETE")),
         here(g.OffsetCommitRequest, offsets.offset_commit, group("READ"), topic("READ")),
@@ -114,11 +121,13 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
     each broker has a block."""
     its_own = partial(row, broker=True)
     return [
-        its_own(m.InitProducerIdRequest, admin.init_producer_id, cluster("IDEMPOTENT_WRITE")),
+        its_own(
+            m.InitProducerIdRequest, wordless(admin.init_producer_id), cluster("IDEMPOTENT_WRITE")
+        ),
         row(m.MetadataRequest, admin.metadata, topic("DESCRIBE")),
-        row(m.DescribeClusterRequest, admin.describe_cluster),
+        row(m.DescribeClusterRequest, wordless(admin.describe_cluster)),
         row(m.DescribeLogDirsRequest, admin.describe_log_dirs, cluster("DESCRIBE")),
-        row(n.DescribeNodeRequest, admin.describe_node, cluster("DESCRIBE")),
+        row(n.DescribeNodeRequest, wordless(admin.describe_node), cluster("DESCRIBE")),
         row(m.DescribeConfigsRequest, admin.describe_configs, configured("DESCRIBE_CONFIGS")),
         later(m.CreateTopicsRequest, admin.change, cluster("CREATE")),
         later(m.DeleteTopicsRequest, admin.change, topic("DELETE")),
