@@ -20,6 +20,8 @@ from hightide_broker.core.cluster.topic_config import unknown_key
 
 T = TypeVar("T")
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
+TLS = "SSL"
+"""security.protocol of a listener under TLS, by Kafka's name."""
 EVERY_ADDRESS = ("", "0.0.0.0", "::", "[::]", "*")
 
 
@@ -49,6 +51,19 @@ class BrokerConfig:
         return self[keys.ADVERTISED_HOST] or self[keys.LISTEN_HOST]
 
     @property
+    def is_split(self) -> bool:
+        """Whether nodes have a listener of their own."""
+        return self[keys.INTERNAL_LISTEN_PORT] >= 0
+
+    @property
+    def internal_listen_host(self) -> str:
+        return self[keys.INTERNAL_LISTEN_HOST] or self[keys.LISTEN_HOST]
+
+    @property
+    def internal_advertised_host(self) -> str:
+        return self[keys.INTERNAL_ADVERTISED_HOST] or self.internal_listen_host
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """`broker`, `controller`, or both; raises `ConfigError`."""
         roles = tuple(role.strip() for role in self[keys.PROCESS_ROLES].split(","))
@@ -65,7 +80,10 @@ class BrokerConfig:
         `ConfigError` for what cannot be."""
         text = self[keys.CONTROLLER_QUORUM_VOTERS]
         node, is_controller = self[keys.NODE_ID], "controller" in self.roles
-        voters = {node: (self.advertised_host, self[keys.LISTEN_PORT])} if not text else {}
+        own = self.advertised_host, self[keys.LISTEN_PORT]
+        if self.is_split:
+            own = self.internal_advertised_host, self[keys.INTERNAL_LISTEN_PORT]
+        voters = {node: own} if not text else {}
         for entry in filter(None, text.split(",")):
             number, at, address = entry.strip().partition("@")
             host, colon, port = address.rpartition(":")
@@ -120,6 +138,26 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             "(hightide storage id makes one)"
         )
     return config
+
+
+def check_listeners(config: BrokerConfig) -> None:
+    """Raise `ConfigError` for listeners that cannot work together, or lack a file."""
+    inside, outside = (
+        config[key] == TLS for key in (keys.INTERNAL_SECURITY_PROTOCOL, keys.SECURITY_PROTOCOL)
+    )
+    if (inside or outside) and not config.is_split:
+        raise ConfigError(
+            "internal.listen.port is -1, expected a port of their own for nodes: where "
+            "security.protocol or internal.security.protocol is SSL, they do not come as clients do"
+        )
+    needed = [keys.SSL_CERTIFICATE_LOCATION] if outside else []
+    if outside and config[keys.SSL_CLIENT_AUTH] != "none":
+        needed.append(keys.SSL_CA_LOCATION)
+    if inside:
+        needed += [keys.INTERNAL_SSL_CERTIFICATE_LOCATION, keys.INTERNAL_SSL_CA_LOCATION]
+    for key in needed:
+        if not config[key]:
+            raise ConfigError(f"{key.name} is empty, expected a PEM file: {key.doc}")
 
 
 def _check(key: Key[Any], value: str) -> None:

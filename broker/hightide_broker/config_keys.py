@@ -37,6 +37,67 @@ ADVERTISED_HOST = text(
 ADVERTISED_PORT = count(
     "advertised.port", "0", "the port told to clients and brokers, 0: listen.port", high=65535
 )
+SECURITY_PROTOCOL = word(
+    "security.protocol",
+    "PLAINTEXT",
+    "how clients are listened to: PLAINTEXT, or SSL, which is TLS",
+    choices=("PLAINTEXT", "SSL"),
+)
+SSL_CERTIFICATE_LOCATION = text(
+    "ssl.certificate.location",
+    "",
+    "the certificate that clients are shown, a PEM file; taken anew when it is replaced",
+)
+SSL_KEY_LOCATION = text(
+    "ssl.key.location", "", "the key of it, a PEM file; empty: it is in the certificate's"
+)
+SSL_CA_LOCATION = text(
+    "ssl.ca.location", "", "the authorities whose certificates clients may show, a PEM file"
+)
+SSL_CLIENT_AUTH = word(
+    "ssl.client.auth",
+    "none",
+    "whether clients need a certificate: none, requested, or required",
+    choices=("none", "requested", "required"),
+)
+INTERNAL_LISTEN_PORT = count(
+    "internal.listen.port",
+    "-1",
+    "the port that nodes come in by, 0 = any free one; -1: the same as clients",
+    low=-1,
+    high=65535,
+)
+INTERNAL_LISTEN_HOST = text(
+    "internal.listen.host", "", "the address to listen on for nodes; empty: listen.host"
+)
+INTERNAL_ADVERTISED_HOST = text(
+    "internal.advertised.host", "", "the host told to other nodes; empty: internal.listen.host"
+)
+INTERNAL_ADVERTISED_PORT = count(
+    "internal.advertised.port",
+    "0",
+    "the port told to other nodes, 0: internal.listen.port",
+    high=65535,
+)
+INTERNAL_SECURITY_PROTOCOL = word(
+    "internal.security.protocol",
+    "PLAINTEXT",
+    "how nodes speak to each other: PLAINTEXT, or SSL, where each shows a certificate of node-<id>",
+    choices=("PLAINTEXT", "SSL"),
+)
+INTERNAL_SSL_CERTIFICATE_LOCATION = text(
+    "internal.ssl.certificate.location",
+    "",
+    "this node's certificate for other nodes, a PEM file; its common name is node-<node.id>",
+)
+INTERNAL_SSL_KEY_LOCATION = text(
+    "internal.ssl.key.location", "", "the key of it, a PEM file; empty: it is in the certificate's"
+)
+INTERNAL_SSL_CA_LOCATION = text(
+    "internal.ssl.ca.location",
+    "",
+    "the authorities of nodes, a PEM file: who has a certificate of theirs may be a node",
+)
 BROKER_RACK = text("broker.rack", "", "where this broker stands")
 NUM_PARTITIONS = count("num.partitions", "1", "partitions of a topic that does not say", low=1)
 DEFAULT_REPLICATION_FACTOR = count(

@@ -15,12 +15,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import trio
 
-from hightide.net.ports import Network, Random, Stream, WallClock
-from hightide.net.tcp import TcpNetwork
+from hightide.net.ports import Network, Random, WallClock
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker import config_keys as keys
@@ -56,6 +54,8 @@ from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.door import Doors
+from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
@@ -77,29 +77,6 @@ log = logging.getLogger("hightide.node")
 
 FETCH_WAIT_MS = 500
 """How long a follower of the metadata lets its leader wait for news."""
-
-
-class Listener(Protocol):
-    """Where connections come from."""
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        ...
-
-    async def accept(self) -> Stream:
-        """The next connection; raises `OSError` when this one failed, not the listener."""
-        ...
-
-    async def aclose(self) -> None:
-        """Take no more connections."""
-        ...
-
-
-class Listen(Protocol):
-    """How to listen."""
-
-    async def __call__(self, host: str, port: int) -> Listener: ...
 
 
 class Node:
@@ -302,6 +279,14 @@ class Node:
         return self.config[keys.ADVERTISED_PORT] or self.port
 
     @property
+    def _internal_address(self) -> tuple[str, int]:
+        """Where other nodes are told to come."""
+        if not self.config.is_split:
+            return self.config.advertised_host, self.advertised_port
+        port = self.config[keys.INTERNAL_ADVERTISED_PORT] or self._internal_port
+        return self.config.internal_advertised_host, port
+
+    @property
     def image(self) -> ClusterImage:
         """The cluster as far as this node has followed the metadata."""
         return self.metadata_loader.image
@@ -330,17 +315,16 @@ class Node:
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def run(self, listener: Listener, previous_epoch: int | None) -> None:
+    async def run(self, entrance: Entrance, previous_epoch: int | None) -> None:
         """Serve until `stop`; raises what makes serving impossible."""
-        self.port = listener.port
+        self.port, self._internal_port = entrance.port, entrance.internal_port
         async with trio.open_nursery() as nursery:
-            accepting = trio.CancelScope()
             nursery.start_soon(self._agenda.run)
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(watch_directory, self._disk, self._directory)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._forwarding.run)
-            nursery.start_soon(self._accept, listener, nursery, accepting)
+            nursery.start_soon(entrance.run, self.server.serve_stream, nursery)
             nursery.start_soon(self.quorum.run)
             loader = self.metadata_loader
             nursery.start_soon(loader.run)
@@ -351,7 +335,7 @@ class Node:
                 nursery.start_soon(self._liveness.run, loader)
             nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
-            clean = await self._leave(listener, accepting)
+            clean = await self._leave(entrance)
             nursery.cancel_scope.cancel()
         if clean:
             write_clean_marker(self._disk, self._directory, self.broker_epoch)
@@ -376,6 +360,7 @@ class Node:
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
                     directory=self._meta.directory_id,
                     runs=runs,
+                    internal=self._internal_address if self.config.is_split else None,
                 )
             )
             confirm_run(self._disk, self._directory, incarnation)
@@ -393,46 +378,29 @@ class Node:
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
 
     async def _join_quorum(self) -> None:
-        host, port = self.config.advertised_host, self.advertised_port
+        host, port = self._internal_address
         membership = self.quorum.core.membership
         await join(membership, self.channel, node=self.id, host=host, port=port)
 
-    async def _leave(self, listener: Listener, accepting: trio.CancelScope) -> bool:
+    async def _leave(self, entrance: Entrance) -> bool:
         """Hand everything on, finish requests, close the logs; whether all is whole on disk."""
         patience_s = self.config.seconds(keys.SHUTDOWN_TIMEOUT_MS)
         if not any(self.image.is_active(b) for b in self.image.brokers if b != self.id):
             # There is nobody to hand anything to: what is at work is finished first.
-            await self._stop_listening(listener, accepting, patience_s)
+            await self._stop_listening(entrance, patience_s)
         was_serving = self.serving.is_set()
         if self.lifecycle is not None and was_serving:
             await self.lifecycle.stop(patience_s)
         await self.quorum.resign()
-        await self._stop_listening(listener, accepting, patience_s)
+        await self._stop_listening(entrance, patience_s)
         await self._fetchers.stop()
         whole = was_serving and await self.replicas.close()
         await self.metadata.close()
         return whole
 
-    async def _stop_listening(
-        self, listener: Listener, accepting: trio.CancelScope, patience_s: float
-    ) -> None:
-        accepting.cancel()
-        await listener.aclose()
+    async def _stop_listening(self, entrance: Entrance, patience_s: float) -> None:
+        await entrance.aclose()
         await self.server.drain(patience_s)
-
-    async def _accept(
-        self, listener: Listener, nursery: trio.Nursery, accepting: trio.CancelScope
-    ) -> None:
-        with accepting:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    # Out of descriptors, or the peer is gone already: the listener lives on.
-                    log.warning("a connection could not be accepted: %s", error)
-                    await trio.sleep(0.1)
-                    continue
-                nursery.start_soon(self.server.serve_stream, stream)
 
 
 @asynccontextmanager
@@ -461,14 +429,10 @@ async def open_node(
     else:
         read_directory(config, disk)
     lock = lock_directory(disk, directory)
-    listener: Listener | None = None
+    entrance: Entrance | None = None
     try:
         meta = format_node(config, disk, random) if formats else read_directory(config, disk)
-        host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
-        try:
-            listener = await listen(host, port)
-        except OSError as error:
-            raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        entrance = await open_entrance(Doors(config), listen)
         disk.keep_reserve(f"{directory}/{RESERVE}")
         read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)
@@ -478,13 +442,13 @@ async def open_node(
             disk=disk,
             clock=clock,
             random=random,
-            network=network or TcpNetwork(),
+            network=network or entrance.doors.network,
             clean=previous_epoch is not None,
             instrument=instrument,
             usage=usage,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.run, listener, previous_epoch)
+            nursery.start_soon(node.run, entrance, previous_epoch)
             if wait:
                 await node.serving.wait()
             try:
@@ -492,6 +456,6 @@ async def open_node(
             finally:
                 node.stop()
     finally:
-        if listener is not None:
-            await listener.aclose()
+        if entrance is not None:
+            await entrance.aclose()
         lock.release()

@@ -72,6 +72,9 @@ def start(
         raise click.UsageError("hightide does not run under python -O: its asserts are its guards")
     config = load_config(config_file, assignments)
     if check_config:
+        from hightide_broker.runtime.server.door import Doors
+
+        Doors(config)
         say("the configuration is fine")
         return
     set_up_logging(verbose=verbose)

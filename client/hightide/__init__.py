@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hightide.protocol.columns import Record
     from hightide.protocol.errors import (
         ApiError,
+        AuthenticationFailed,
         BrokerUnreachable,
         ClosedError,
         CorruptBatch,
@@ -115,6 +116,7 @@ __all__ = [
     "HightideError",
     "ApiError",
     "ErrorCode",
+    "AuthenticationFailed",
     "BrokerUnreachable",
     "RequestTimedOut",
     "DeliveryTimeout",
@@ -147,7 +149,8 @@ _NAMES = {
     "MemberDescription Rebalance CommittedOffset GroupLag GroupMove",
     "protocol.columns": "Record",
     "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
-    "protocol.errors": "HightideError ApiError ErrorCode BrokerUnreachable RequestTimedOut "
+    "protocol.errors": "HightideError ApiError AuthenticationFailed ErrorCode BrokerUnreachable "
+    "RequestTimedOut "
     "DeliveryTimeout CorruptBatch LogTruncated RemoteProtocolError ClosedError UsageError "
     "RecordTooLarge",
 }

@@ -110,7 +110,7 @@ def test_text_becomes_what_the_option_is():
         ({"linger_ms": 5}, "did you mean linger.ms"),
         ({"bootstrap.server": "h:1"}, "did you mean bootstrap.servers"),
         ({"compression.codec": "lz4"}, "did you mean compression.type"),
-        ({"security.protocol": "SSL"}, "ProducerOptions has no option 'security.protocol'"),
+        ({"metric.reporters": "mine"}, "ProducerOptions has no option 'metric.reporters'"),
         ({"batch.size": "many"}, "batch.size is 'many', expected a number"),
         ({"batch.size": "1.5"}, "batch.size is '1.5', expected a number"),
         ({"enable.idempotence": "perhaps"}, "expected true or false"),

@@ -88,6 +88,8 @@ def values(kind: object, *, least: int = 0) -> st.SearchStrategy:
         return st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
     if origin in (Union, UnionType):
         return st.none() | st.one_of([values(i) for i in inside if i is not type(None)])
+    if origin is tuple:
+        return st.tuples(*map(values, inside))
     if isinstance(kind, type) and issubclass(kind, Message):
         return st.builds(kind, **{field.name: values(field.type) for field in fields(kind)})
     return {

@@ -22,8 +22,9 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import Headers, Record, encode_columns, to_records
 from hightide.protocol.records import encode_batch, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
-from hightide_broker.node import Listener, Node, open_node
+from hightide_broker.node import Node, open_node
 from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.runtime.server.entrance import Listener
 from hightide_broker.simulation.disk import SimDisk
 
 NOW_MS = 1_700_000_000_000

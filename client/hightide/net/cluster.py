@@ -16,7 +16,7 @@ from hightide.net.any_broker import AnyBroker
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
 from hightide.net.metadata import Metadata, no_such_partition
-from hightide.net.options import ClientOptions
+from hightide.net.options import ClientOptions, network_for
 from hightide.net.pool import ConnectionPool
 from hightide.net.ports import system_random
 from hightide.net.retries import (
@@ -28,7 +28,6 @@ from hightide.net.retries import (
     is_final,
     or_unknown_topic,
 )
-from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
     SILENT,
@@ -82,7 +81,7 @@ class Cluster:
         self.metadata = Metadata(max_age_s=options.metadata_max_age_ms / 1000)
         """What is known of brokers, topics and leaders."""
         self._any_broker = AnyBroker(parse_bootstrap(options.bootstrap_servers))
-        network = options.network or TcpNetwork()
+        network = network_for(options)
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
         self._on_lost_leader = on_lost_leader

@@ -20,6 +20,7 @@ from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import (
     ApiError,
+    AuthenticationFailed,
     BrokerUnreachable,
     HightideError,
     RemoteProtocolError,
@@ -319,6 +320,9 @@ class Connection:
                 elif envelope.error is not None and envelope.id < 0:
                     raise RemoteProtocolError(f"{envelope.error.code}: {envelope.error.message}")
             self._break(self._unreachable("the broker closed the connection"))
+        except AuthenticationFailed as error:
+            error.broker = self.address
+            self._break(error)
         except RemoteProtocolError as error:
             self._break(RemoteProtocolError(f"{self.address}: {error}"))
         except _TRANSPORT_ERRORS as error:
@@ -355,6 +359,9 @@ async def connect(
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)
+        except AuthenticationFailed as error:
+            error.broker = address
+            raise
         except OSError as error:
             why = f"no connection: {error.strerror or error}"
     if stream is None:

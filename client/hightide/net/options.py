@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.explained import explained
 from hightide.net.ports import Network, Random
+from hightide.net.tls import TlsFiles, network_of
 from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")
@@ -50,6 +51,20 @@ class ClientOptions:
     metadata_max_age_ms: float = 300_000
     """How long what is known of brokers, topics and leaders is believed without a reason to doubt
     it. Kafka: metadata.max.age.ms."""
+    security_protocol: str = "PLAINTEXT"
+    """How brokers are spoken to: PLAINTEXT, or SSL, which is TLS. Kafka: security.protocol."""
+    ssl_ca_location: str = ""
+    """A PEM file of the authorities whose certificates brokers may show; empty: the system's.
+    librdkafka: ssl.ca.location."""
+    ssl_certificate_location: str = ""
+    """A PEM file with this client's own certificate, for brokers that want one. librdkafka:
+    ssl.certificate.location."""
+    ssl_key_location: str = ""
+    """A PEM file with the key of it; empty: it is in the certificate's. librdkafka:
+    ssl.key.location."""
+    ssl_endpoint_identification_algorithm: str = "https"
+    """https: a broker's certificate must be of the host that was asked for; none: of any. Kafka:
+    ssl.endpoint.identification.algorithm."""
     network: Network | None = None
     """For tests: how connections are made."""
     random: Random | None = None
@@ -69,6 +84,23 @@ class ClientOptions:
                 kinds, expected = _KINDS[str(field.type)]
                 if not isinstance(value, kinds):
                     raise UsageError(f"{field.name} is {value!r}, expected {expected}")
+
+
+def network_for(options: ClientOptions) -> Network:
+    """How a client with these options comes to brokers. Raises `UsageError`."""
+    check = options.ssl_endpoint_identification_algorithm
+    if check not in ("https", "none"):
+        name = "ssl_endpoint_identification_algorithm"
+        raise UsageError(f"{name} is {check!r}, expected https or none")
+    files = TlsFiles(
+        authorities=options.ssl_ca_location,
+        certificate=options.ssl_certificate_location,
+        key=options.ssl_key_location,
+    )
+    chosen = network_of(
+        protocol=options.security_protocol, files=files, check_host=check == "https"
+    )
+    return options.network or chosen
 
 
 def taking(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hightide.net.ports import Random
-from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide.protocol.errors import (
+    ApiError,
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ErrorCode,
+    RequestTimedOut,
+)
 
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 1.0
@@ -79,7 +85,9 @@ class Retries:
         """
         elapsed_s, pause_s = now - self._began, backoff_s(self.attempts, self._random)
         next_s = elapsed_s + pause_s
-        hopeless = isinstance(error, ApiError) and self._is_final(error, elapsed_s, next_s)
+        hopeless = isinstance(error, AuthenticationFailed) or (
+            isinstance(error, ApiError) and self._is_final(error, elapsed_s, next_s)
+        )
         if hopeless or next_s >= self._timeout_s:
             last = self._refusal if self._refusal and isinstance(error, RequestTimedOut) else error
             last.attempts, last.elapsed_s = self.attempts, elapsed_s

@@ -69,6 +69,12 @@ class TcpStream:
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
 
+    def detach(self) -> socket.socket:
+        """The socket, for another stream; this one is over."""
+        sock = socket.socket(fileno=self._socket.detach())
+        sock.setblocking(False)  # a new object does not know it
+        return sock
+
     def _check_open(self) -> None:
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError("this end was closed")

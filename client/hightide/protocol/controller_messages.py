@@ -24,6 +24,8 @@ class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
     """From the clean-shutdown marker; -1 after an unclean stop (KIP-966)."""
     directory: str = ""
     """The id of the data directory, which only one process at a time can hold."""
+    internal: tuple[str, int] | None = None
+    """Where other nodes reach it, if not where clients do."""
     runs: list[str] | None = None
     """The incarnations that this directory knows of: the last one that was registered, `-` for
     none, and those that tried to since. If what the controller has is none of them, or one that

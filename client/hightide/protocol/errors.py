@@ -51,6 +51,7 @@ class ErrorCode(StrEnum):
     INVALID_CONFIG = "INVALID_CONFIG"
     NOT_CONTROLLER = "NOT_CONTROLLER"
     INVALID_REQUEST = "INVALID_REQUEST"
+    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"
     POLICY_VIOLATION = "POLICY_VIOLATION"
     OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
     DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
@@ -137,6 +138,9 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.INVALID_CONFIG: ErrorInfo(40, False, False, "a configuration key or value is not known"),
     _C.NOT_CONTROLLER: ErrorInfo(41, True, True, "this node is not the active controller"),
     _C.INVALID_REQUEST: ErrorInfo(42, False, False, "the request makes no sense"),
+    _C.CLUSTER_AUTHORIZATION_FAILED: ErrorInfo(
+        31, False, False, "the sender may not do this to the cluster"
+    ),
     _C.POLICY_VIOLATION: ErrorInfo(44, False, False, "the topic's policy forbids it"),
     _C.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorInfo(45, False, False, "a batch is missing before it"),
     _C.DUPLICATE_SEQUENCE_NUMBER: ErrorInfo(46, False, False, "the batch is stored already"),
@@ -292,6 +296,11 @@ class _Attempted(HightideError):
 
 class BrokerUnreachable(_Attempted):
     """No connection to the broker, or it broke before the answer came."""
+
+
+class AuthenticationFailed(BrokerUnreachable):
+    """One side turned the other away: a certificate that is missing or not believed, or a port that
+    speaks without TLS where this side does. The same attempt would end the same way."""
 
 
 class RequestTimedOut(_Attempted):

@@ -6,7 +6,8 @@ Pure.
 from __future__ import annotations
 
 _HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"HTTP", b"DELE", b"PATC", b"PRI ")
-_TLS = (b"\x16\x03\x01", b"\x16\x03\x02", b"\x16\x03\x03")
+_TLS = tuple(bytes((kind, 3, version)) for kind in (0x15, 0x16) for version in (1, 2, 3))
+"""Its alerts and its handshakes."""
 _KAFKA_KEYS = 100
 """A request of Kafka's begins with the number of its API and a version, both below this; a message
 of ours with a map of msgpack, which never begins with a zero."""

@@ -62,6 +62,7 @@ def frame_length(prefix: Buffer, *, limit: int = FRAME_BYTES_MAX) -> int:
     if length > limit:
         spoken = speaks(bytes(prefix[:LENGTH_BYTES]))
         hint = f"; the peer seems to speak {spoken}" if spoken else ""
+        hint += ": security.protocol is SSL on the other side" if spoken == "TLS" else ""
         raise RemoteProtocolError(
             f"frame of {length} bytes, the limit is {limit} (socket.request.max.bytes){hint}"
         )

@@ -89,6 +89,7 @@ class Brokers:
                 clean=clean,
                 directory=request.directory,
                 keeps_runs=request.runs is not None,
+                internal=request.internal,
             )
         )
         return changes, c.RegisterBrokerResponse(broker_epoch=-1)

@@ -39,6 +39,8 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     """Whether this process was ever unfenced."""
     keeps_runs: bool = False
     """Whether its directory says which processes served from it."""
+    internal: tuple[str, int] | None = None
+    """Where other nodes reach it, if not where clients do."""
 
 
 class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):

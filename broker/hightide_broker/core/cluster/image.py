@@ -56,6 +56,13 @@ class BrokerState:
     """Whether this process was ever unfenced."""
     keeps_runs: bool = False
     """Whether its directory says which processes served from it."""
+    internal: tuple[str, int] | None = None
+    """Where other nodes reach it, if not where clients do."""
+
+    @property
+    def node_address(self) -> tuple[str, int]:
+        """Where other nodes reach it."""
+        return self.internal or (self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,7 @@ class ClusterImage:
             directory=change.directory,
             served=change.served,
             keeps_runs=change.keeps_runs,
+            internal=change.internal,
         )
 
     def _set_broker(
@@ -348,6 +356,7 @@ def _registration(state: BrokerState) -> RegisterBroker:
         stopping=state.stopping,
         served=state.served,
         keeps_runs=state.keeps_runs,
+        internal=state.internal,
     )
 
 

@@ -17,14 +17,32 @@ from hightide_broker.storage.segment import FileSlice
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
+ANONYMOUS = "ANONYMOUS"
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection, as far as it is proven."""
+
+    host: str = ""
+    """Where it is."""
+    principal: str = ANONYMOUS
+    """The user, or the node, by its certificate."""
+    node: int = -1
+    """The node that it has proven to be; -1: it has proven nothing."""
+    may_be_node: bool = True
+    """Whether it came where nodes may: by a listener of theirs, or by one that is for everybody."""
+
+
+NOBODY_KNOWN = Peer()
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[M_co]):
     """A request, and who sent it."""
 
     request: M_co
     attachments: Sequence[memoryview] = ()
-    host: str = ""
-    """Where it came from."""
+    peer: Peer = NOBODY_KNOWN
     client_id: str = ""
     """What the sender calls itself."""
 

@@ -16,6 +16,7 @@ import logging
 import trio
 
 from hightide.net.ports import Network, Stream
+from hightide.protocol.errors import AuthenticationFailed
 from hightide_broker.core.cluster.image import BrokerState
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
@@ -66,12 +67,12 @@ class BrokerLiveness:
             while True:
                 try:
                     with trio.fail_after(CONNECT_TIMEOUT_S):
-                        stream = await self._network.connect(state.host, state.port)
+                        stream = await self._network.connect(*state.node_address)
                 except ConnectionRefusedError:
                     if has_stood:
                         self._lose(state)
                         return
-                except (OSError, trio.TooSlowError) as error:
+                except (OSError, AuthenticationFailed, trio.TooSlowError) as error:
                     log.debug("no line to broker %d: %s", state.broker, error)
                 else:
                     has_stood = True
@@ -92,14 +93,19 @@ class BrokerLiveness:
 
 
 def _where(state: BrokerState) -> tuple[int, str, int]:
-    return state.broker, state.host, state.port
+    return state.broker, *state.node_address
 
 
 async def _until_it_breaks(stream: Stream) -> None:
     """Nothing is ever said on a line, so whatever comes is its end."""
     try:
         await stream.receive_into(memoryview(bytearray(1)))
-    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+    except (
+        OSError,
+        AuthenticationFailed,
+        trio.BrokenResourceError,
+        trio.ClosedResourceError,
+    ) as error:
         log.debug("a line broke: %s", error)
     finally:
         await stream.aclose()

@@ -14,6 +14,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
 from hightide.protocol.wire import decode_body
+from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.cluster.controller import ControllerShell
@@ -97,6 +98,8 @@ class ControllerChannel:
         if self._controller is None:
             raise not_controller(self._quorum.leader)
         controller, inner = self._controller, decode_body(request.body, api.request)
+        if call.peer.node >= 0:
+            check_sender(inner, call.peer.node)
 
         async def later() -> Reply:
             reply, offset = await controller.submit(inner)

@@ -134,7 +134,7 @@ class Fetchers:
     def connection_now(self, leader: int) -> Connection | None:
         """The open connection to a leader, if there is one."""
         state = self._brokers.get(leader)
-        return None if state is None else self._pool.open_now((state.host, state.port))
+        return None if state is None else self._pool.open_now(state.node_address)
 
     async def connect(self, leader: int) -> Connection:
         """A connection to a leader; raises `BrokerUnreachable`."""
@@ -142,9 +142,10 @@ class Fetchers:
         if state is None:
             raise BrokerUnreachable(f"broker {leader} is not registered")
         with trio.move_on_after(self.patience_s):
-            return await self._pool.connection(state.host, state.port)
+            return await self._pool.connection(*state.node_address)
         raise BrokerUnreachable(
-            f"no connection within {self.patience_s:g} s", broker=f"{state.host}:{state.port}"
+            f"no connection within {self.patience_s:g} s",
+            broker="{}:{}".format(*state.node_address),
         )
 
 

@@ -48,7 +48,7 @@ class GroupHandlers:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here")
         group, parked = coordinator.group(request.group), Parked()
         new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
-        answer = coordinator.step(group, Join(request, parked, new_id, call.host))
+        answer = coordinator.step(group, Join(request, parked, new_id, call.peer.host))
         return Reply(answer if answer is not None else await parked.wait())
 
     async def sync_group(self, call: Call[g.SyncGroupRequest]) -> Reply:

@@ -27,7 +27,12 @@ from hightide.net.ports import Stream
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
 from hightide.protocol.bins import bin_header
-from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
+from hightide.protocol.errors import (
+    AuthenticationFailed,
+    ErrorCode,
+    Refused,
+    RemoteProtocolError,
+)
 from hightide.protocol.messages import Message, RequestEnvelope
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
@@ -41,8 +46,10 @@ from hightide_broker.runtime.base.call import (
     Later,
     Outcome,
     Parked,
+    Peer,
     Reply,
 )
+from hightide_broker.runtime.server.door import HANDSHAKE_S, Door
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -118,6 +125,8 @@ class Server:
         self.budget = ByteBudget(max(RECEIVE_BYTES_MAX, self.frame_limit))
         self._connections_max = config[keys.MAX_CONNECTIONS]
         self._connections: dict[_Connection, None] = {}
+        self._at_the_door = 0
+        """Connections that are not admitted yet."""
         self._all_closed = trio.Event()
         self._stopping = False
 
@@ -126,15 +135,20 @@ class Server:
         """Connections open now."""
         return len(self._connections)
 
-    async def serve_stream(self, stream: Stream) -> None:
+    async def serve_stream(self, arrived: Stream, door: Door) -> None:
         """Serve one connection until it ends; never raises for what the peer does."""
-        if len(self._connections) >= self._connections_max or self._stopping:
+        if len(self._connections) + self._at_the_door >= self._connections_max or self._stopping:
             why = "stopping" if self._stopping else "max.connections"
             count = len(self._connections)
-            log.warning("refused %s: %d connections, %s", stream.peer, count, why)
-            await stream.aclose()
+            log.warning("refused %s: %d connections, %s", arrived.peer, count, why)
+            await arrived.aclose()
             return
-        connection = _Connection(self, stream)
+        admitted = await self._admit(arrived, door)
+        if admitted is None:
+            await arrived.aclose()
+            return
+        stream, peer = admitted
+        connection = _Connection(self, stream, peer)
         self._connections[connection] = None
         try:
             await connection.run()
@@ -143,6 +157,20 @@ class Server:
             if not self._connections:
                 self._all_closed.set()
             await stream.aclose()
+
+    async def _admit(self, arrived: Stream, door: Door) -> tuple[Stream, Peer] | None:
+        """The connection as it goes on, and who it is; None if it does not."""
+        self._at_the_door += 1
+        why = f"it did not agree about TLS within {HANDSHAKE_S:g} s"
+        try:
+            with trio.move_on_after(HANDSHAKE_S):
+                return await door.admit(arrived)
+        except (OSError, trio.BrokenResourceError, AuthenticationFailed) as error:
+            why = error.message if isinstance(error, AuthenticationFailed) else str(error)
+        finally:
+            self._at_the_door -= 1
+        log.info("turned %s away: %s", arrived.peer, why)
+        return None
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests, finish those at work, close the connections."""
@@ -161,8 +189,9 @@ def _nothing() -> None:
 
 
 class _Connection:
-    def __init__(self, server: Server, stream: Stream) -> None:
+    def __init__(self, server: Server, stream: Stream, peer: Peer) -> None:
         self._server = server
+        self._peer = peer
         self._stream = stream
         self._reader = FrameReader(stream, frame_limit=server.frame_limit)
         self._outbox = Outbox(stream)
@@ -177,7 +206,6 @@ class _Connection:
         self._parked: dict[Parked, None] = {}
         self._heard_at = trio.current_time()
         self._failure: Exception | None = None
-        self._host = stream.peer.rpartition(":")[0] or stream.peer
 
     def stop_reading(self) -> None:
         """Take no more requests; those at work are finished."""
@@ -197,7 +225,7 @@ class _Connection:
                 self._nursery.cancel_scope.cancel()
             if self._failure is not None:
                 raise self._failure
-        except* (RemoteProtocolError, CloseConnection) as group:
+        except* (RemoteProtocolError, CloseConnection, AuthenticationFailed) as group:
             log.info("closed %s: %s", self._stream.peer, single(group))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
             log.debug("lost %s: %s", self._stream.peer, single(group))
@@ -278,7 +306,7 @@ class _Connection:
         except Refused as refusal:
             self._refuse(request_id, refusal)
             return
-        call = Call(request, frame.attachments, self._host, envelope.client)
+        call = Call(request, frame.attachments, self._peer, envelope.client)
         with self._server.agenda.stretch():
             self._begin(request_id, api, call)
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.runtime.base.call import Begin, Call, Outcome, Reply
 
 VERSION = "0.1.0"
@@ -83,6 +84,18 @@ class Route(NamedTuple):
     """Which requests of the API these are: several routes may share one."""
 
 
+def check_node(call: Call[Any]) -> None:
+    """Raise `Refused` unless a request that only nodes may send came where nodes may, and speaks
+    for its own sender."""
+    if not call.peer.may_be_node:
+        raise Refused(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"{type(call.request).__name__} is for nodes: they come by internal.listen.port",
+        )
+    if call.peer.node >= 0:
+        check_sender(call.request, call.peer.node)
+
+
 class Routes:
     """A node's table, in use."""
 
@@ -103,6 +116,8 @@ class Routes:
     def begin(self, api: Api, call: Call[Any]) -> Outcome:
         """Begin a request, in order of arrival. Raises `Refused` or `CloseConnection`."""
         route = self._route_of(api, call.request)
+        if not route.is_for_clients:
+            check_node(call)
         if not route.is_early and (why := self._why_not()):
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
         if route.is_of_broker and not self._is_broker:

@@ -1,0 +1,183 @@
+"""The doors of a node: who may come in by which, and who proves to be whom.
+
+A node has one door for everybody, or one for clients and one for nodes. By the nodes' own door,
+under TLS, a certificate says which node its holder is: its common name is `node-<id>`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import trio
+
+from hightide.net.ports import Network, Stream
+from hightide.net.tcp import TcpNetwork, TcpStream
+from hightide.net.tls import TlsFiles, TlsNetwork, TlsStream, check_pair, secured, server_context
+from hightide.protocol.errors import AuthenticationFailed, UsageError
+from hightide_broker import config_keys as keys
+from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
+from hightide_broker.runtime.base.call import ANONYMOUS, Peer
+
+log = logging.getLogger("hightide.server")
+
+HANDSHAKE_S = 10.0
+"""How long a peer has to agree about TLS."""
+LOOK_S = 30.0
+"""How often certificates are looked at, whether their files were replaced."""
+_NODE_NAME = re.compile(r"node-(0|[1-9][0-9]*)")
+_ASKS = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+Admit = Callable[[Stream], Awaitable[tuple[Stream, Peer]]]
+"""The stream as it is used from here on, and who is there; raises `OSError` or
+`AuthenticationFailed`."""
+
+
+class Door(NamedTuple):
+    """Where a node listens, and how others come in."""
+
+    host: str
+    port: int
+    admit: Admit
+
+
+class Certificates:
+    """Those of one door, exchanged whole when their files are replaced; who is in stays in."""
+
+    def __init__(self, files: TlsFiles, asks: ssl.VerifyMode, *, node: int = -1) -> None:
+        """`node`: whose door for nodes it is. Raises `UsageError` for files that are of no use."""
+        self._files = files
+        self._asks = asks
+        self._node = node
+        self._stamp: tuple[object, ...] = ()
+        self.renew()
+
+    def renew(self) -> bool:
+        """Take the files as they are now, if they have changed. Raises `UsageError`, and goes on
+        with what it had."""
+        stamp = self._files.stamp()
+        if stamp == self._stamp:
+            return False
+        context = server_context(self._files, asks=self._asks)
+        if self._node >= 0 and (name := check_pair(context, self._files)) != f"node-{self._node}":
+            raise UsageError(
+                f"{self._files.certificate!r} is of {name!r}, expected node-{self._node}"
+            )
+        self.context, self._stamp = context, stamp
+        return True
+
+
+class Doors:
+    """The doors of a node, and its own way to others'."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Raises `ConfigError` for certificates that are of no use."""
+        check_listeners(config)
+        self._certificates: list[Certificates] = []
+        self.network: Network = TcpNetwork()
+        """How this node comes to others."""
+        self.all = [self._for_clients(config)]
+        if config.is_split:
+            self.all.append(self._for_nodes(config))
+
+    def _for_clients(self, config: BrokerConfig) -> Door:
+        host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
+        if config[keys.SECURITY_PROTOCOL] != TLS:
+            return Door(host, port, _plain(may_be_node=not config.is_split))
+        files = TlsFiles(
+            authorities=config[keys.SSL_CA_LOCATION],
+            certificate=config[keys.SSL_CERTIFICATE_LOCATION],
+            key=config[keys.SSL_KEY_LOCATION],
+        )
+        asks = _ASKS[config[keys.SSL_CLIENT_AUTH]]
+        return Door(host, port, self._under_tls("ssl", files, asks))
+
+    def _for_nodes(self, config: BrokerConfig) -> Door:
+        host, port = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
+        if config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS:
+            return Door(host, port, _plain(may_be_node=True))
+        files = TlsFiles(
+            authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
+            certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
+            key=config[keys.INTERNAL_SSL_KEY_LOCATION],
+        )
+        node = config[keys.NODE_ID]
+        door = Door(
+            host, port, self._under_tls("internal.ssl", files, ssl.CERT_REQUIRED, node=node)
+        )
+        self.network = TlsNetwork(files)
+        return door
+
+    def _under_tls(
+        self, prefix: str, files: TlsFiles, asks: ssl.VerifyMode, *, node: int = -1
+    ) -> Admit:
+        try:
+            certificates = Certificates(files, asks, node=node)
+        except UsageError as error:
+            raise ConfigError(f"{prefix}.*.location: {error}") from error
+        self._certificates.append(certificates)
+        return _under_tls(certificates, of_nodes=node >= 0)
+
+    def renew(self) -> None:
+        """Take certificates whose files were replaced; what is of no use changes nothing."""
+        for certificates in self._certificates:
+            try:
+                if certificates.renew():
+                    log.info("certificates were replaced: new connections are shown the new ones")
+            except UsageError as error:
+                log.error("certificates were replaced by what is of no use, so not here: %s", error)
+        if isinstance(self.network, TlsNetwork):
+            try:
+                self.network.reload()
+            except UsageError as error:
+                log.debug("as said: %s", error)
+
+    async def watch(self) -> None:
+        """Look for new certificates, until cancelled; ends at once where there are none."""
+        while self._certificates:
+            await trio.sleep(LOOK_S)
+            self.renew()
+
+
+def _plain(*, may_be_node: bool) -> Admit:
+    async def admit(stream: Stream) -> tuple[Stream, Peer]:
+        return stream, Peer(_host_of(stream), may_be_node=may_be_node)
+
+    return admit
+
+
+def _under_tls(certificates: Certificates, *, of_nodes: bool) -> Admit:
+    async def admit(stream: Stream) -> tuple[Stream, Peer]:
+        assert isinstance(stream, TcpStream), "TLS needs a socket"
+        inside = await secured(stream, certificates.context, server_side=True)
+        try:
+            return inside, _proven(inside, of_nodes=of_nodes)
+        except AuthenticationFailed:
+            await inside.aclose()
+            raise
+
+    return admit
+
+
+def _proven(stream: TlsStream, *, of_nodes: bool) -> Peer:
+    """Who is there, by the certificate that was shown; raises `AuthenticationFailed`."""
+    host, name = _host_of(stream), stream.common_name
+    if not of_nodes:
+        return Peer(host, name or ANONYMOUS, may_be_node=False)
+    found = _NODE_NAME.fullmatch(name)
+    if found is None:
+        raise AuthenticationFailed(
+            f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
+        )
+    return Peer(host, name, int(found[1]))
+
+
+def _host_of(stream: Stream) -> str:
+    return stream.peer.rpartition(":")[0] or stream.peer
