@@ -414,12 +414,14 @@ async def open_node(
     network: Network | None = None,
     instrument: Instrument | None = None,
     usage: Usage = Used,
+    doors: Doors | None = None,
     wait: bool = True,
     formats: bool = True,
 ) -> AsyncIterator[Node]:
     """A node for the block, serving already unless told not to `wait`; an orderly stop at its end.
 
-    `formats`: make the directory, if it is new, for a new cluster: not where it may have been lost.
+    `doors`: by which others come in, for who has them renewed. `formats`: make the directory, if it
+    is new, for a new cluster: not where it may have been lost.
     Raises `LockHeld`, `NotFormatted`, `WrongDirectory`, `QuorumStateDamaged`, `LogDamaged`,
     `SnapshotDamaged`, `DiskError`, or `OSError` if the port is taken.
     """
@@ -432,7 +434,7 @@ async def open_node(
     entrance: Entrance | None = None
     try:
         meta = format_node(config, disk, random) if formats else read_directory(config, disk)
-        entrance = await open_entrance(Doors(config), listen)
+        entrance = await open_entrance(doors or Doors(config), listen)
         disk.keep_reserve(f"{directory}/{RESERVE}")
         read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     bootstrap_option,
@@ -75,6 +76,7 @@ FORMAT_HELP = (
 )
 @click.option("-J", "--json-lines", is_flag=True, help="One JSON object a line, without loss.")
 @config_option
+@client_config_option
 @bootstrap_option
 @timeout_option
 def consume(topics: tuple[str, ...], **flags: Any) -> None:
@@ -123,6 +125,7 @@ async def _consume(topics: tuple[str, ...], flags: dict[str, Any]) -> None:
 
     timeout_ms = flags["timeout_s"] * 1000
     options: dict[str, Any] = {
+        **client_settings(),
         "bootstrap_servers": flags["bootstrap"],
         "topics": topics,
         "group_id": flags["group"],

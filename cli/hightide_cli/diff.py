@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hightide_cli.client_config import client_settings
 from hightide_cli.failures import CORRUPT, UNREACHABLE
 from hightide_cli.options import admin, check_partition, client_options, parse_partition, run
 from hightide_cli.output import say, show
@@ -127,12 +128,13 @@ async def _batches(
 ) -> AsyncIterator[ComparedBatch]:
     """Every committed batch of one replica; ends with `side.error` where that fails."""
     from hightide.net.connection import open_connection
-    from hightide.net.tcp import TcpNetwork
+    from hightide.net.options import ClientOptions, network_for
     from hightide.protocol.errors import HightideError
     from hightide.protocol.records import iter_batches
 
     try:
-        async with open_connection(TcpNetwork(), host, port, client="diff") as connection:
+        network = network_for(ClientOptions(**client_settings()))
+        async with open_connection(network, host, port, client="diff") as connection:
             offset = 0
             while True:
                 result, data = await _fetch(connection, topic, number, offset, timeout_s)

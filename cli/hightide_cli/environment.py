@@ -10,7 +10,7 @@ from hightide.protocol.errors import did_you_mean
 from hightide_broker.config import ENVIRONMENT_PREFIX, environment_name
 from hightide_broker.config_keys import KEYS
 
-OTHERS = ("HIGHTIDE_BOOTSTRAP", "HIGHTIDE_DATA", "HIGHTIDE_VENV")
+OTHERS = ("HIGHTIDE_BOOTSTRAP", "HIGHTIDE_CONFIG", "HIGHTIDE_DATA", "HIGHTIDE_VENV")
 """Of several commands, and of the scripts in `deploy`."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hightide.protocol.errors import (
     ApiError,
+    AuthenticationFailed,
     BrokerUnreachable,
     CorruptBatch,
     DeliveryTimeout,
@@ -36,6 +37,7 @@ _BY_CODE = {
     ErrorCode.NON_EMPTY_GROUP: CONFLICT,
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: CONFLICT,
     ErrorCode.INVALID_GROUP_ID: USAGE,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: DENIED,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: UNREACHABLE,
     ErrorCode.NOT_COORDINATOR: UNREACHABLE,
 }
@@ -62,6 +64,8 @@ def explain(error: BaseException) -> tuple[str | None, int]:
         return explain(error.exceptions[0])
     if isinstance(error, ApiError):
         return str(error), _BY_CODE.get(error.code, REFUSED)
+    if isinstance(error, AuthenticationFailed):
+        return str(error), DENIED
     if isinstance(error, BrokerUnreachable) and "Connection refused" in str(error):
         return f"{error}: {_NOBODY_THERE}", UNREACHABLE
     if isinstance(error, BrokerUnreachable | RequestTimedOut | DeliveryTimeout):

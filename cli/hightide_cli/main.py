@@ -14,6 +14,8 @@ from importlib import import_module
 
 import click
 
+from hightide_cli.client_config import client_config_option
+
 COMMANDS = {
     "up": ("cluster", "up", "start a cluster on this machine"),
     "ps": ("cluster", "ps", "list the nodes of a data directory"),
@@ -45,7 +47,7 @@ COMMANDS = {
 }
 
 
-WELL_KNOWN = ("HIGHTIDE_BOOTSTRAP", "HIGHTIDE_DATA")
+WELL_KNOWN = ("HIGHTIDE_BOOTSTRAP", "HIGHTIDE_CONFIG", "HIGHTIDE_DATA")
 """Environment variables that are not worth a look at all the others."""
 
 
@@ -95,6 +97,7 @@ class LazyGroup(click.Group):
     "echo hello | hightide produce orders · "
     "hightide consume orders --from start -e · hightide demo",
 )
+@client_config_option
 @click.version_option(package_name="hightide", prog_name="hightide")
 def cli() -> None:
     """A small, real, replicated log: brokers, topics, records, and Spark reading them.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hightide_cli.client_config import client_config_option, client_settings, configured_bootstrap
+
 if TYPE_CHECKING:
     from hightide import Admin
 
@@ -62,10 +64,10 @@ def nearby() -> str:
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
-    default=lambda: nearby() or DEFAULT_BOOTSTRAP,
+    default=lambda: configured_bootstrap() or nearby() or DEFAULT_BOOTSTRAP,
     callback=_remember,
     envvar="HIGHTIDE_BOOTSTRAP",
-    show_default=f"the cluster in {DATA}, else {DEFAULT_BOOTSTRAP}",
+    show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",
     metavar="HOST:PORT[,…]",
     help="Brokers to ask first.",
 )
@@ -104,7 +106,12 @@ yes_option = click.option("--yes", is_flag=True, help="Really do it.")
 
 
 def client_options(command: F) -> F:
-    """-b, -o and --timeout."""
+    """-b, --config, -o and --timeout."""
+    return client_config_option(shared_options(command))
+
+
+def shared_options(command: F) -> F:
+    """-b, -o and --timeout, for commands whose --config is another one."""
     return bootstrap_option(output_option(timeout_option(command)))
 
 
@@ -150,7 +157,7 @@ def admin(bootstrap: str, timeout_s: float) -> Admin:
     """An admin client for a command."""
     from hightide import Admin
 
-    return Admin(bootstrap, default_api_timeout_ms=timeout_s * 1000)
+    return Admin(bootstrap, default_api_timeout_ms=timeout_s * 1000, **client_settings())
 
 
 def ask(bootstrap: str, timeout_s: float, work: Callable[..., Any], *args: Any) -> Any:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hightide.protocol.errors import RequestTimedOut
-from hightide_cli.options import ask, output_option, timeout_option
+from hightide_cli.client_config import configured
+from hightide_cli.options import output_option, run, timeout_option
 from hightide_cli.output import say, show
 from hightide_cli.signals import Told, ended_by, told_to_stop
 from hightide_cli.watching import watchable
@@ -102,7 +103,7 @@ def run_(
     from hightide.spark.pipeline_config import check_same, read_config, read_file
 
     given = read_file(file) if file is not None else {}
-    config = read_config(_merged(given, flags, conf))
+    config = read_config(_reached(_merged(given, flags, conf)))
     _check_topics(config, timeout_s)
     check_same(config)
     name = f"hightide-{config.name}"
@@ -142,6 +143,15 @@ def _ended_with_spark(stop: Told) -> Iterator[None]:
             raise
 
 
+def _reached(merged: dict[str, Any]) -> dict[str, Any]:
+    """The same, with the brokers and the way to them of `hightide --config client.toml`."""
+    found = {name.replace("_", "."): str(value) for name, value in configured().items()}
+    bootstrap = found.pop("bootstrap.servers", None)
+    if bootstrap is not None:
+        merged.setdefault("bootstrap", bootstrap)
+    return {**merged, "client": {**found, **_table(merged, "client")}}
+
+
 def _merged(
     given: Mapping[str, Any], flags: Mapping[str, Any], conf: tuple[str, ...]
 ) -> dict[str, Any]:
@@ -172,13 +182,18 @@ def _table(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _check_topics(config: PipelineConfig, timeout_s: float) -> None:
     """Say what is missing before a JVM starts."""
+    from hightide import Admin
+    from hightide.net.options import ClientOptions, from_config
+
     results = [config.aggregate.topic] if config.aggregate and config.aggregate.topic else []
+    way = from_config(ClientOptions, config.client)
 
-    async def look(admin: Any) -> None:
-        for topic in [*config.topics, *results]:
-            await admin.describe_topic(topic)
+    async def look() -> None:
+        async with Admin(config.bootstrap, default_api_timeout_ms=timeout_s * 1000, **way) as admin:
+            for topic in [*config.topics, *results]:
+                await admin.describe_topic(topic)
 
-    ask(config.bootstrap, timeout_s, look)
+    run(look)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.errors import UsageError
+from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     bootstrap_option,
@@ -64,6 +65,7 @@ READ_BYTES = 256 << 10
 )
 @click.option("--null-empty", "-Z", is_flag=True, help="An empty value is a null.")
 @config_option
+@client_config_option
 @bootstrap_option
 @output_option
 @timeout_option
@@ -93,6 +95,7 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
 
     timeout_ms = flags["timeout_s"] * 1000
     options: dict[str, Any] = {
+        **client_settings(),
         "bootstrap_servers": flags["bootstrap"],
         "acks": flags["acks"],
         "compression_type": flags["compression"],

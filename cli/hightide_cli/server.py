@@ -99,13 +99,18 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.runtime.base.system import raise_open_files_limit
     from hightide_broker.runtime.base.usage import ProcessUsage
+    from hightide_broker.runtime.server.door import Doors
 
     raise_open_files_limit()
     usage = ProcessUsage()
     trio.lowlevel.add_instrument(usage)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    doors = Doors(config)
+    # Only where it means something: otherwise the end of a terminal ends what runs in it.
+    renewing = [signal.SIGHUP] if doors.has_certificates else []
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *renewing) as signals:
         async with open_node(
             config,
+            doors=doors,
             disk=RealDisk(),
             clock=SystemClock(),
             random=system_random(),
@@ -118,7 +123,10 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
                 nursery.start_soon(warn_of_unknown, config.advertised_host)
                 if ready_file is not None:
                     nursery.start_soon(_announce, node, ready_file)
-                await anext(signals)
+                async for number in signals:
+                    if number != signal.SIGHUP:
+                        break
+                    doors.renew()
                 nursery.cancel_scope.cancel()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

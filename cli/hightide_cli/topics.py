@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.topic_partition import INTERNAL
+from hightide_cli.client_config import client_config_option
 from hightide_cli.failures import USAGE
 from hightide_cli.options import (
     admin,
     bootstrap_option,
     client_options,
     run,
+    shared_options,
     timeout_option,
     yes_option,
 )
@@ -77,7 +79,7 @@ def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None
 )
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Fine if the topic is there.")
-@client_options
+@shared_options
 def create(
     topic: str,
     partitions: int,
@@ -300,6 +302,7 @@ def alter(
     help="Once more the name of an internal topic, which others rely on.",
 )
 @yes_option
+@client_config_option
 @bootstrap_option
 @timeout_option
 def delete(
@@ -407,6 +410,7 @@ def describe_configs(
 @click.argument("name", default="")
 @click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a key.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
+@client_config_option
 @bootstrap_option
 @timeout_option
 def alter_configs(

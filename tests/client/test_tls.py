@@ -18,6 +18,7 @@ from hightide import AuthenticationFailed
 from hightide.net.outbox import Outbox
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.net.tls import (
+    Tls,
     TlsFiles,
     TlsNetwork,
     check_pair,
@@ -84,7 +85,7 @@ async def received(stream, size):
 
 
 async def test_what_is_sent_arrives_whole_in_both_directions_whatever_the_sizes(authority):
-    async with connected(TlsNetwork(authority.believed), authority.issue()) as ends:
+    async with connected(TlsNetwork(Tls(authority.believed)), authority.issue()) as ends:
         rng = random.Random(1)
         messages = [
             [rng.randbytes(size) for size in sizes]
@@ -105,7 +106,7 @@ async def test_what_is_sent_arrives_whole_in_both_directions_whatever_the_sizes(
 
 async def test_what_came_with_other_bytes_is_not_waited_for(authority):
     """One record brings both; the second is inside TLS, where a socket does not show it."""
-    async with connected(TlsNetwork(authority.believed), authority.issue()) as ends:
+    async with connected(TlsNetwork(Tls(authority.believed)), authority.issue()) as ends:
         assert ends.client.send_now([b"one", b"two"]) == 6
         with trio.fail_after(PATIENCE_S):
             assert await received(ends.server, 3) == b"one"
@@ -113,7 +114,7 @@ async def test_what_came_with_other_bytes_is_not_waited_for(authority):
 
 
 async def test_an_end_is_seen_and_a_closed_stream_is_not_used(authority):
-    async with connected(TlsNetwork(authority.believed), authority.issue()) as ends:
+    async with connected(TlsNetwork(Tls(authority.believed)), authority.issue()) as ends:
         async with trio.open_nursery() as nursery:
 
             async def reading():
@@ -144,7 +145,7 @@ async def test_a_server_that_is_not_believed_is_left_and_hears_so(authority, str
         "another host's": lambda: authority.issue("", "broker.example.org"),
     }[name]()
     with pytest.raises(AuthenticationFailed) as failed:
-        async with connected(TlsNetwork(authority.believed), files):
+        async with connected(TlsNetwork(Tls(authority.believed)), files):
             pass
     assert said in failed.value.message
     assert "ssl.ca.location" in failed.value.message
@@ -152,7 +153,7 @@ async def test_a_server_that_is_not_believed_is_left_and_hears_so(authority, str
 
 async def test_a_host_that_is_not_checked_may_be_any(authority):
     files = authority.issue("", "broker.example.org")
-    async with connected(TlsNetwork(authority.believed, check_host=False), files) as ends:
+    async with connected(TlsNetwork(Tls(authority.believed, check_host=False)), files) as ends:
         assert ends.client is not None
 
 
@@ -164,7 +165,7 @@ async def test_a_host_that_is_not_checked_may_be_any(authority):
 async def test_a_client_that_is_turned_away_hears_why(authority, stranger, version, shows, told):
     """With TLS 1.3 it has agreed before it is judged, and hears at its first read."""
     own = stranger.issue() if shows == "a stranger's" else TlsFiles()
-    network = TlsNetwork(TlsFiles(authority.file, own.certificate, own.key))
+    network = TlsNetwork(Tls(TlsFiles(authority.file, own.certificate, own.key)))
     network._context.maximum_version = version
 
     async def ask():
@@ -181,7 +182,7 @@ async def test_a_client_that_is_turned_away_hears_why(authority, stranger, versi
 async def test_a_certificate_tells_its_common_name(authority):
     shown = authority.issue("node-7")
     async with connected(
-        TlsNetwork(shown), authority.issue("broker"), asks=ssl.CERT_REQUIRED
+        TlsNetwork(Tls(shown)), authority.issue("broker"), asks=ssl.CERT_REQUIRED
     ) as ends:
         assert (ends.server.common_name, ends.client.common_name) == ("node-7", "broker")
 
@@ -198,7 +199,7 @@ async def test_a_port_without_tls_is_told_from_a_broken_one(authority):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(plain)
         with pytest.raises(AuthenticationFailed, match="does not speak TLS there"):
-            await TlsNetwork(authority.believed).connect("127.0.0.1", listener.port)
+            await TlsNetwork(Tls(authority.believed)).connect("127.0.0.1", listener.port)
     await listener.aclose()
 
 

@@ -20,7 +20,7 @@ from hightide import Admin, AuthenticationFailed, BrokerUnreachable, Consumer, P
 from hightide.net.connection import open_connection
 from hightide.net.ports import SystemClock
 from hightide.net.tcp import TcpNetwork, free_ports, listen
-from hightide.net.tls import TlsFiles, TlsNetwork
+from hightide.net.tls import Tls, TlsFiles, TlsNetwork
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, RemoteProtocolError
@@ -154,7 +154,7 @@ async def test_by_the_door_of_clients_nobody_is_a_node(nodes):
 
 async def test_a_node_speaks_for_itself_alone(nodes):
     config = settings(inside(nodes.issue("node-1")))
-    second = TlsNetwork(nodes.issue("node-2"))
+    second = TlsNetwork(Tls(nodes.issue("node-2")))
     async with (
         new_node(SimDisk(), config) as node,
         client_by(second, internal_port(node)) as client,
@@ -172,7 +172,7 @@ async def test_a_certificate_that_is_no_nodes_does_not_come_in(nodes, name, capl
     caplog.set_level(logging.INFO)
     config = settings(inside(nodes.issue("node-1")))
     async with new_node(SimDisk(), config) as node:
-        network = TlsNetwork(nodes.issue(name))
+        network = TlsNetwork(Tls(nodes.issue(name)))
         async with open_connection(network, "127.0.0.1", internal_port(node)) as connection:
             with pytest.raises(BrokerUnreachable):
                 await connection.call(m.ApiVersionsRequest(), timeout_s=PATIENCE_S)
@@ -182,7 +182,7 @@ async def test_a_certificate_that_is_no_nodes_does_not_come_in(nodes, name, capl
 async def test_a_certificate_of_another_authority_does_not_come_in(nodes, clients):
     config = settings(inside(nodes.issue("node-1")))
     stranger = clients.issue("node-2")
-    network = TlsNetwork(TlsFiles(nodes.file, stranger.certificate, stranger.key))
+    network = TlsNetwork(Tls(TlsFiles(nodes.file, stranger.certificate, stranger.key)))
     async with (
         new_node(SimDisk(), config) as node,
         open_connection(network, "127.0.0.1", internal_port(node)) as connection,
@@ -256,7 +256,7 @@ async def test_new_certificates_are_shown_to_new_connections_and_useless_ones_to
     shown = clients.issue("first")
     config = settings({**inside(nodes.issue("node-1")), **outside(shown)})
     doors = door.Doors(config)
-    network = TlsNetwork(clients.believed)
+    network = TlsNetwork(Tls(clients.believed))
 
     async def name():
         arrived = await network.connect("127.0.0.1", listener.port)
@@ -292,7 +292,7 @@ async def test_an_authority_that_was_removed_is_not_believed_any_more(nodes, cli
     believed.write_bytes((tmp_path / "clients" / "ca.pem").read_bytes())
     shown = TlsFiles(str(believed), files.certificate, files.key)
     doors = door.Doors(settings({**inside(nodes.issue("node-1")), **outside(shown, "required")}))
-    network = TlsNetwork(clients.issue("alice"))
+    network = TlsNetwork(Tls(clients.issue("alice")))
     listener = await listen("127.0.0.1", 0)
 
     async def call():
@@ -393,7 +393,7 @@ async def test_a_silent_peer_at_the_door_is_closed_and_holds_up_nobody(nodes, cl
     config = settings({**inside(nodes.issue("node-1")), **outside(clients.issue("broker"))})
     async with new_node(SimDisk(), config) as node:
         silent = [await TcpNetwork().connect("127.0.0.1", node.port) for _ in range(100)]
-        async with client_by(TlsNetwork(clients.believed), node.port) as client:
+        async with client_by(TlsNetwork(Tls(clients.believed)), node.port) as client:
             await client.create()
             assert (await client.send(batch(b"x"))).error is None
         with trio.fail_after(PATIENCE_S):

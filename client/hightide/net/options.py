@@ -16,7 +16,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.explained import explained
 from hightide.net.ports import Network, Random
-from hightide.net.tls import TlsFiles, network_of
+from hightide.net.tcp import TcpNetwork
+from hightide.net.tls import TlsFiles, TlsNetwork, tls_of
 from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")
@@ -88,19 +89,17 @@ class ClientOptions:
 
 def network_for(options: ClientOptions) -> Network:
     """How a client with these options comes to brokers. Raises `UsageError`."""
-    check = options.ssl_endpoint_identification_algorithm
-    if check not in ("https", "none"):
-        name = "ssl_endpoint_identification_algorithm"
-        raise UsageError(f"{name} is {check!r}, expected https or none")
     files = TlsFiles(
         authorities=options.ssl_ca_location,
         certificate=options.ssl_certificate_location,
         key=options.ssl_key_location,
     )
-    chosen = network_of(
-        protocol=options.security_protocol, files=files, check_host=check == "https"
+    tls = tls_of(
+        protocol=options.security_protocol,
+        files=files,
+        identification=options.ssl_endpoint_identification_algorithm,
     )
-    return options.network or chosen
+    return options.network or (TcpNetwork() if tls is None else TlsNetwork(tls))
 
 
 def taking(

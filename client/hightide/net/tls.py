@@ -55,6 +55,19 @@ class TlsFiles:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a client uses TLS."""
+
+    files: TlsFiles = TlsFiles()
+    check_host: bool = True
+    """Whether a broker's certificate must be of the host that was asked for."""
+
+    def context(self) -> ssl.SSLContext:
+        """For connections; raises `UsageError`."""
+        return client_context(self.files, check_host=self.check_host)
+
+
 def client_context(files: TlsFiles, *, check_host: bool = True) -> ssl.SSLContext:
     """For connections that this side opens. Raises `UsageError` for a file that is of no use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -132,7 +145,7 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLError as error:
-                raise _failed(error) from error
+                raise failed(error) from error
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         self._check_open()
@@ -216,7 +229,7 @@ async def secured(
     except ssl.SSLError as error:
         if server_side:
             await _leave(sock, _ALERT if error.reason in _PLAIN_PEER else b"")
-        raise _failed(error) from error
+        raise failed(error) from error
     finally:
         if not has_agreed:
             sock.close()
@@ -249,7 +262,7 @@ async def _leave(sock: ssl.SSLSocket, last_words: bytes) -> None:
 _PLAIN_PEER = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE")
 
 
-def _failed(error: ssl.SSLError) -> OSError | AuthenticationFailed:
+def failed(error: ssl.SSLError) -> OSError | AuthenticationFailed:
     """What a failure of TLS means: that somebody is turned away, or that the connection broke."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -294,33 +307,33 @@ def _has_agreed(end: ssl.SSLObject) -> bool:
     return True
 
 
-def network_of(
-    *, protocol: str, files: TlsFiles, check_host: bool = True
-) -> TcpNetwork | TlsNetwork:
-    """How a client comes to brokers: `protocol` is Kafka's security.protocol. Raises
-    `UsageError`."""
+def tls_of(*, protocol: str, files: TlsFiles, identification: str) -> Tls | None:
+    """What a client is told by Kafka's names: `protocol` is security.protocol, `identification`
+    ssl.endpoint.identification.algorithm. None: no TLS. Raises `UsageError`."""
+    if identification not in ("https", "none"):
+        name = "ssl.endpoint.identification.algorithm"
+        raise UsageError(f"{name} is {identification!r}, expected https or none")
     if protocol == "SSL":
-        return TlsNetwork(files, check_host=check_host)
+        return Tls(files, check_host=identification == "https")
     if protocol != "PLAINTEXT":
-        raise UsageError(f"security_protocol is {protocol!r}, expected PLAINTEXT or SSL")
+        raise UsageError(f"security.protocol is {protocol!r}, expected PLAINTEXT or SSL")
     if files != TlsFiles():
-        raise UsageError("certificates are given, and security_protocol is PLAINTEXT: expected SSL")
-    return TcpNetwork()
+        raise UsageError("certificates are given, and security.protocol is PLAINTEXT: expected SSL")
+    return None
 
 
 class TlsNetwork:
     """Streams under TLS; implements `ports.Network`."""
 
-    def __init__(self, files: TlsFiles, *, check_host: bool = True) -> None:
+    def __init__(self, tls: Tls) -> None:
         """Raises `UsageError` for files that are of no use."""
-        self._files = files
-        self._check_host = check_host
+        self._tls = tls
         self.reload()
 
     def reload(self) -> None:
         """Use the files as they are now for new connections; raises `UsageError`, and goes on with
         what it had."""
-        self._context = client_context(self._files, check_host=self._check_host)
+        self._context = self._tls.context()
 
     async def connect(self, host: str, port: int) -> TlsStream:
         plain = await TcpNetwork().connect(host, port)

@@ -27,6 +27,7 @@ from hightide.net.retries import (
     is_final,
     or_unknown_topic,
 )
+from hightide.net.tls import Tls
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -50,7 +51,8 @@ LEAST_S = 0.1
 class BlockingClient:
     """Metadata, offsets and fetches of a cluster."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, tls: Tls | None = None) -> None:
+        self._context = None if tls is None else tls.context()
         self._any_broker = AnyBroker(parse_bootstrap(bootstrap))
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
         self.metadata = Metadata()
@@ -175,7 +177,7 @@ class BlockingClient:
         """Send a request; its answer may be waited for later."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = BlockingConnection(*address)
+            connection = self._connections[address] = BlockingConnection(*address, self._context)
         with self._closed_on_failure(connection):
             return connection.ask(request, timeout_s=timeout_s, attachments=attachments)
 
@@ -391,16 +393,16 @@ def is_here(host: str) -> bool:
     return True
 
 
-_clients: dict[tuple[int, str], BlockingClient] = {}
+_clients: dict[tuple[int, str, Tls | None], BlockingClient] = {}
 
 
-def client_for(bootstrap: str) -> BlockingClient:
+def client_for(bootstrap: str, tls: Tls | None = None) -> BlockingClient:
     """This process's client for a cluster; a forked child opens its own connections."""
-    key = (os.getpid(), bootstrap)
+    key = (os.getpid(), bootstrap, tls)
     if key not in _clients:
-        for (pid, _), other in _clients.items():
+        for (pid, *_), other in _clients.items():
             if pid == os.getpid():
                 other.close()
         _clients.clear()
-        _clients[key] = BlockingClient(bootstrap)
+        _clients[key] = BlockingClient(bootstrap, tls)
     return _clients[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hightide.net.tls import failed
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import (
     ApiError,
+    AuthenticationFailed,
     BrokerUnreachable,
     RemoteProtocolError,
     RequestTimedOut,
@@ -43,13 +46,16 @@ class Asked(NamedTuple):
 class BlockingConnection:
     """One socket; after any failure but a refusal it is to be closed."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None = None) -> None:
+        """Under TLS with a context. Raises `BrokerUnreachable`; `AuthenticationFailed` where one
+        side turns the other away."""
         self.address = f"{host}:{port}"
         try:
-            self._socket = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
+            sock = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
         except OSError as error:
             raise BrokerUnreachable(f"no connection: {error}", broker=self.address) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock if context is None else self._secured(sock, context, host)
         self._next_id = 0
         self._unanswered: set[int] = set()
 
@@ -69,9 +75,34 @@ class BlockingConnection:
         with self._within(timeout_s) as deadline:
             while pending:
                 self._limit_to(deadline)
-                wire.drop_sent(pending, self._socket.sendmsg(pending))
+                wire.drop_sent(pending, self._send(pending))
         self._unanswered.add(self._next_id)
         return Asked(self, self._next_id, API_BY_REQUEST[type(request)].response)
+
+    def _secured(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        has_agreed = False
+        try:
+            inside = context.wrap_socket(sock, server_hostname=host)
+            has_agreed = True
+            return inside
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            if not has_agreed:
+                sock.close()
+
+    def _broken(self, error: OSError) -> BrokerUnreachable:
+        """What a failure of the socket means."""
+        found = failed(error) if isinstance(error, ssl.SSLError) else error
+        if isinstance(found, AuthenticationFailed):
+            found.broker = self.address
+            return found
+        return BrokerUnreachable(f"connection broke: {found}", broker=self.address)
+
+    def _send(self, pending: list[memoryview]) -> int:
+        if isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.send(pending[0])
+        return self._socket.sendmsg(pending)
 
     def answer(self, asked: Asked, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
         """Wait for an answer. What comes before it is dropped: its reader was abandoned, as with a
@@ -126,7 +157,7 @@ class BlockingConnection:
             why = f"no answer within {timeout_s:g} s"
             raise RequestTimedOut(why, broker=self.address, elapsed_s=timeout_s) from error
         except OSError as error:
-            raise BrokerUnreachable(f"connection broke: {error}", broker=self.address) from error
+            raise self._broken(error) from error
 
     def close(self) -> None:
         """Close the socket."""

@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hightide.net.cluster import parse_bootstrap
+from hightide.net.tls import Tls, TlsFiles, tls_of
 from hightide.protocol.errors import UsageError, did_you_mean
 from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.protocol.records import TIMESTAMP_MAX
 
+_SECURITY = (
+    "security.protocol",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.endpoint.identification.algorithm",
+)
+SECURITY_NAMES = (*_SECURITY, *(f"kafka.{name}" for name in _SECURITY))
 SOURCE_NAMES = (
     "bootstrap.servers",
     "kafka.bootstrap.servers",
@@ -43,10 +52,12 @@ SOURCE_NAMES = (
     "kafka.group.id",
     "fetchTimeoutMs",
     "path",
+    *SECURITY_NAMES,
 )
 SINK_NAMES = (
     "bootstrap.servers",
     "kafka.bootstrap.servers",
+    *SECURITY_NAMES,
     "topic",
     "sinkId",
     "sortRows",
@@ -82,6 +93,7 @@ class SourceOptions:
     """What a query asked for; picklable, because readers travel to executors."""
 
     bootstrap: str
+    tls: Tls | None = None
     topics: tuple[str, ...]
     """By name; empty with a pattern."""
     pattern: str = ""
@@ -135,6 +147,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         raise UsageError(f"minOffsetsPerTrigger is {low}, maxOffsetsPerTrigger only {high}")
     return SourceOptions(
         bootstrap=bootstrap,
+        tls=security_of(given),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -159,6 +172,7 @@ class SinkOptions:
     """Where rows are to go."""
 
     bootstrap: str
+    tls: Tls | None = None
     topic: str = ""
     """For all rows; empty: the column `topic` says it."""
     sink_id: str = ""
@@ -178,6 +192,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = known_options(options, SINK_NAMES)
     return SinkOptions(
         bootstrap=bootstrap_of(given),
+        tls=security_of(given),
         topic=given.get("topic", ""),
         sink_id=given.get("sinkid", ""),
         sort_rows=flag_of("sortRows", given, "false"),
@@ -214,6 +229,24 @@ def bootstrap_of(given: Mapping[str, str]) -> str:
         raise UsageError("option bootstrap.servers is missing, expected host:port[,host:port…]")
     parse_bootstrap(bootstrap)
     return bootstrap
+
+
+def security_of(given: Mapping[str, str]) -> Tls | None:
+    """How brokers are spoken to; paths are of each machine that runs a part of the query."""
+
+    def said(name: str, default: str = "") -> str:
+        return given.get(name) or given.get(f"kafka.{name}") or default
+
+    files = TlsFiles(
+        authorities=said("ssl.ca.location"),
+        certificate=said("ssl.certificate.location"),
+        key=said("ssl.key.location"),
+    )
+    return tls_of(
+        protocol=said("security.protocol", "PLAINTEXT"),
+        files=files,
+        identification=said("ssl.endpoint.identification.algorithm", "https"),
+    )
 
 
 def count_of(name: str, given: Mapping[str, str]) -> int | None:

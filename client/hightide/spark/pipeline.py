@@ -152,7 +152,7 @@ def _writers(spark: SparkSession, config: PipelineConfig) -> dict[str, DataStrea
         found[WINDOWS] = _to_parquet(frame, aggregate.parquet)
     if aggregate.topic:
         frame = windows(rows(spark, config, RESULTS), config, aggregate)
-        found[RESULTS] = _to_topic(results(frame, aggregate), config.bootstrap, aggregate.topic)
+        found[RESULTS] = _to_topic(results(frame, aggregate), config, aggregate.topic)
     return found
 
 
@@ -174,6 +174,7 @@ def source(spark: SparkSession, config: PipelineConfig, query: str) -> DataFrame
     """The topics as a stream; the query's group tells how far it is."""
     options: dict[str, Any] = {
         "bootstrap.servers": config.bootstrap,
+        **config.client,
         "startingOffsets": config.starting,
         "failOnDataLoss": config.fail_on_data_loss,
         "groupId": config.query_name(query),
@@ -265,8 +266,9 @@ def _to_parquet(frame: DataFrame, place: str) -> DataStreamWriter:
     return frame.writeStream.format("parquet").option("path", place)
 
 
-def _to_topic(frame: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
-    writer = frame.writeStream.format("hightide").option("bootstrap.servers", bootstrap)
+def _to_topic(frame: DataFrame, config: PipelineConfig, topic: str) -> DataStreamWriter:
+    place = {"bootstrap.servers": config.bootstrap, **config.client}
+    writer = frame.writeStream.format("hightide").options(**place)
     # Windows come out of a shuffle; a store of state promises no order.
     return writer.option("topic", topic).option("sortRows", True)
 

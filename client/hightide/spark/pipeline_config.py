@@ -60,6 +60,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     checkpoint: str
     """A directory that says how far the pipeline is; of this pipeline alone."""
     bootstrap: str = "127.0.0.1:19092"
+    client: dict[str, str] = {}
+    """How brokers are reached, by the names of a client.toml: `"security.protocol" = "SSL"`, …"""
     name: str = "pipeline"
     """Its queries are the groups `NAME-rows`, `NAME-windows` and `NAME-results`."""
     topics: list[str] = []

@@ -29,7 +29,7 @@ class Planner:
 
     @property
     def client(self) -> BlockingClient:
-        return client_for(self.options.bootstrap)
+        return client_for(self.options.bootstrap, self.options.tls)
 
     def refresh(self, *, gone_ok: bool = False) -> dict[str, str]:
         """Look at the topics again; their ids. With `gone_ok` those that are gone are left out;
@@ -150,6 +150,7 @@ class Planner:
             include_leader_epoch=self.options.include_leader_epoch,
             fail_on_data_loss=self.options.fail_on_data_loss,
             timeout_s=self.options.fetch_timeout_s,
+            tls=self.options.tls,
         )
 
 

@@ -16,7 +16,15 @@ import trio
 
 from hightide.net.ports import Network, Stream
 from hightide.net.tcp import TcpNetwork, TcpStream
-from hightide.net.tls import TlsFiles, TlsNetwork, TlsStream, check_pair, secured, server_context
+from hightide.net.tls import (
+    Tls,
+    TlsFiles,
+    TlsNetwork,
+    TlsStream,
+    check_pair,
+    secured,
+    server_context,
+)
 from hightide.protocol.errors import AuthenticationFailed, UsageError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
@@ -112,7 +120,7 @@ class Doors:
         door = Door(
             host, port, self._under_tls("internal.ssl", files, ssl.CERT_REQUIRED, node=node)
         )
-        self.network = TlsNetwork(files)
+        self.network = TlsNetwork(Tls(files))
         return door
 
     def _under_tls(
@@ -124,6 +132,11 @@ class Doors:
             raise ConfigError(f"{prefix}.*.location: {error}") from error
         self._certificates.append(certificates)
         return _under_tls(certificates, of_nodes=node >= 0)
+
+    @property
+    def has_certificates(self) -> bool:
+        """Whether there is anything to renew."""
+        return bool(self._certificates)
 
     def renew(self) -> None:
         """Take certificates whose files were replaced; what is of no use changes nothing."""

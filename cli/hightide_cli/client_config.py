@@ -1,0 +1,49 @@
+"""`--config client.toml`: how brokers are reached, and who asks them, for every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+CONFIG = "hightide.client_config"
+"""Under this name a command's context knows what the file says."""
+
+
+def _read(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    said = ctx.get_parameter_source("client_config") is ParameterSource.COMMANDLINE
+    if path is not None and (said or CONFIG not in ctx.meta):
+        from hightide.net.config_file import read_client_config
+
+        ctx.meta[CONFIG] = read_client_config(path)
+
+
+client_config_option = click.option(
+    "--config",
+    "client_config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="HIGHTIDE_CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=_read,
+    help="A client.toml: bootstrap.servers, security.protocol, ssl.ca.location, …",
+)
+
+
+def configured() -> dict[str, Any]:
+    """The arguments of clients that the file names."""
+    ctx = click.get_current_context(silent=True)
+    found: dict[str, Any] = {} if ctx is None else ctx.meta.get(CONFIG, {})
+    return found
+
+
+def configured_bootstrap() -> str:
+    """The brokers that the file names; empty if it names none."""
+    return str(configured().get("bootstrap_servers", ""))
+
+
+def client_settings() -> dict[str, Any]:
+    """How brokers are reached, whichever they are."""
+    return {name: value for name, value in configured().items() if name != "bootstrap_servers"}
