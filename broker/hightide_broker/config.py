@@ -12,6 +12,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from hightide_broker import config_keys as keys
@@ -158,6 +159,39 @@ def check_listeners(config: BrokerConfig) -> None:
     for key in needed:
         if not config[key]:
             raise ConfigError(f"{key.name} is empty, expected a PEM file: {key.doc}")
+
+
+def open_listeners(config: BrokerConfig) -> list[str]:
+    """The listeners where others than this machine's users may do anything: each is reached from
+    elsewhere, and asks nobody who they are."""
+    clients_prove = config[keys.SECURITY_PROTOCOL] == TLS
+    clients_prove = clients_prove and config[keys.SSL_CLIENT_AUTH] == "required"
+    nodes_prove = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
+    found = []
+    if not clients_prove and not _is_loopback(config[keys.LISTEN_HOST]):
+        found.append(f"{config[keys.LISTEN_HOST]}:{config[keys.LISTEN_PORT]}")
+    if config.is_split and not nodes_prove and not _is_loopback(config.internal_listen_host):
+        found.append(f"{config.internal_listen_host}:{config[keys.INTERNAL_LISTEN_PORT]}")
+    return found
+
+
+def check_open(config: BrokerConfig) -> None:
+    """Raise `ConfigError` for a listener that is open to others, unless it is said to be meant."""
+    if (found := open_listeners(config)) and not config[keys.ALLOW_INSECURE_LISTENER]:
+        raise ConfigError(
+            f"it would listen on {' and '.join(found)}, where whoever reaches it may do anything. "
+            f"Expected one of: listen.host = 127.0.0.1; certificates of clients and nodes "
+            f"(security.protocol and internal.security.protocol = SSL, ssl.client.auth = required; "
+            f"hightide certs makes them); or allow.insecure.listener = true, in a network that "
+            f"only the trusted reach"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check(key: Key[Any], value: str) -> None:

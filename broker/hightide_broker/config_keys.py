@@ -98,6 +98,11 @@ INTERNAL_SSL_CA_LOCATION = text(
     "",
     "the authorities of nodes, a PEM file: who has a certificate of theirs may be a node",
 )
+ALLOW_INSECURE_LISTENER = switch(
+    "allow.insecure.listener",
+    "false",
+    "whether to listen where others reach it and nobody has to prove who they are",
+)
 BROKER_RACK = text("broker.rack", "", "where this broker stands")
 NUM_PARTITIONS = count("num.partitions", "1", "partitions of a topic that does not say", low=1)
 DEFAULT_REPLICATION_FACTOR = count(

@@ -32,6 +32,14 @@ client_config_option = click.option(
 )
 
 
+def use_client_file(path: Path) -> None:
+    """From here on this command is told by a file, unless it was by another one."""
+    from hightide.net.config_file import read_client_config
+
+    ctx = click.get_current_context()
+    ctx.meta.setdefault(CONFIG, read_client_config(path))
+
+
 def configured() -> dict[str, Any]:
     """The arguments of clients that the file names."""
     ctx = click.get_current_context(silent=True)

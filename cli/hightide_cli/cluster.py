@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hightide_cli.client_config import client_settings, use_client_file
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
 from hightide_cli.options import DATA, output_option, run
 from hightide_cli.output import say, show
@@ -28,6 +29,7 @@ from hightide_cli.processes import (
     tail,
     wait_for_all,
 )
+from hightide_cli.secure_cluster import write_client_file
 from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
@@ -62,6 +64,11 @@ data_option = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A key of all nodes."
 )
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="TLS everywhere, and nobody without a certificate: makes them, and a client.toml for you.",
+)
+@click.option(
     "--replace",
     "replaced",
     multiple=True,
@@ -77,6 +84,7 @@ def up(
     detach: bool,
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
+    secure: bool,
     replaced: tuple[int, ...],
 ) -> None:
     """Start a cluster, wait until it serves, print its address; on the same --data it resumes.
@@ -86,14 +94,14 @@ def up(
     new_topics = [_parse_topic(text) for text in topics]
     load_config(None, assignments)
     is_new = read_plan(data) is None
-    plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced)
+    plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
     _tell_of([node for node in plan.processes if node not in missing])
     _check_replaced(plan, replaced)
     if not missing:
         if assignments:
             say("--set is for nodes that start: nothing is changed")
-        run(_make_topics, _address(plan), new_topics)
+        run(_make_topics, _reached(plan), new_topics)
         click.echo(_address(plan))
         return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
@@ -103,7 +111,7 @@ def up(
             port=_port_of(node, planned),
             cluster_id=plan.cluster_id,
             voters=plan.voters,
-            assignments=assignments,
+            assignments=(*plan.security(node), *assignments),
         )
         for node, planned in missing.items()
     }
@@ -111,7 +119,7 @@ def up(
     try:
         wait_for_all(processes)
         serves = True
-        address = _address(plan)
+        address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         click.echo(address)
@@ -155,6 +163,16 @@ def _address(plan: Plan) -> str:
                 )
             found.append(f"{facts['host']}:{facts['port']}")
     return ",".join(found)
+
+
+def _reached(plan: Plan) -> str:
+    """The same, once this command may ask there."""
+    address = _address(plan)
+    if plan.is_secure:
+        file = write_client_file(plan.processes[0].data, address)
+        use_client_file(file)
+        say(f"clients need its certificates: hightide --config {file} …")
+    return address
 
 
 def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
@@ -211,6 +229,7 @@ def _plan(
     roles: str | None,
     port: int | None,
     replaced: tuple[int, ...],
+    secure: bool,
 ) -> Plan:
     """The cluster's nodes: as they were, if there is one already."""
     plan = read_plan(data)
@@ -222,7 +241,10 @@ def _plan(
             port=port,
             formats=True,
             replaced=replaced,
+            secure=secure,
         )
+    if secure and not plan.is_secure:
+        raise click.UsageError(f"{data} holds a cluster that is open: it cannot be changed")
     brokers = sum("broker" in node.roles for node in plan.processes)
     is_split = not any(len(node.roles) > 1 for node in plan.processes)
     if count not in (None, brokers) or roles not in (None, "split" if is_split else "combined"):
@@ -236,7 +258,7 @@ def _plan(
             f"because its controllers know each other by them"
         )
     if port is not None and len(plan.nodes) == 1:
-        return Plan(plan.cluster_id, ((plan.processes[0], port),))
+        return Plan(plan.cluster_id, ((plan.processes[0], port),), plan.internal)
     return plan
 
 
@@ -267,7 +289,7 @@ async def _make_topics(address: str, topics: list[tuple[str, int, int]]) -> None
 
     if not topics:
         return
-    async with Admin(address) as admin:
+    async with Admin(address, **client_settings()) as admin:
         for name, partitions, replicas in topics:
             try:
                 await admin.create_topic(name, partitions=partitions, replication_factor=replicas)

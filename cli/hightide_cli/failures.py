@@ -76,6 +76,8 @@ def explain(error: BaseException) -> tuple[str | None, int]:
         return str(error), USAGE
     if isinstance(error, HightideError):
         return str(error), REFUSED
+    if isinstance(error, ModuleNotFoundError) and error.name == "cryptography":
+        return "certificates are made by the extra: pip install 'hightide[secure]'", REFUSED
     if isinstance(error, ModuleNotFoundError) and error.name in _OF_UNIX:
         return (
             "this needs Linux or macOS, as brokers do; what asks brokers works here too: "

@@ -42,6 +42,7 @@ COMMANDS = {
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
     "demo": ("demo.demo", "demo", "real flights through three brokers into Spark, checked"),
+    "certs": ("certs", "certs", "certificates for nodes and clients: create, renew, show"),
     "errors": ("errors", "errors", "what an error code means, and what to do"),
     "completion": ("completion", "completion", "the script that completes commands in a shell"),
 }

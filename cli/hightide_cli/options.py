@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hightide_cli.client_config import client_config_option, client_settings, configured_bootstrap
+from hightide_cli.client_config import (
+    client_config_option,
+    client_settings,
+    configured_bootstrap,
+    use_client_file,
+)
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -61,10 +66,19 @@ def nearby() -> str:
         return ""
 
 
+def _nearby_brokers() -> str:
+    """The same; a secure cluster's administrator is taken for its user's own."""
+    found = nearby()
+    file = Path(os.environ.get("HIGHTIDE_DATA") or DATA) / "client.toml"
+    if found and file.exists():
+        use_client_file(file)
+    return found
+
+
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
-    default=lambda: configured_bootstrap() or nearby() or DEFAULT_BOOTSTRAP,
+    default=lambda: configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP,
     callback=_remember,
     envvar="HIGHTIDE_BOOTSTRAP",
     show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",

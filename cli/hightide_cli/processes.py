@@ -25,6 +25,7 @@ import click
 
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.output import say
+from hightide_cli.secure_cluster import keys_of, make_certificates
 
 DEFAULT_PORT = 19092
 QUIET_S = 300.0
@@ -125,6 +126,18 @@ class Plan:
 
     cluster_id: str
     nodes: tuple[tuple[NodeProcess, int], ...]
+    internal: tuple[int, ...] = ()
+    """Of a secure cluster, the ports that nodes reach each other by, in the same order."""
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether nobody comes in without a certificate."""
+        return bool(self.internal)
+
+    def security(self, process: NodeProcess) -> list[str]:
+        """What a secure cluster sets for a node, as for --set."""
+        ports = dict(zip(self.processes, self.internal, strict=False))
+        return keys_of(process.data, process.node, ports[process]) if ports else []
 
     @property
     def processes(self) -> list[NodeProcess]:
@@ -134,9 +147,10 @@ class Plan:
     @property
     def voters(self) -> str:
         """As in `controller.quorum.voters`; empty for a cluster of one controller on its own."""
+        ports = self.internal or tuple(port for _, port in self.nodes)
         voters = [
             f"{process.node}@127.0.0.1:{port}"
-            for process, port in self.nodes
+            for process, port in zip(self.processes, ports, strict=True)
             if "controller" in process.roles
         ]
         return ",".join(voters) if len(self.nodes) > 1 else ""
@@ -159,10 +173,11 @@ def read_plan(data: Path) -> Plan | None:
             (NodeProcess(data, node["node"], tuple(node["roles"])), node["port"])
             for node in facts["nodes"]
         ]
-        plan = Plan(facts["cluster_id"], tuple(nodes))
+        internal = [node["internal_port"] for node in facts["nodes"] if "internal_port" in node]
+        plan = Plan(facts["cluster_id"], tuple(nodes), tuple(internal))
     except (KeyError, TypeError) as error:
         raise PlanDamaged(path) from error
-    if not nodes:
+    if not nodes or len(internal) not in (0, len(nodes)):
         raise PlanDamaged(path)
     return plan
 
@@ -186,6 +201,7 @@ def make_plan(
     port: int | None,
     formats: bool = False,
     replaced: Sequence[int] = (),
+    secure: bool = False,
 ) -> Plan:
     """Decide which nodes a new cluster has, and write it down; with `formats`, once their
     directories are made.
@@ -215,10 +231,15 @@ def make_plan(
     cluster_id = next(filter(None, clusters.values()), None)
     if replaced and not cluster_id:
         raise click.UsageError(f"--replace {replaced[0]}: there is no cluster yet")
+    count = len(nodes)
+    ports = _ports(port, 2 * count if secure else count)
     plan = Plan(
         cluster_id or random_id(system_random()),
-        tuple(zip(nodes, _ports(port, len(roles)), strict=True)),
+        tuple(zip(nodes, ports[:count], strict=True)),
+        tuple(ports[count:]),
     )
+    if secure:
+        make_certificates(data, {node.node: f"node-{node.node}" for node in nodes})
     if formats and cluster_id:
         _check_lost(data, [node for node in nodes if not clusters[node]], replaced)
     elif formats:
@@ -246,9 +267,11 @@ def _write_plan(data: Path, plan: Plan) -> None:
     from hightide_broker.ports import DiskError
     from hightide_broker.runtime.base.disk import RealDisk
 
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"node": process.node, "roles": process.roles, "port": port} for process, port in plan.nodes
     ]
+    for node, port in zip(nodes, plan.internal, strict=False):
+        node["internal_port"] = port
     text = json.dumps({"cluster_id": plan.cluster_id, "nodes": nodes}, indent=2)
     disk = RealDisk()
     try:

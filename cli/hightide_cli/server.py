@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hightide_broker.config import BrokerConfig
     from hightide_broker.node import Node
 
+WARN_S = 3600.0
+"""How often a log says that a listener is open to others."""
 config_option = click.option(
     "-c",
     "--config",
@@ -70,7 +72,10 @@ def start(
     """Serve until SIGTERM or Ctrl-C; a second signal stops at once, without a clean shutdown."""
     if not __debug__:
         raise click.UsageError("hightide does not run under python -O: its asserts are its guards")
+    from hightide_broker.config import check_open
+
     config = load_config(config_file, assignments)
+    check_open(config)
     if check_config:
         from hightide_broker.runtime.server.door import Doors
 
@@ -120,6 +125,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             formats=False,
         ) as node:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(warn_of_open, config)
                 nursery.start_soon(warn_of_unknown, config.advertised_host)
                 if ready_file is not None:
                     nursery.start_soon(_announce, node, ready_file)
@@ -130,6 +136,25 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
                 nursery.cancel_scope.cancel()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+async def warn_of_open(config: BrokerConfig) -> None:
+    """Log it each hour while others may do anything here; once if only this machine's users may."""
+    import trio
+
+    from hightide_broker.config import TLS, open_listeners
+    from hightide_broker.config_keys import SECURITY_PROTOCOL
+
+    log = logging.getLogger("hightide.node")
+    if not (found := open_listeners(config)):
+        if config[SECURITY_PROTOCOL] != TLS:
+            log.info("whoever is on this machine may do anything here: hightide up --secure")
+        return
+    while True:
+        log.warning(
+            "whoever reaches %s may do anything: allow.insecure.listener", " and ".join(found)
+        )
+        await trio.sleep(WARN_S)
 
 
 async def warn_of_unknown(host: str) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hightide.consume.health import Health
     from hightide.consume.options import ConsumerOptions
     from hightide.consume.subscription import Listener, OffsetAndMetadata, OffsetAndTimestamp
+    from hightide.net.config_file import read_client_config
     from hightide.net.options import ClientOptions
     from hightide.produce.bulk import Deliveries, RecordRange
     from hightide.produce.delivery import Delivery, RecordMetadata
@@ -113,6 +114,7 @@ __all__ = [
     "GroupLag",
     "GroupMove",
     "blocking",
+    "read_client_config",
     "HightideError",
     "ApiError",
     "ErrorCode",
@@ -143,6 +145,7 @@ _NAMES = {
     "protocol.topic_partition": "TopicPartition",
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
+    "net.config_file": "read_client_config",
     "admin.descriptions": "CreatedTopic TopicDescription PartitionDescription ConfigEntry "
     "ClusterDescription BrokerDescription LogDirDescription NodeDescription ReplicaDescription "
     "ElectionResult QuorumDescription QuorumReplica GroupListing GroupDescription "
@@ -150,9 +153,8 @@ _NAMES = {
     "protocol.columns": "Record",
     "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
     "protocol.errors": "HightideError ApiError AuthenticationFailed ErrorCode BrokerUnreachable "
-    "RequestTimedOut "
-    "DeliveryTimeout CorruptBatch LogTruncated RemoteProtocolError ClosedError UsageError "
-    "RecordTooLarge",
+    "RequestTimedOut DeliveryTimeout CorruptBatch LogTruncated RemoteProtocolError ClosedError "
+    "UsageError RecordTooLarge",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -84,7 +84,9 @@ def test_every_command_in_a_document_is_one(document):
 def test_the_configuration_of_three_hosts_is_one(tmp_path):
     (toml,) = re.findall(r"```toml\n(.*?)```", (GUIDE / "operating.md").read_text(), re.DOTALL)
     path = tmp_path / "broker.toml"
-    path.write_text(toml)
+    certificates = tmp_path / "certs"
+    run("certs", "create", certificates, "--node", "1=10.0.0.1")
+    path.write_text(toml.replace("/etc/hightide/certs", str(certificates)))
     run("server", "start", "-c", path, "--check-config")
 
 

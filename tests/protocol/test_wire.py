@@ -496,6 +496,5 @@ def test_every_error_has_a_meaning_and_a_new_one_is_unknown() -> None:
 def test_an_api_error_says_its_code_and_whether_a_retry_can_help(code: ErrorCode) -> None:
     error = ApiError(code, broker="h:1", attempts=2, elapsed_s=1.5, knob="retries")
     assert (error.retriable, error.refresh) == ERRORS[code][1:3]
-    assert (
-        str(error) == f"{code}: {ERRORS[code].meaning} [broker h:1, 2 attempts, 1.5 s, see retries]"
-    )
+    facts = "[broker h:1, 2 attempts, 1.5 s, see retries]"
+    assert str(error) == f"{code}: {ERRORS[code].meaning} {facts}"

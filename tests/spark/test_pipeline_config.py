@@ -93,7 +93,10 @@ def test_one_output_and_one_way_to_name_topics_is_enough(given):
         (settings(aggregate="hourly"), "Expected `object | null`, got `str` - at `$.aggregate`"),
         (hourly(window=3600), "Expected `str`, got `int` - at `$.aggregate.window`"),
         (settings(topic="flights"), "no setting topic, did you mean topics?"),
-        (settings(zzz=1), "no setting zzz: checkpoint, bootstrap, client, name, topics, pattern, format,"),
+        (
+            settings(zzz=1),
+            "no setting zzz: checkpoint, bootstrap, client, name, topics, pattern, format,",
+        ),
         (hourly(windows="1 hour"), "no setting aggregate.windows, did you mean aggregate.window?"),
         (hourly(zzz=1), "no setting aggregate.zzz: window, compute, slide, watermark, by,"),
     ],

@@ -42,14 +42,16 @@ class Ended(NamedTuple):
         return [json.loads(line) for line in self.lines]
 
 
-def hightide(*words, stdin=b"", address=None, code=0, patience_s=PATIENCE_S):
-    """Run a command to its end; its exit code must be `code` (None: any)."""
+def hightide(*words, stdin=b"", address=None, code=0, patience_s=PATIENCE_S, cwd=None, config=None):
+    """Run a command to its end; its exit code must be `code` (None: any). `config` is in the
+    environment, as HIGHTIDE_CONFIG."""
     ended = subprocess.run(
         [*COMMAND, *map(str, words)],
         input=stdin,
         capture_output=True,
         timeout=patience_s,
-        env=environment(address),
+        env=environment(address) | ({"HIGHTIDE_CONFIG": str(config)} if config else {}),
+        cwd=cwd,
         check=False,
     )
     err = ended.stderr.decode()
