@@ -54,7 +54,7 @@ from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
-from hightide_broker.runtime.server.door import Doors
+from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
@@ -434,7 +434,7 @@ async def open_node(
     entrance: Entrance | None = None
     try:
         meta = format_node(config, disk, random) if formats else read_directory(config, disk)
-        entrance = await open_entrance(doors or Doors(config), listen)
+        entrance = await open_entrance(doors or doors_of(config), listen)
         disk.keep_reserve(f"{directory}/{RESERVE}")
         read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)

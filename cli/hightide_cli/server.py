@@ -77,9 +77,9 @@ def start(
     config = load_config(config_file, assignments)
     check_open(config)
     if check_config:
-        from hightide_broker.runtime.server.door import Doors
+        from hightide_broker.runtime.server.door import doors_of
 
-        Doors(config)
+        doors_of(config)
         say("the configuration is fine")
         return
     set_up_logging(verbose=verbose)
@@ -104,12 +104,12 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.runtime.base.system import raise_open_files_limit
     from hightide_broker.runtime.base.usage import ProcessUsage
-    from hightide_broker.runtime.server.door import Doors
+    from hightide_broker.runtime.server.door import doors_of
 
     raise_open_files_limit()
     usage = ProcessUsage()
     trio.lowlevel.add_instrument(usage)
-    doors = Doors(config)
+    doors = doors_of(config)
     # Only where it means something: otherwise the end of a terminal ends what runs in it.
     renewing = [signal.SIGHUP] if doors.has_certificates else []
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *renewing) as signals:

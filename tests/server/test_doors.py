@@ -255,7 +255,7 @@ async def test_new_certificates_are_shown_to_new_connections_and_useless_ones_to
     """Who is in stays in; a key that does not fit changes nothing; the next good one is taken."""
     shown = clients.issue("first")
     config = settings({**inside(nodes.issue("node-1")), **outside(shown)})
-    doors = door.Doors(config)
+    doors = door.doors_of(config)
     network = TlsNetwork(Tls(clients.believed))
 
     async def name():
@@ -291,7 +291,7 @@ async def test_an_authority_that_was_removed_is_not_believed_any_more(nodes, cli
     believed = tmp_path / "believed.pem"
     believed.write_bytes((tmp_path / "clients" / "ca.pem").read_bytes())
     shown = TlsFiles(str(believed), files.certificate, files.key)
-    doors = door.Doors(settings({**inside(nodes.issue("node-1")), **outside(shown, "required")}))
+    doors = door.doors_of(settings({**inside(nodes.issue("node-1")), **outside(shown, "required")}))
     network = TlsNetwork(Tls(clients.issue("alice")))
     listener = await listen("127.0.0.1", 0)
 
@@ -333,7 +333,7 @@ def test_a_node_whose_settings_cannot_be_does_not_start(nodes, over, said):
     filled = {name: value.format(other=other) for name, value in over.items()}
     config = make_config({**inside(nodes.issue("node-1")), **filled})
     with pytest.raises(ConfigError) as refused:
-        door.Doors(config)
+        door.doors_of(config)
     assert said in str(refused.value)
 
 

@@ -40,6 +40,8 @@ NOTICED_BY = {
     "a_new_coordinator_begins_without_groups": 14,
     "a_new_coordinator_reads_nothing": 14,
     "a_group_forgets_what_it_committed": 14,
+    "whoever_says_so_is_a_node": 12,
+    "a_node_may_speak_for_another": 12,
 }
 
 

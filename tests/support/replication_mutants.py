@@ -20,7 +20,7 @@ from hightide_broker.runtime.replication.fetcher import LeaderFetcher
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.quiet import Quiet
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.runtime.server import fetch_handler, fetch_sessions
+from hightide_broker.runtime.server import fetch_handler, fetch_sessions, routes
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk_syncs import Sync
 from hightide_broker.storage import log as log_module
@@ -75,6 +75,18 @@ def nothing(*args, **kwargs):
 
 
 # -- followers -----------------------------------------------------------------------------------
+
+
+@mutant
+def whoever_says_so_is_a_node():
+    """A fetch in a follower's name is its acknowledgement, whoever sends it."""
+    return planted(routes, "check_node", lambda call: None)
+
+
+@mutant
+def a_node_may_speak_for_another():
+    """It proves that it is a node, and says which."""
+    return planted(routes, "check_sender", lambda request, node: None)
 
 
 @mutant

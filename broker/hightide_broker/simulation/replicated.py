@@ -21,6 +21,7 @@ from hightide_broker.simulation import group_workload
 from hightide_broker.simulation.churn import Churn
 from hightide_broker.simulation.faults import Faults
 from hightide_broker.simulation.group_workload import GroupLog, GroupMember
+from hightide_broker.simulation.impostor import Impostor
 from hightide_broker.simulation.keyed import Keyed
 from hightide_broker.simulation.operator import operate
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
@@ -202,6 +203,9 @@ async def _two_phases(
                 member = GroupMember(world, f"member-{number}", subscribed, records, group, address)
                 nursery.start_soon(member.run)
             nursery.start_soon(operate, world)
+            impostor = Impostor(world, places)
+            if impostor.is_on:
+                nursery.start_soon(impostor.run)
             churn = Churn(world, address, replicas=topics[0].replicas)
             if churn.is_on and not world.knobs.forlorn:
                 nursery.start_soon(churn.run)

@@ -7,10 +7,12 @@ nothing may be broken; then everything is healed and must work again within a bo
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field, replace
 
 import trio
 
+from hightide.net.ports import Stream
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.cluster.image import ClusterImage
@@ -18,8 +20,10 @@ from hightide_broker.core.quorum.ready import Event, Ready
 from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
 from hightide_broker.ports import NodeMustStop
+from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.server.door import Door, Doors
 from hightide_broker.simulation.disk import DiskCopy, SimDisk
 from hightide_broker.simulation.network import SimNetwork, Weather
 from hightide_broker.simulation.quorum_checker import QuorumChecker, Story, Violation
@@ -30,6 +34,9 @@ CLUSTER_ID = "simulated-cluster-0000"
 PAGE_BYTES = 512
 """Small, as the files are: a failed sync leaves holes within them."""
 WALL_MS = 1_700_000_000_000
+
+
+_MACHINE = re.compile(r"machine-(\d+)b*")
 
 
 class SimClock:
@@ -217,7 +224,7 @@ class Machine:
                     clock=self.clock,
                     random=random.Random(f"{world.seed}-{self._who}-{self._lives}"),
                     listen=host.listen,
-                    network=host,
+                    doors=Doors([Door(self.name, PORT, self._prove)], host),
                     instrument=_Eyes(world.checker, self),
                     wait=False,
                 ) as self.node:
@@ -233,6 +240,14 @@ class Machine:
                 # Those who wait for its end do so even if it ends by a bug.
                 self.node = None
                 ended.set()
+
+    async def _prove(self, stream: Stream) -> tuple[Stream, Peer]:
+        """As certificates would: a machine is its node, whichever of its machines it is. Nobody
+        else is one, but where the clients of a world play brokers."""
+        found = _MACHINE.fullmatch(stream.peer)
+        if found is None:
+            return stream, Peer(stream.peer, may_be_node=not self._world.knobs.replicated)
+        return stream, Peer(stream.peer, f"node-{found[1]}", int(found[1]))
 
     async def crash(self, *, power: bool) -> None:
         """The process is gone at once; with `power`, so is what was not synced."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -59,79 +59,51 @@ class Door(NamedTuple):
 class Certificates:
     """Those of one door, exchanged whole when their files are replaced; who is in stays in."""
 
-    def __init__(self, files: TlsFiles, asks: ssl.VerifyMode, *, node: int = -1) -> None:
-        """`node`: whose door for nodes it is. Raises `UsageError` for files that are of no use."""
+    def __init__(
+        self,
+        files: TlsFiles,
+        asks: ssl.VerifyMode,
+        *,
+        node: int = -1,
+        network: TlsNetwork | None = None,
+    ) -> None:
+        """`node`: whose door for nodes it is, and `network` its way to others', with the same
+        files. Raises `UsageError` for files that are of no use."""
         self._files = files
         self._asks = asks
         self._node = node
-        self._stamp: tuple[object, ...] = ()
+        self._network = network
+        self._looked_at: tuple[object, ...] = ()
         self.renew()
 
     def renew(self) -> bool:
-        """Take the files as they are now, if they have changed. Raises `UsageError`, and goes on
-        with what it had."""
-        stamp = self._files.stamp()
-        if stamp == self._stamp:
+        """Take the files as they are now, if they have changed since they were looked at. Raises
+        `UsageError`, once for each change, and goes on with what it had."""
+        if (now := self._files.stamp()) == self._looked_at:
             return False
+        self._looked_at = now
         context = server_context(self._files, asks=self._asks)
         if self._node >= 0 and (name := check_pair(context, self._files)) != f"node-{self._node}":
             raise UsageError(
                 f"{self._files.certificate!r} is of {name!r}, expected node-{self._node}"
             )
-        self.context, self._stamp = context, stamp
+        if self._network is not None:
+            self._network.reload()
+        self.context = context
         return True
 
 
 class Doors:
-    """The doors of a node, and its own way to others'."""
+    """The doors of a node, and its own way to others'; made by `doors_of`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        """Raises `ConfigError` for certificates that are of no use."""
-        check_listeners(config)
-        self._certificates: list[Certificates] = []
-        self.network: Network = TcpNetwork()
+    def __init__(
+        self, each: Sequence[Door], network: Network, certificates: Sequence[Certificates] = ()
+    ) -> None:
+        self.all = each
+        """For clients, and then for nodes, if they have one of their own."""
+        self.network = network
         """How this node comes to others."""
-        self.all = [self._for_clients(config)]
-        if config.is_split:
-            self.all.append(self._for_nodes(config))
-
-    def _for_clients(self, config: BrokerConfig) -> Door:
-        host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
-        if config[keys.SECURITY_PROTOCOL] != TLS:
-            return Door(host, port, _plain(may_be_node=not config.is_split))
-        files = TlsFiles(
-            authorities=config[keys.SSL_CA_LOCATION],
-            certificate=config[keys.SSL_CERTIFICATE_LOCATION],
-            key=config[keys.SSL_KEY_LOCATION],
-        )
-        asks = _ASKS[config[keys.SSL_CLIENT_AUTH]]
-        return Door(host, port, self._under_tls("ssl", files, asks))
-
-    def _for_nodes(self, config: BrokerConfig) -> Door:
-        host, port = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
-        if config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS:
-            return Door(host, port, _plain(may_be_node=True))
-        files = TlsFiles(
-            authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
-            certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
-            key=config[keys.INTERNAL_SSL_KEY_LOCATION],
-        )
-        node = config[keys.NODE_ID]
-        door = Door(
-            host, port, self._under_tls("internal.ssl", files, ssl.CERT_REQUIRED, node=node)
-        )
-        self.network = TlsNetwork(Tls(files))
-        return door
-
-    def _under_tls(
-        self, prefix: str, files: TlsFiles, asks: ssl.VerifyMode, *, node: int = -1
-    ) -> Admit:
-        try:
-            certificates = Certificates(files, asks, node=node)
-        except UsageError as error:
-            raise ConfigError(f"{prefix}.*.location: {error}") from error
-        self._certificates.append(certificates)
-        return _under_tls(certificates, of_nodes=node >= 0)
+        self._certificates = certificates
 
     @property
     def has_certificates(self) -> bool:
@@ -146,17 +118,58 @@ class Doors:
                     log.info("certificates were replaced: new connections are shown the new ones")
             except UsageError as error:
                 log.error("certificates were replaced by what is of no use, so not here: %s", error)
-        if isinstance(self.network, TlsNetwork):
-            try:
-                self.network.reload()
-            except UsageError as error:
-                log.debug("as said: %s", error)
 
     async def watch(self) -> None:
         """Look for new certificates, until cancelled; ends at once where there are none."""
         while self._certificates:
             await trio.sleep(LOOK_S)
             self.renew()
+
+
+def doors_of(config: BrokerConfig) -> Doors:
+    """The doors that a configuration names; raises `ConfigError`, also for files of no use."""
+    check_listeners(config)
+    found: list[Certificates] = []
+    try:
+        doors = [_for_clients(config, found)]
+        network: Network = TcpNetwork()
+        if config.is_split:
+            door, network = _for_nodes(config, found)
+            doors.append(door)
+    except UsageError as error:
+        raise ConfigError(str(error)) from error
+    return Doors(doors, network, found)
+
+
+def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
+    host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
+    if config[keys.SECURITY_PROTOCOL] != TLS:
+        return Door(host, port, _plain(may_be_node=not config.is_split))
+    files = TlsFiles(
+        authorities=config[keys.SSL_CA_LOCATION],
+        certificate=config[keys.SSL_CERTIFICATE_LOCATION],
+        key=config[keys.SSL_KEY_LOCATION],
+    )
+    certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
+    found.append(certificates)
+    return Door(host, port, _under_tls(certificates, of_nodes=False))
+
+
+def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, Network]:
+    host, port = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
+    if config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS:
+        return Door(host, port, _plain(may_be_node=True)), TcpNetwork()
+    files = TlsFiles(
+        authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
+        certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
+        key=config[keys.INTERNAL_SSL_KEY_LOCATION],
+    )
+    network = TlsNetwork(Tls(files))
+    certificates = Certificates(
+        files, ssl.CERT_REQUIRED, node=config[keys.NODE_ID], network=network
+    )
+    found.append(certificates)
+    return Door(host, port, _under_tls(certificates, of_nodes=True)), network
 
 
 def _plain(*, may_be_node: bool) -> Admit:

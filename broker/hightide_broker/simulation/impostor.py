@@ -1,0 +1,81 @@
+"""Somebody in the network who says that he is a node: a stranger, or one node in another's name.
+
+He sees everything, and acknowledges for a follower what it does not have. Where he is believed, the
+watermark rises over records that are in one place only. In some worlds he tries without end; he has
+to be refused each time.
+"""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from hightide.net.connection import open_connection
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError
+from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.simulation.world import PORT, Machine, World
+
+NAME = "impostor"
+TRIES_S = 0.5
+CALL_TIMEOUT_S = 2.0
+SHARE = 0.15
+"""In so many worlds."""
+
+
+class Impostor:
+    """Of one world."""
+
+    def __init__(self, world: World, places: list[TopicPartition]) -> None:
+        self._world = world
+        self._places = places
+        self._rng = random.Random(f"{NAME}-{world.seed}")
+        self.is_on = self._rng.random() < SHARE
+
+    async def run(self) -> None:
+        """Try until cancelled."""
+        while True:
+            await trio.sleep(TRIES_S)
+            for machine in self._world.machines:
+                for replica in self._led_by(machine):
+                    await self._acknowledge(machine, replica)
+
+    def _led_by(self, machine: Machine) -> list[Replica]:
+        found = [] if machine.node is None else list(machine.node.replicas)
+        return [each for each in found if each.leader is not None and each.tp in self._places]
+
+    async def _acknowledge(self, machine: Machine, replica: Replica) -> None:
+        """In the name of each follower."""
+        leader = replica.leader
+        for follower in [] if leader is None else sorted(leader.remotes):
+            others = [each.name for each in self._world.machines if each.id != follower]
+            source = self._rng.choice([NAME, *others])
+            if source == machine.name:
+                continue
+            part = m.FetchPartition(
+                topic=replica.topic,
+                partition=replica.partition,
+                current_leader_epoch=replica.leader_epoch,
+                fetch_offset=replica.log.log_end,
+            )
+            request = m.FetchRequest(replica_id=follower, max_wait_ms=0, partitions=[part])
+            await self._ask(source, machine, request)
+
+    async def _ask(self, source: str, machine: Machine, request: m.FetchRequest) -> None:
+        network = self._world.network.host(source)
+        with trio.move_on_after(CALL_TIMEOUT_S):
+            try:
+                async with open_connection(network, machine.name, PORT, client=NAME) as connection:
+                    await connection.call(request, timeout_s=CALL_TIMEOUT_S)
+            except ApiError as refused:
+                expected = (
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                )
+                self._world.require(
+                    refused.code in expected, f"{source} was refused with {refused.code}"
+                )
+            except HightideError:
+                """It did not get through."""
