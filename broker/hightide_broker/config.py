@@ -179,7 +179,7 @@ def check_open(config: BrokerConfig) -> None:
     """Raise `ConfigError` for a listener that is open to others, unless it is said to be meant."""
     if (found := open_listeners(config)) and not config[keys.ALLOW_INSECURE_LISTENER]:
         raise ConfigError(
-            f"it would listen on {' and '.join(found)}, where whoever reaches it may do anything. "
+            f"it would listen on {' and '.join(found)}, where all who reach it may do anything. "
             f"Expected one of: listen.host = 127.0.0.1; certificates of clients and nodes "
             f"(security.protocol and internal.security.protocol = SSL, ssl.client.auth = required; "
             f"hightide certs makes them); or allow.insecure.listener = true, in a network that "

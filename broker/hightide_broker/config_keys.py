@@ -46,7 +46,7 @@ SECURITY_PROTOCOL = word(
 SSL_CERTIFICATE_LOCATION = text(
     "ssl.certificate.location",
     "",
-    "the certificate that clients are shown, a PEM file; taken anew when it is replaced",
+    "the certificate that clients are shown, a PEM file; taken again when it is replaced",
 )
 SSL_KEY_LOCATION = text(
     "ssl.key.location", "", "the key of it, a PEM file; empty: it is in the certificate's"

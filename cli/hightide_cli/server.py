@@ -148,11 +148,11 @@ async def warn_of_open(config: BrokerConfig) -> None:
     log = logging.getLogger("hightide.node")
     if not (found := open_listeners(config)):
         if config[SECURITY_PROTOCOL] != TLS:
-            log.info("whoever is on this machine may do anything here: hightide up --secure")
+            log.info("all users of this machine may do anything here: hightide up --secure")
         return
     while True:
         log.warning(
-            "whoever reaches %s may do anything: allow.insecure.listener", " and ".join(found)
+            "all who reach %s may do anything: allow.insecure.listener", " and ".join(found)
         )
         await trio.sleep(WARN_S)
 

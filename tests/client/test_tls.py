@@ -1,4 +1,4 @@
-"""TLS on both ends: bytes arrive whole, and whoever is turned away hears why, at once.
+"""TLS on both ends: bytes arrive whole, and who is turned away hears why, at once.
 
 Method: real sockets on loopback, both ends in this process; certificates of an authority that the
 test makes.

@@ -94,7 +94,7 @@ class Desk(Here):
 
     async def known(self):
         """The groups that there are still, as a client is told."""
-        answer = await self.handlers.list_groups(Call(g.ListGroupsRequest()))
+        answer = await self.handlers.list_groups()
         return {each.group for each in answer.body.groups}
 
     async def calm(self):

@@ -12,7 +12,7 @@ import pytest
 import trio
 from brokers import DATA, FakeClock, new_node, settings
 from sim_machines import virtual
-from small_worlds import epochs, in_world, others, registration, until, until_led
+from small_worlds import epochs, in_world, others, until, until_led
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -61,7 +61,8 @@ def test_hundreds_of_forwarded_requests_cause_no_election():
         before, done = epochs(world), []
 
         async def forward(number):
-            done.append(await follower.node.channel.ask(registration(1000 + number)))
+            made = m.NewTopic(topic=f"t-{number}", partitions=1)
+            done.append(await follower.node.channel.ask(m.CreateTopicsRequest(topics=[made])))
 
         async with trio.open_nursery() as nursery:
             for number in range(300):

@@ -14,7 +14,7 @@ import trio
 from brokers import Client, batch, client_of, new_node, settings
 from certificates import Authority, replace
 from patience import PATIENCE_S
-from test_routes import rows
+from test_routes import ENVELOPED, rows
 
 from hightide import Admin, AuthenticationFailed, BrokerUnreachable, Consumer, Producer
 from hightide.net.connection import open_connection
@@ -23,9 +23,9 @@ from hightide.net.tcp import TcpNetwork, free_ports, listen
 from hightide.net.tls import Tls, TlsFiles, TlsNetwork
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, ErrorCode, RemoteProtocolError
+from hightide.protocol.errors import ApiError, ErrorCode, Refused, RemoteProtocolError
 from hightide_broker.config import ConfigError, make_config
-from hightide_broker.core.cluster.senders import names_its_sender
+from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.node import open_node
 from hightide_broker.runtime.server import door
 from hightide_broker.simulation.disk import SimDisk
@@ -134,9 +134,12 @@ async def code_of(client, request):
 
 def test_every_request_of_nodes_names_its_sender_or_is_an_envelope():
     """Otherwise a node could speak for another in it."""
-    kinds = {row.api.request for row in rows() if not row.is_for_clients}
-    assert {kind for kind in kinds if not names_its_sender(kind)} == {c.EnvelopeRequest}
     assert {row.api.name for row in rows() if not row.is_for_clients} == {*BY_NODES, "envelope"}
+    assert {*IN_ENVELOPES} == ENVELOPED
+    for each in (*BY_NODES.values(), *IN_ENVELOPES.values()):
+        check_sender(each(2), 2)
+        with pytest.raises(Refused, match="a node speaks for itself alone"):
+            check_sender(each(2), 3)
 
 
 async def test_by_the_door_of_clients_nobody_is_a_node(nodes):

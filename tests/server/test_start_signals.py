@@ -33,7 +33,7 @@ def lonely(tmp_path):
         [*COMMAND, "server", "start", *words], stderr=subprocess.PIPE, env=environment()
     ) as process:
         try:
-            assert b"prospective epoch=0" in process.stderr.readline()
+            assert any(b"prospective epoch=0" in line for line in process.stderr)
             yield process, directory
         finally:
             process.kill()

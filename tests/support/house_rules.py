@@ -102,7 +102,7 @@ REPLACEMENTS = {
 }
 PURE_CLIENT = (
     "protocol arrow.to_arrow produce.accumulator produce.partitioner consume.subscription "
-    "consume.assignors"
+    "consume.assignors consume.selection net.metadata net.retries net.any_broker"
 )
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},

@@ -38,7 +38,8 @@ def checked_topics(topics: Iterable[str] | str) -> tuple[str, ...]:
 
 
 def selection(topics: Iterable[str] | str, pattern: str | re.Pattern[str] | None) -> Selection:
-    """One of the two; raises `UsageError`."""
+    """What a consumer subscribes to: topics, or a pattern of names. Raises `UsageError` for both,
+    or none."""
     names = checked_topics(topics)
     if bool(names) == (pattern is not None):
         raise UsageError("give topics, or a pattern for their names")

@@ -114,7 +114,7 @@ class Placement:
         return parts
 
     def parts(self) -> list[Part]:
-        """Of all groups, one after the other."""
+        """The parts that all groups were given, one group after the other."""
         return [part for _, parts in self._groups for part in parts]
 
     def find(self, index: int) -> Delivery | None:

@@ -49,7 +49,7 @@ class LogEnds:
     def untold(
         self, topic_id: str, partition: int, leader_epoch: int, brokers: Iterable[int]
     ) -> tuple[int, ...]:
-        """Those of them that have said nothing of one partition yet."""
+        """Of `brokers`, those that have not said how far their log of a partition reaches."""
         ends = self.of(topic_id, partition, leader_epoch)
         return tuple(
             broker

@@ -24,11 +24,6 @@ _SENDER = {
 """By the kind of request, the field that names it."""
 
 
-def names_its_sender(kind: type[m.Message]) -> bool:
-    """Whether requests of this kind say which node they come from."""
-    return kind in _SENDER
-
-
 def check_sender(request: m.Message, node: int) -> None:
     """Raise `Refused` if a request of a proven node says that it comes from another one."""
     field = _SENDER.get(type(request))

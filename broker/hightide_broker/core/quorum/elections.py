@@ -446,6 +446,8 @@ class Elections:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{request} contradicts itself")
         self.check_epoch(request.epoch)
         if request.epoch > self.epoch:
+            # Also in a pre-vote: its epoch is one that its sender is in, not one that it wants, so
+            # an earlier one is over (KIP-996).
             self._become_unattached(request.epoch, now)
         mine = (self._log.last_epoch, self._log.log_end)
         up_to_date = (request.last_epoch, request.log_end) >= mine
@@ -487,11 +489,12 @@ class Elections:
         if self.role not in (Role.FOLLOWER, Role.UNATTACHED) or not self._may_stand:
             return
         self._follower.leader_gone = True
-        successors = request.successors
-        longest = self._config.election_backoff_max_s
+        successors, longest = request.successors, self._config.election_backoff_max_s
         if self._config.node not in successors:
             self._deadline = now + longest
         elif (place := successors.index(self._config.node)) == 0:
             self._deadline = now
         else:
+            # Who stands last waits half of the longest back-off, each before it half as long as the
+            # next: those whose logs reach further have mostly won by then.
             self._deadline = now + longest / 2 ** (len(successors) - 1) * 2 ** (place - 1)

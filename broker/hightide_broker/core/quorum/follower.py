@@ -43,7 +43,7 @@ class QuorumFollower:
         self.end()
 
     def end(self) -> None:
-        """Follow nobody."""
+        """Ask nobody any more: there is no leader that is known, or it is another one."""
         self._source = NOBODY
         self._searching = False
         self._under_way: m.Message | None = None

@@ -143,6 +143,9 @@ class Quorum:
         """Take one event into account; what its driver has to do now, in order."""
         ready, elections = Ready(), self._elections
         self._ready, before, led = ready, elections.state, elections.led_epoch
+        # Voters first: a record that came with the last event decides who may be heard. Time after
+        # the event: an answer still counts that comes in the stretch in which its deadline passes.
+        # Announcements and fetches last: they say what all of that made of this node.
         elections.meet_voters(now)
         self._take(event, now)
         elections.time_passed(now)
@@ -228,6 +231,12 @@ class Quorum:
 
     def _commit_as_leader(self) -> None:
         """What a majority holds is committed, once an entry of this epoch is among it."""
+        # Entries of earlier epochs alone may be cut, though a majority holds them (Raft, figure 8):
+        #   1. S1 leads epoch 2 and appends a; S2 has it. S1 is gone.
+        #   2. S5 wins epoch 3 by the votes of S3 and S4, and appends b. S5 is gone.
+        #   3. S1 wins epoch 4, and gives a to S3: three of five have it.
+        #   4. S5 wins epoch 5, because the epoch of b is later than that of a, and a is cut.
+        # With an entry of epoch 4 on that majority, S5 does not win.
         ends = [peer.log_end for peer in self._peers.voters.values()]
         if self.membership.is_voter:
             ends.append(self._log.synced_end)

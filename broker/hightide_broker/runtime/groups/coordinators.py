@@ -47,7 +47,8 @@ class Metadata(Protocol):
 
 
 class Coordinators:
-    """Usable once `run` has begun."""
+    """The groups of this broker: a coordinator for each partition of the offsets topic that it
+    leads. Answers once `run` has begun."""
 
     def __init__(
         self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock

@@ -39,7 +39,7 @@ class NodeAddresses:
 
 
 class Peers:
-    """Usable once `run` has begun."""
+    """Connections to the other nodes, one each; made as they are needed once `run` has begun."""
 
     def __init__(self, network: Network, addresses: NodeAddresses, *, node: int) -> None:
         self._network = network

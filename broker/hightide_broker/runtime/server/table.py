@@ -1,9 +1,10 @@
 """Every request that a node answers: who answers it, what its sender must be permitted, and who may
 ask. What it is called, asked and answered with, and in which versions, is in `protocol/apis.py`.
 
-There is one listener for everybody as yet, and nobody is refused: permissions, and `nodes_only`,
-say what holds once senders are known. What only an envelope carries (registrations, heartbeats, ISR
-changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has no row.
+What is `nodes_only` comes by the nodes' door, from the node that it names: which field names it is
+in `core/cluster/senders.py`, for what an envelope carries as well. Permissions say what a sender
+needs; nobody is refused by them as yet. What only an envelope carries (registrations, heartbeats,
+ISR changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has no row.
 """
 
 from __future__ import annotations
