@@ -23,6 +23,7 @@ from spark_support import (  # noqa: F401
     Served,
     Sink,
     Stream,
+    cluster,
     failure_of,
     numbered,
     spark,
@@ -36,24 +37,16 @@ from hightide.blocking import Admin
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.spark import fetch
-from hightide.spark.client import BlockingClient, client_for
+from hightide.spark.client import BlockingClient
 from hightide.spark.offsets import DataLoss
 from hightide.spark.options import read_options
 from hightide.spark.ranges import OffsetRange
 from hightide.spark.source import HightideStreamReader
-from hightide.testing import BlockingCluster
 
 FRAIL = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 KEPT, LOST, NEW = numbered(0, 10), numbered(10, 20), numbered(100, 130)
 
 # -- a log that was cut ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with BlockingCluster(3) as made:
-        yield made
-        client_for(made.bootstrap).close()
 
 
 class Log(Served):

@@ -5,6 +5,8 @@ leaves what one attempt would have left. Method: `TaskWriter`, which is what a t
 real cluster of three in this process. Whole queries are in `test_spark_sink_queries.py`.
 """
 
+# ruff: noqa: F811 - fixtures are imported by name
+
 import random
 import re
 import threading
@@ -27,6 +29,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from spark_support import cluster  # noqa: F401
 from three_nodes import until
 
 from hightide.blocking import Admin, Consumer
@@ -47,17 +50,10 @@ from hightide.spark.produce import (
 )
 from hightide.spark.sink import HightideStreamWriter, check_schema
 from hightide.spark.written import Written
-from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
 BOOTSTRAP = {"bootstrap.servers": "127.0.0.1:1"}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with BlockingCluster(3) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

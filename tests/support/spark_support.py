@@ -24,6 +24,8 @@ from pyspark.errors import StreamingQueryException
 from hightide.blocking import Admin, Producer
 from hightide.net.ports import system_random
 from hightide.spark import session, started
+from hightide.spark.client import client_for
+from hightide.testing import BlockingCluster
 from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node
 from hightide_broker.runtime.base.disk import RealDisk
@@ -270,6 +272,14 @@ def spark():
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three brokers in this process."""
+    with BlockingCluster(3) as made:
+        yield made
+        client_for(made.bootstrap).close()
 
 
 @pytest.fixture(scope="module")

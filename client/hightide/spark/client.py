@@ -39,6 +39,7 @@ from hightide.protocol.errors import (
     error_code,
 )
 from hightide.protocol.records import Buffer
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.connection import REQUEST_TIMEOUT_S, Answer, Asked, BlockingConnection
 
 T = TypeVar("T")
@@ -275,8 +276,8 @@ class BlockingClient:
         return result
 
     def offsets(
-        self, wanted: Mapping[tuple[str, int], int], *, timeout_s: float
-    ) -> dict[tuple[str, int], m.ListOffsetsResult]:
+        self, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+    ) -> dict[TopicPartition, m.ListOffsetsResult]:
         """The same of many partitions, each with its timestamp."""
         parts = {
             tp: m.ListOffsetsPartition(topic=tp[0], partition=tp[1], timestamp=timestamp)
@@ -285,18 +286,18 @@ class BlockingClient:
         return self.ask_leaders(m.ListOffsetsRequest, parts, timeout_s=timeout_s)
 
     def ask_leaders(
-        self, kind: Any, parts: Mapping[tuple[str, int], m.Message], *, timeout_s: float
-    ) -> dict[tuple[str, int], Any]:
+        self, kind: Any, parts: Mapping[TopicPartition, m.Message], *, timeout_s: float
+    ) -> dict[TopicPartition, Any]:
         """What leaders say of partitions, by one request of a kind to each; what did not work that
         way is asked for one by one, as often as it takes."""
-        found: dict[tuple[str, int], Any] = {}
+        found: dict[TopicPartition, Any] = {}
         for broker, tps in self._by_leader(parts):
             request = kind(partitions=[parts[tp] for tp in tps])
             with suppress(*TRIED_AGAIN):
                 answer, _ = self.call((broker.host, broker.port), request, timeout_s=timeout_s)
                 for result in answer.partitions:
                     if result.error is None:
-                        found[result.topic, result.partition] = result
+                        found[TopicPartition(result.topic, result.partition)] = result
         for tp, part in parts.items():
             if tp not in found:
                 request = kind(partitions=[part])
@@ -305,10 +306,10 @@ class BlockingClient:
         return found
 
     def _by_leader(
-        self, tps: Iterable[tuple[str, int]]
-    ) -> list[tuple[m.BrokerInfo, list[tuple[str, int]]]]:
+        self, tps: Iterable[TopicPartition]
+    ) -> list[tuple[m.BrokerInfo, list[TopicPartition]]]:
         """Brokers with the partitions they lead, as far as is known now."""
-        found: dict[int, list[tuple[str, int]]] = {}
+        found: dict[int, list[TopicPartition]] = {}
         for tp in tps:
             with suppress(ApiError):
                 found.setdefault(self.leader(*tp).leader, []).append(tp)
@@ -348,7 +349,7 @@ class BlockingClient:
         _raise(found)
         return self.call((found.host, found.port), request)[0]
 
-    def wait_for_more(self, ends: dict[tuple[str, int], int], wait_s: float) -> None:
+    def wait_for_more(self, ends: dict[TopicPartition, int], wait_s: float) -> None:
         """Until some partition has records behind its end, or the time is over."""
         leaders = self._by_leader(ends)
         if not leaders:

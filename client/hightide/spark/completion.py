@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hightide.protocol.columns import Record
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
 from hightide.spark.marks import Mark, ends_of
 from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, earlier_rows, producers_of
-from hightide.spark.stored import LayoutChanged, Place
+from hightide.spark.stored import LayoutChanged
 
 if TYPE_CHECKING:
     from hightide.spark.options import SinkOptions
@@ -68,7 +69,7 @@ class Completion:
         was frozen, say."""
         if self._known.is_old:
             return  # brokers may have forgotten who wrote
-        told: Counter[Place] = Counter(earlier.counts)
+        told: Counter[TopicPartition] = Counter(earlier.counts)
         for each in self._written:
             told.update(each.stored)
         grown = [tp for tp, count in self._growth() if count > told[tp]]
@@ -79,7 +80,7 @@ class Completion:
             if count > told[tp]:
                 self._refuse(f"{count - told[tp]} rows in {tp[0]}-{tp[1]}")
 
-    def _growth(self) -> Iterator[tuple[Place, int]]:
+    def _growth(self) -> Iterator[tuple[TopicPartition, int]]:
         """How far each partition has grown since the batch was begun, no matter who wrote."""
         topics = self._known.topics
         now = ends_of(self._client, topics, timeout_s=self._timeout_s, gone_ok=True)
@@ -87,7 +88,8 @@ class Completion:
             if topics[topic].is_of(each.topic_id):
                 starts = topics[topic].starts
                 for number, end in enumerate(each.starts):
-                    yield (topic, number), end - (starts[number] if number < len(starts) else 0)
+                    start = starts[number] if number < len(starts) else 0
+                    yield TopicPartition(topic, number), end - start
 
     def _refuse(self, what: str) -> None:
         attempt = self._attempt

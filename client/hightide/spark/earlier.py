@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Record, to_records
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
-from hightide.spark.stored import LayoutChanged, Place, batches_of, digest, rows_as_python
+from hightide.spark.stored import LayoutChanged, batches_of, digest, rows_as_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,7 @@ QUESTIONS_AT_ONCE = 1024
 class Content(NamedTuple):
     """A row by what is in it, and where it belongs."""
 
-    tp: Place
+    tp: TopicPartition
     digest: bytes
 
 
@@ -45,9 +46,9 @@ class Earlier:
     """Rows of earlier runs, by content."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Place] = Counter()
+        self.counts: Counter[TopicPartition] = Counter()
         """How many there are in each partition."""
-        self.lanes: Counter[tuple[Place, int]] = Counter()
+        self.lanes: Counter[tuple[TopicPartition, int]] = Counter()
         """How many a producer has there."""
         self._rows: dict[Content, list[Record]] = {}
 
@@ -56,7 +57,7 @@ class Earlier:
 
     def add(self, record: Record) -> None:
         """Take in a record of the batch that an earlier attempt stored."""
-        tp = (record.topic, record.partition)
+        tp = TopicPartition(record.topic, record.partition)
         content = Content(tp, digest(record.key, record.value, record.headers))
         self._rows.setdefault(content, []).append(record)
         self.counts[tp] += 1
@@ -67,7 +68,7 @@ class Earlier:
         cls,
         client: BlockingClient,
         producers: Mapping[int, int],
-        between: Mapping[Place, tuple[int, int]],
+        between: Mapping[TopicPartition, tuple[int, int]],
         *,
         is_old: bool,
         timeout_s: float,
@@ -89,7 +90,7 @@ class Earlier:
                         found.add(record)
         return found
 
-    def deferred(self, tp: Place, rows: Rows) -> tuple[np.ndarray, Wanted]:
+    def deferred(self, tp: TopicPartition, rows: Rows) -> tuple[np.ndarray, Wanted]:
         """The indexes of the rows of which nothing like it is stored; and the others."""
         import numpy as np
 
@@ -141,7 +142,7 @@ def _copy(record: Record, time: int | None) -> Record:
 
 
 def states_of(
-    client: BlockingClient, tp: Place, producers: Mapping[int, int], *, timeout_s: float
+    client: BlockingClient, tp: TopicPartition, producers: Mapping[int, int], *, timeout_s: float
 ) -> dict[int, m.ProducerState]:
     """What a partition's leader has of producers (id → epoch) in these epochs."""
     found: dict[int, m.ProducerState] = {}
@@ -161,9 +162,10 @@ def states_of(
     return found
 
 
-def places_of_records(records: Sequence[Record]) -> Iterable[tuple[Place, list[Record]]]:
+def places_of_records(records: Sequence[Record]) -> Iterable[tuple[TopicPartition, list[Record]]]:
     """Records by where they belong."""
-    found: dict[Place, list[Record]] = {}
+    found: dict[TopicPartition, list[Record]] = {}
     for record in records:
-        found.setdefault((record.topic, record.partition), []).append(record)
+        tp = TopicPartition(record.topic, record.partition)
+        found.setdefault(tp, []).append(record)
     return found.items()

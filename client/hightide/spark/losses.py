@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.offsets import Place, Position, lost
 from hightide.spark.planner import Planner
 
@@ -21,7 +22,7 @@ class Losses:
         self._is_first_look = True
         self._told: set[str] = set()
         """What the log has said already: Spark asks again and again from the same position."""
-        self._whole: dict[tuple[str, int], int] = {}
+        self._whole: dict[TopicPartition, int] = {}
         """The leader epoch in which a partition's log was last seen to be whole."""
 
     def checked(self, begin: Position) -> Position:
@@ -54,7 +55,7 @@ class Losses:
                 why = f"the log begins at offset {first[tp]}: {count} offsets were deleted"
                 self._lost_at(tp, place, why)
 
-    def check_new(self, first: Mapping[tuple[str, int], int]) -> None:
+    def check_new(self, first: Mapping[TopicPartition, int]) -> None:
         """Partitions that the query has not read before, and where they begin by now: what lies
         before that was never read. Raises `DataLoss`."""
         for (topic, partition), offset in first.items():
@@ -62,7 +63,7 @@ class Losses:
                 why = f"the log begins at offset {offset}: {offset} offsets were deleted"
                 self._lost(f"{topic}-{partition}: it is new to the query, but {why}")
 
-    def cuts(self, begin: Position, heads: Position) -> dict[tuple[str, int], Place]:
+    def cuts(self, begin: Position, heads: Position) -> dict[TopicPartition, Place]:
         """Where logs end that were cut below what was read of them, as an unclean election does;
         what comes there is to be read again. Raises `DataLoss`.
 
@@ -85,7 +86,7 @@ class Losses:
             self._whole[tp] = head.leader_epoch
         return found
 
-    def _end_of_what_was_read(self, tp: tuple[str, int], place: Place, head: Place) -> int:
+    def _end_of_what_was_read(self, tp: TopicPartition, place: Place, head: Place) -> int:
         """Where the log and the one that was read part, or end."""
         if place.leader_epoch < 0:  # an offset that the user gave
             return head.offset
@@ -93,7 +94,7 @@ class Losses:
         end = self._planner.client.epoch_end(*tp, place.leader_epoch, timeout_s=timeout_s)
         return head.offset if end.end_offset < 0 else min(end.end_offset, head.offset)
 
-    def _lost_at(self, tp: tuple[str, int], place: Place, why: str) -> None:
+    def _lost_at(self, tp: TopicPartition, place: Place, why: str) -> None:
         self._lost(f"{tp[0]}-{tp[1]}: the query is at offset {place.offset}, but {why}")
 
     def _lost(self, what: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
 
 VERSION = 2
@@ -97,13 +98,14 @@ class Mark:
         """The mark of a sink; an empty one if there is none yet."""
         kept = client.retrying(lambda _: client.committed(group_of(sink)), timeout_s=timeout_s)
         mark = cls()
-        told = {(each.topic, each.partition): _words(sink, each.metadata) for each in kept}
-        starts = {(each.topic, each.partition): each.offset for each in kept}
+        places = [TopicPartition(each.topic, each.partition) for each in kept]
+        told = {tp: _words(sink, each.metadata) for tp, each in zip(places, kept, strict=True)}
+        starts = {tp: each.offset for tp, each in zip(places, kept, strict=True)}
         for (topic, partition), words in told.items():
             if partition == 0 and "v" in words:
                 mark = mark._with(topic, words, starts, told)
             elif partition == 0 and topic in words:
-                mark = mark._with_old(words, starts[topic, 0])
+                mark = mark._with_old(words, starts[TopicPartition(topic, 0)])
         return mark
 
     def _with_old(self, counts: Mapping[str, int], batch: int) -> Mark:
@@ -116,10 +118,10 @@ class Mark:
         self,
         topic: str,
         words: Mapping[str, Any],
-        starts: Mapping[tuple[str, int], int],
-        told: Mapping[tuple[str, int], Mapping[str, Any]],
+        starts: Mapping[TopicPartition, int],
+        told: Mapping[TopicPartition, Mapping[str, Any]],
     ) -> Mark:
-        places = [(topic, number) for number in range(words["parts"])]
+        places = [TopicPartition(topic, number) for number in range(words["parts"])]
         known = TopicMark(
             words["id"],
             tuple(starts.get(tp, 0) for tp in places[: words["count"]]),
@@ -260,12 +262,17 @@ def ends_of(
         [*topics], timeout_s=timeout_s, gone=frozenset(topics) if gone_ok else None
     )
     known = {topic: client.metadata.topics[topic] for topic in topics if topic not in gone}
-    tps = [(topic, each.partition) for topic in known for each in known[topic].partitions]
+    tps = [
+        TopicPartition(topic, each.partition) for topic in known for each in known[topic].partitions
+    ]
     found = client.offsets(dict.fromkeys(tps, m.LATEST), timeout_s=timeout_s)
     return {
         topic: TopicMark(
             each.topic_id,
-            tuple(found[topic, number].offset for number in range(len(each.partitions))),
+            tuple(
+                found[TopicPartition(topic, number)].offset
+                for number in range(len(each.partitions))
+            ),
         )
         for topic, each in known.items()
     }

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hightide.protocol.errors import HightideError
+from hightide.protocol.topic_partition import TopicPartition
 
 log = logging.getLogger("hightide.spark")
 
@@ -45,9 +46,9 @@ class Place(NamedTuple):
 class Position(NamedTuple):
     """How far a query is: places by (topic, partition), ids by topic."""
 
-    places: Mapping[tuple[str, int], Place]
+    places: Mapping[TopicPartition, Place]
     topic_ids: Mapping[str, str]
-    starts: Mapping[tuple[str, int], int] = MappingProxyType({})
+    starts: Mapping[TopicPartition, int] = MappingProxyType({})
     """Where the batch that ends here begins, of partitions of which no earlier end tells it."""
 
     def to_json(self) -> Json:
@@ -56,7 +57,7 @@ class Position(NamedTuple):
         for (topic, partition), place in sorted(self.places.items()):
             entry = topics.setdefault(topic, {"id": self.topic_ids[topic], "partitions": {}})
             entry["partitions"][str(partition)] = [place.offset, place.leader_epoch]
-            if (start := self.starts.get((topic, partition))) is not None:
+            if (start := self.starts.get(TopicPartition(topic, partition))) is not None:
                 entry.setdefault("starts", {})[str(partition)] = start
         return {"v": VERSION, "topics": topics}
 
@@ -65,16 +66,16 @@ class Position(NamedTuple):
         """What `to_json` gave; raises `DataLoss` for what it cannot have given."""
         if data.get("v") != VERSION:
             raise DataLoss(f"checkpoint offsets have version {data.get('v')}, expected {VERSION}")
-        places: dict[tuple[str, int], Place] = {}
+        places: dict[TopicPartition, Place] = {}
         ids: dict[str, str] = {}
-        starts: dict[tuple[str, int], int] = {}
+        starts: dict[TopicPartition, int] = {}
         try:
             for topic, entry in data["topics"].items():
                 ids[topic] = entry["id"]
                 for partition, (offset, epoch) in entry["partitions"].items():
-                    places[(topic, int(partition))] = Place(offset, epoch)
+                    places[TopicPartition(topic, int(partition))] = Place(offset, epoch)
                 for partition, offset in entry.get("starts", {}).items():
-                    starts[(topic, int(partition))] = offset
+                    starts[TopicPartition(topic, int(partition))] = offset
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLoss(f"checkpoint offsets are damaged: {error!r} in {data!r}") from error
         return cls(places, ids, starts)
@@ -90,7 +91,7 @@ class Position(NamedTuple):
             {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
         )
 
-    def at(self, places: Mapping[tuple[str, int], Place]) -> Position:
+    def at(self, places: Mapping[TopicPartition, Place]) -> Position:
         """The same but for these places."""
         return self._replace(places={**self.places, **places})
 
@@ -104,14 +105,14 @@ def advanced(start: Position, end: Position) -> bool:
     return False
 
 
-def backlog(start: Position, end: Position, first: Mapping[tuple[str, int], int]) -> int:
+def backlog(start: Position, end: Position, first: Mapping[TopicPartition, int]) -> int:
     """How many records lie between two positions; `first` is where new partitions begin."""
     return sum(
         max(place.offset - begin_of(start, tp, first), 0) for tp, place in end.places.items()
     )
 
 
-def begin_of(start: Position, tp: tuple[str, int], first: Mapping[tuple[str, int], int]) -> int:
+def begin_of(start: Position, tp: TopicPartition, first: Mapping[TopicPartition, int]) -> int:
     """Where a partition is read from: a new one from its first record."""
     known = start.places.get(tp)
     return first.get(tp, 0) if known is None else known.offset
@@ -128,7 +129,7 @@ def no_further_back(start: Position, end: Position) -> Position:
 
 
 def prorate(
-    start: Position, end: Position, limit: int, first: Mapping[tuple[str, int], int]
+    start: Position, end: Position, limit: int, first: Mapping[TopicPartition, int]
 ) -> Position:
     """`end`, cut to about `limit` records in all, each partition by its share of the backlog.
 

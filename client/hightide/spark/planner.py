@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hightide.protocol.errors import UsageError
 from hightide.protocol.messages import EARLIEST, LATEST
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.fetch import read_range
 from hightide.spark.filters import EVERYTHING, Bounds
@@ -53,10 +54,10 @@ class Planner:
         names = sorted(self.client.metadata.topics)
         return [name for name in names if pattern.fullmatch(name) and not name.startswith("__")]
 
-    def partitions(self) -> list[tuple[str, int]]:
+    def partitions(self) -> list[TopicPartition]:
         """Every partition that is wanted, as of the last refresh."""
         found = [
-            (topic, p.partition)
+            TopicPartition(topic, p.partition)
             for topic in self.topics()
             for p in self.client.metadata.topics[topic].partitions
             if self.options.reads(topic, p.partition)
@@ -67,7 +68,7 @@ class Planner:
                 raise UsageError(f"assign names {topic}-{missing[0]}, which does not exist")
         return found
 
-    def look_up(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Place]:
+    def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Place]:
         """Where partitions have a time in ms, begin (EARLIEST) or end (LATEST), and the leader
         epochs there; offset -1 where nothing is that late."""
         found = self.client.offsets(wanted, timeout_s=self.options.look_up_timeout_s)
@@ -78,7 +79,7 @@ class Planner:
         ids = self.topic_ids()
         return Position(self.look_up(dict.fromkeys(self.partitions(), LATEST)), ids)
 
-    def starts(self, tps: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def starts(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets of partitions."""
         found = self.look_up(dict.fromkeys(tps, EARLIEST))
         return {tp: place.offset for tp, place in found.items()}
@@ -95,8 +96,8 @@ class Planner:
         return Position(given | self.look_up(asked), ids)
 
     def _at_times(
-        self, times: Mapping[tuple[str, int], int], or_latest: bool
-    ) -> dict[tuple[str, int], Place]:
+        self, times: Mapping[TopicPartition, int], or_latest: bool
+    ) -> dict[TopicPartition, Place]:
         found = self.look_up(times)
         late = [tp for tp, place in found.items() if place.offset < 0]
         if late and not or_latest:
@@ -130,7 +131,7 @@ class Planner:
             max_records=options.max_records_per_partition,
         )
 
-    def _since(self, bounds: Bounds, end: Position) -> dict[tuple[str, int], int]:
+    def _since(self, bounds: Bounds, end: Position) -> dict[TopicPartition, int]:
         """Where the earliest time of the bounds begins; empty if they have none."""
         if bounds.since_ms < 0:
             return {}
@@ -155,14 +156,14 @@ class Planner:
 
 
 def _said(
-    option: int | Offsets, tps: Sequence[tuple[str, int]], name: str
-) -> dict[tuple[str, int], int]:
+    option: int | Offsets, tps: Sequence[TopicPartition], name: str
+) -> dict[TopicPartition, int]:
     """What an option says of each partition that is read; raises `UsageError` if it leaves one out
     or names another."""
     if isinstance(option, int):
         return dict.fromkeys(tps, option)
     said = {
-        (topic, number): value
+        TopicPartition(topic, number): value
         for topic, numbers in option.items()
         for number, value in numbers.items()
     }

@@ -41,10 +41,11 @@ from hightide.arrow.from_arrow import (
 from hightide.produce.bulk import Cutter
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
-from hightide.spark.stored import Lane, LayoutChanged, Place, Stored
+from hightide.spark.stored import Lane, LayoutChanged, Stored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,9 +114,9 @@ class TaskWriter:
         """Whether all of this batch is known to be there."""
         self.deferred: Wanted = Counter()
         """Rows that are for the driver: earlier runs stored such."""
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         """How many rows of this task each partition has."""
-        self._bases: dict[Place, int] = {}
+        self._bases: dict[TopicPartition, int] = {}
         """How many of them earlier runs have stored."""
         self._client, self._attempt = client, attempt
         self._topic, self._timeout_s = topic, timeout_s
@@ -123,9 +124,9 @@ class TaskWriter:
         self._keeps_marks, self._earlier = topics is None, earlier or Earlier()
         self._topics = dict(topics or {})
         self._stored = Stored()
-        self._held: list[tuple[Place, Rows]] = []
+        self._held: list[tuple[TopicPartition, Rows]] = []
         """Not stored yet: whether the stored ones are this task's is to be seen first."""
-        self._late: list[tuple[Place, Rows]] = []
+        self._late: list[tuple[TopicPartition, Rows]] = []
         self._is_last = False
         self._batch_bytes: dict[str, int] = {}
         """Of topics that refused larger batches."""
@@ -136,7 +137,7 @@ class TaskWriter:
             self._look([*self._topics])
 
     @property
-    def stored(self) -> dict[Place, int]:
+    def stored(self) -> dict[TopicPartition, int]:
         """How many rows of each partition this run of the query has stored, as this task."""
         counts = {tp: end - self._bases.get(tp, 0) for tp, end in self._ends.items()}
         return {tp: count for tp, count in counts.items() if count}
@@ -182,9 +183,10 @@ class TaskWriter:
                 continue
             for place, which in by_place(self._places(topic, own, rows)):
                 part = rows if which is None else rows.take(which)
-                self._offer((topic, place), self._without_deferred((topic, place), part))
+                tp = TopicPartition(topic, place)
+                self._offer(tp, self._without_deferred(tp, part))
 
-    def _without_deferred(self, tp: Place, rows: Rows) -> Rows:
+    def _without_deferred(self, tp: TopicPartition, rows: Rows) -> Rows:
         if not self._earlier:
             return rows
         left, wanted = self._earlier.deferred(tp, rows)
@@ -192,7 +194,7 @@ class TaskWriter:
         self.stored_before += len(rows) - len(left)
         return rows.take(left)
 
-    def store(self, tp: Place, records: Sequence[Record]) -> None:
+    def store(self, tp: TopicPartition, records: Sequence[Record]) -> None:
         """Store these, whatever is there; a time of -1 becomes that of day."""
         import pyarrow as pa
 
@@ -290,7 +292,7 @@ class TaskWriter:
                 del self._topics[topic]
         producer_id, _ = self._attempt.producer
         questions = {
-            (topic, each.partition): m.ProducerQuestion(
+            TopicPartition(topic, each.partition): m.ProducerQuestion(
                 topic=topic, partition=each.partition, producer_id=producer_id
             )
             for topic in topics
@@ -301,7 +303,7 @@ class TaskWriter:
         for tp, state in states.items():
             self._take(tp, state, time.monotonic() + timeout_s)
 
-    def _take(self, tp: Place, state: m.ProducerState, deadline: float) -> None:
+    def _take(self, tp: TopicPartition, state: m.ProducerState, deadline: float) -> None:
         """Read back what a leader has of this task beyond what is known."""
         producer_id, epoch = self._attempt.producer
         while True:
@@ -332,7 +334,7 @@ class TaskWriter:
             self._stored.read(self._client, lane, range(known, end), begin, state.last_offset)
         self._ends[tp] = max(end, known)
 
-    def _ask(self, tp: Place, deadline: float) -> m.ProducerState:
+    def _ask(self, tp: TopicPartition, deadline: float) -> m.ProducerState:
         producer_id, _ = self._attempt.producer
         question = m.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=producer_id)
         answer, _ = self._client.call_leader(
@@ -343,7 +345,7 @@ class TaskWriter:
         state: m.ProducerState = answer.partitions[0]
         return state
 
-    def _superseded(self, tp: Place) -> Superseded:
+    def _superseded(self, tp: TopicPartition) -> Superseded:
         attempt = self._attempt
         return Superseded(
             f"batch {attempt.batch} of sink {attempt.sink!r} comes too late: "
@@ -352,7 +354,7 @@ class TaskWriter:
 
     # -- storing ---------------------------------------------------------------------------------
 
-    def _offer(self, tp: Place, rows: Rows) -> None:
+    def _offer(self, tp: TopicPartition, rows: Rows) -> None:
         """Send rows that are not stored yet, as soon as all that are stored have been matched."""
         if not self._stored.count:
             self._send_all(tp, rows)
@@ -370,7 +372,7 @@ class TaskWriter:
         for tp, rows in held:
             self._offer(tp, rows)
 
-    def _send_all(self, tp: Place, rows: Rows) -> None:
+    def _send_all(self, tp: TopicPartition, rows: Rows) -> None:
         """Rows as batches. A topic that takes none so large gets smaller ones from then on."""
         deadline = time.monotonic() + self._timeout_s
         cutter = Cutter(rows.sizes())
@@ -407,7 +409,7 @@ class TaskWriter:
             time.sleep(0.05)
             cutter.position = start
 
-    def _send(self, tp: Place, batch: ArrowBatch, deadline: float) -> bool:
+    def _send(self, tp: TopicPartition, batch: ArrowBatch, deadline: float) -> bool:
         """Whether it was stored now."""
         data = batch.encode("none", *self._attempt.producer)
         timeout_s = max(deadline - time.monotonic(), 0.1)
@@ -429,7 +431,7 @@ def earlier_rows(
 ) -> Earlier:
     """What others stored of a batch before this job began it."""
     between = {
-        (topic, number): (start, end)
+        TopicPartition(topic, number): (start, end)
         for topic, each in mark.topics.items()
         if each.at_work == job
         # Partitions that were added since hold nothing of a batch before.

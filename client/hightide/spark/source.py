@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import HightideError, UsageError
 from hightide.protocol.messages import EARLIEST, LATEST
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.endings import CLOSED, expect_to_be_left
 from hightide.spark.filters import EVERYTHING, bounds_of
 from hightide.spark.losses import Losses
@@ -124,7 +125,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Json | None = None
         """Where the last batch ends that this run has planned."""
         self._triggered_at = float("-inf")
-        self._told: Mapping[tuple[str, int], Place] = {}
+        self._told: Mapping[TopicPartition, Place] = {}
 
     # -- driver ----------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_initial(self, start: Json) -> bool:
         return self._initial is not None and start == self._initial
 
-    def _initial_starts(self, start: Json, begin: Position) -> dict[tuple[str, int], int]:
+    def _initial_starts(self, start: Json, begin: Position) -> dict[TopicPartition, int]:
         """Where the first batch begins, which Spark does not keep."""
         if not self._is_initial(start):
             return {}

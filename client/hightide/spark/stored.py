@@ -15,6 +15,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import Headers, Record, to_records
 from hightide.protocol.errors import HightideError, RemoteProtocolError
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100
 ANY_TIME = -1
 """Of rows that were given the broker's time."""
-Place = tuple[str, int]
 
 
 class LayoutChanged(HightideError):
@@ -37,7 +37,7 @@ class LayoutChanged(HightideError):
 class Lane(NamedTuple):
     """The rows that one task of a batch has in one partition, whichever attempt stored them."""
 
-    tp: Place
+    tp: TopicPartition
     producer_id: int
     producer_epoch: int
 
@@ -47,7 +47,7 @@ class Lane(NamedTuple):
 
 
 def batches_of(
-    client: BlockingClient, tp: Place, start: int, end: int, *, timeout_s: float
+    client: BlockingClient, tp: TopicPartition, start: int, end: int, *, timeout_s: float
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """What lies in [start, end) of a partition, all of it committed; from the first offset that is
     there."""
@@ -77,9 +77,9 @@ class Stored:
 
     def __init__(self) -> None:
         self.count = 0
-        self._times: dict[tuple[Place, bytes], list[int]] = {}
+        self._times: dict[tuple[TopicPartition, bytes], list[int]] = {}
         """(where, digest) → the times of the rows that are the same but for those."""
-        self._offsets: dict[Place, tuple[int, int]] = {}
+        self._offsets: dict[TopicPartition, tuple[int, int]] = {}
 
     def __str__(self) -> str:
         """Where they lie, among others that were matched."""
@@ -90,7 +90,7 @@ class Stored:
 
     def add(self, record: Record) -> None:
         """Count a record that is stored."""
-        tp = record.topic, record.partition
+        tp = TopicPartition(record.topic, record.partition)
         name = tp, digest(record.key, record.value, record.headers)
         time = ANY_TIME if record.timestamp_type else record.timestamp
         self._times.setdefault(name, []).append(time)
@@ -116,7 +116,9 @@ class Stored:
                 "were deleted or compacted since, and nobody can tell which"
             )
 
-    def left_of(self, tp: Place, rows: Rows, *, is_last: bool) -> tuple[np.ndarray, np.ndarray]:
+    def left_of(
+        self, tp: TopicPartition, rows: Rows, *, is_last: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The indexes of the rows that are not stored, and of those of which that is to be seen
         when all rows came (`is_last`): they name no time, and others that are the same may."""
         import numpy as np

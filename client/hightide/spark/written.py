@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.earlier import Wanted
 from hightide.spark.marks import Writing
-from hightide.spark.stored import Place
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Written(WriterCommitMessage):
     """-1: this is no streaming query."""
     task: int
     writing: Writing
-    stored: dict[Place, int]
+    stored: dict[TopicPartition, int]
     """How many rows of each partition this run has stored as this task."""
     deferred: Wanted
     """Rows that earlier runs have stored such of."""
@@ -30,6 +30,6 @@ class Written(WriterCommitMessage):
     """How many of them an earlier attempt had stored."""
 
     @property
-    def places(self) -> set[Place]:
+    def places(self) -> set[TopicPartition]:
         """Where its rows belong."""
         return {*self.stored, *(content.tp for content, _ in self.deferred)}

@@ -137,6 +137,11 @@ class Watermark:
         assert self.closed is not None, "nothing else ends this wait"
         return self.closed
 
+    def followed_by(self, value: int, why: Refused) -> Watermark:
+        """Wake all who wait with an error; the watermark that is in this one's place from here."""
+        self.close(why)
+        return Watermark(value)
+
     def close(self, error: Refused) -> None:
         """Wake everybody; those below their threshold get `error`."""
         self.closed = error

@@ -28,8 +28,7 @@ class Leadership:
 
     def look_again(self) -> None:
         """Wake the followers that wait, though no record came: what they are told has changed."""
-        old, self.appended = self.appended, Watermark(self.appended.value)
-        old.close(_LOOK_AGAIN)
+        self.appended = self.appended.followed_by(self.appended.value, _LOOK_AGAIN)
 
     def advance_deleted(self, log_start: int) -> None:
         """The low watermark may have risen; no work unless it is behind."""

@@ -227,8 +227,7 @@ class Replica:
         self._let_go(why)
 
     def _let_go(self, why: Refused) -> None:
-        old, self.committed = self.committed, Watermark(self.committed.value)
-        old.close(why)
+        self.committed = self.committed.followed_by(self.committed.value, why)
 
     def _end_leadership(self, why: Refused) -> None:
         if self.leadership is not None:
@@ -374,8 +373,7 @@ class Replica:
         """The log was cut: nothing above its end is committed, whatever was heard before."""
         if self.committed.value > log_end:
             why = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} was cut at {log_end}")
-            old, self.committed = self.committed, Watermark(log_end)
-            old.close(why)
+            self.committed = self.committed.followed_by(log_end, why)
 
     # -- syncing ---------------------------------------------------------------------------------
 
