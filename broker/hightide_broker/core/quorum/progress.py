@@ -32,6 +32,8 @@ class Progress:
         recorded as it is."""
         assert 0 <= offset <= log_end, f"node {self.id} fetched from {offset}, the end is {log_end}"
         assert now >= self.heard_at, f"node {self.id} was heard of later, at {self.heard_at}"
+        # Who reaches by now what was the end at its fetch before had everything at that moment,
+        # though under steady appends no fetch ever reaches the end of its own time.
         if offset >= log_end or 0 <= self.asked_end <= offset:
             self.caught_up_at = now if offset >= log_end else self.heard_at
         self.log_end = offset

@@ -118,6 +118,11 @@ class Leader:
     @property
     def maximal_isr(self) -> tuple[int, ...]:
         """Everybody who may be in the controller's ISR by now."""
+        # Who is proposed is waited for before it is known to be a member. If it were not:
+        #   1. the leader, alone in sync, proposes {1, 2}; the controller grants it, and the answer
+        #      is lost;
+        #   2. the leader commits a record that 2 has not fetched yet, and acknowledges it;
+        #   3. the leader dies, 2 leads by the ISR that was granted, and the record is gone.
         proposed = self.proposal.isr if self.proposal else ()
         return tuple(dict.fromkeys((*self.isr, *proposed, *self.suspects)))
 
@@ -302,6 +307,8 @@ class Leader:
 
     def _expand(self, broker: int, remote: Remote) -> None:
         """Propose a replica that has all that is committed, and all that earlier leaders left."""
+        # The start of this epoch, too: a new leader's watermark may lie below what the leader before
+        # had committed, and whoever joins below that could lead next without it.
         has_all = remote.log_end >= max(self.high_watermark, self.epoch_start)
         if (
             has_all
@@ -321,6 +328,9 @@ class Leader:
 
     def _meet_replicas(self, now: float) -> None:
         """Keep a `Remote` for each other replica; new ones in the ISR count as caught up."""
+        # Known of this epoch alone: each epoch has a `Leader` of its own. What a follower had under
+        # an earlier one it may have cut since, under another leader in between, and a watermark that
+        # counted it would rise over records that it lacks.
         known = self.remotes
         self.remotes = {
             b: known.get(b) or Remote(caught_up_at=now if b in self.isr else NEVER)
