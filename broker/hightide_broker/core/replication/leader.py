@@ -307,8 +307,8 @@ class Leader:
 
     def _expand(self, broker: int, remote: Remote) -> None:
         """Propose a replica that has all that is committed, and all that earlier leaders left."""
-        # The start of this epoch, too: a new leader's watermark may lie below what the leader before
-        # had committed, and whoever joins below that could lead next without it.
+        # The start of this epoch, too: a new leader's watermark may lie below what the one before it
+        # had committed, and who joins below that could lead next without it.
         has_all = remote.log_end >= max(self.high_watermark, self.epoch_start)
         if (
             has_all
@@ -328,8 +328,8 @@ class Leader:
 
     def _meet_replicas(self, now: float) -> None:
         """Keep a `Remote` for each other replica; new ones in the ISR count as caught up."""
-        # Known of this epoch alone: each epoch has a `Leader` of its own. What a follower had under
-        # an earlier one it may have cut since, under another leader in between, and a watermark that
+        # Known of this epoch alone: each epoch has a `Leader` of its own. What a follower had in an
+        # earlier one it may have cut since, under another leader in between, and a watermark that
         # counted it would rise over records that it lacks.
         known = self.remotes
         self.remotes = {
