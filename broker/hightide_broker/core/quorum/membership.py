@@ -87,7 +87,7 @@ class Membership:
     def counts(self, node: int, directory: str) -> bool:
         """Whether what this node holds in this directory counts as a voter's. While no record says
         which directory that is, any does that does not hide."""
-        # A node whose disk was lost and made again has forgotten its votes and what it held: counted
+        # A node whose disk was lost and made again has forgotten its votes and what it had: counted
         # as before, it could vote twice in an epoch, or for a log that lacks what is committed
         # (KIP-853).
         if node not in self.voters:

@@ -307,7 +307,7 @@ class Leader:
 
     def _expand(self, broker: int, remote: Remote) -> None:
         """Propose a replica that has all that is committed, and all that earlier leaders left."""
-        # The start of this epoch, too: a new leader's watermark may lie below what the one before it
+        # The start of this epoch, too: a new leader's watermark may lie below what the last one
         # had committed, and who joins below that could lead next without it.
         has_all = remote.log_end >= max(self.high_watermark, self.epoch_start)
         if (
