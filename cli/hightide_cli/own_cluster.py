@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from hightide.net.config_file import read_client_config
 from hightide_cli.processes import (
     NodeProcess,
     Plan,
@@ -17,15 +19,22 @@ from hightide_cli.processes import (
     stop_nodes,
     wait_for_all,
 )
+from hightide_cli.secure_cluster import write_client_file
 
 
 class OwnCluster:
     """Nodes on free ports of loopback; removed with all their data at the end of the block."""
 
     def __init__(
-        self, *, brokers: int, directory: Path | None = None, assignments: Sequence[str] = ()
+        self,
+        *,
+        brokers: int,
+        directory: Path | None = None,
+        assignments: Sequence[str] = (),
+        secure: bool = False,
     ) -> None:
         self._brokers = brokers
+        self._secure = secure
         self._assignments = assignments
         self._temporary = tempfile.TemporaryDirectory(prefix="hightide-", dir=directory)
         self._plan: Plan | None = None
@@ -33,7 +42,9 @@ class OwnCluster:
 
     def __enter__(self) -> OwnCluster:
         data = Path(self._temporary.name)
-        self._plan = make_plan(data, brokers=self._brokers, split=False, port=0, formats=True)
+        self._plan = make_plan(
+            data, brokers=self._brokers, split=False, port=0, formats=True, secure=self._secure
+        )
         with ExitStack() as stack:
             stack.callback(self._remove)
             self.start(*(process.node for process in self._plan.processes))
@@ -61,6 +72,14 @@ class OwnCluster:
         """host:port of every broker, with commas."""
         return ",".join(f"{f['host']}:{f['port']}" for f in (node.facts() for node in self.nodes))
 
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """How its administrator comes in, beside the address: by certificate, if it is secure."""
+        if not self._secure:
+            return {}
+        found = read_client_config(write_client_file(Path(self._temporary.name), self.address))
+        return {name: value for name, value in found.items() if name != "bootstrap_servers"}
+
     def start(self, *ids: int) -> None:
         """Start nodes, and wait until they serve."""
         assert self._plan is not None, "inside the block"
@@ -70,7 +89,7 @@ class OwnCluster:
                 port=port or int(node.facts().get("port") or 0),
                 cluster_id=self._plan.cluster_id,
                 voters=self._plan.voters,
-                assignments=self._assignments,
+                assignments=(*self._plan.security(node), *self._assignments),
             )
             for node, port in self._plan.nodes
             if node.node in ids

@@ -27,6 +27,7 @@ from hightide_cli.bench.growth import growth
 from hightide_cli.bench.segments import segments
 from hightide_cli.bench.spark import spark
 from hightide_cli.bench.usage import IDLE_S, Spent, spending
+from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -77,6 +78,8 @@ def bench_options(command: Any) -> Any:
         click.option(
             "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."
         ),
+        click.option("--secure", is_flag=True, help="Under TLS, as `up --secure` has it."),
+        client_config_option,
         output_option,
     ]
     for option in reversed(options):
@@ -102,11 +105,14 @@ def measured(flags: dict[str, Any]) -> Iterator[Subject]:
     """A cluster of our own for the time of the measurement, or somebody else's, with a topic for
     it."""
     directory = Path(flags["data"] or tempfile.gettempdir())
+    flags["way"] = client_settings()
     if flags["bootstrap"]:
         run(_make_topic, flags["bootstrap"], flags)
         yield Subject(flags["bootstrap"], directory, None)
         return
-    with OwnCluster(brokers=flags["brokers"], directory=directory) as cluster:
+    brokers, secure = flags["brokers"], flags["secure"]
+    with OwnCluster(brokers=brokers, directory=directory, secure=secure) as cluster:
+        flags["way"] = cluster.client_options
         run(_make_topic, cluster.address, flags)
         yield Subject(cluster.address, directory, cluster)
 
@@ -114,7 +120,7 @@ def measured(flags: dict[str, Any]) -> Iterator[Subject]:
 async def _make_topic(address: str, flags: dict[str, Any]) -> None:
     from hightide import Admin
 
-    async with Admin(address) as admin:
+    async with Admin(address, **flags["way"]) as admin:
         if any(topic.topic == TOPIC for topic in await admin.list_topics()):
             await admin.delete_topic(TOPIC)
         brokers = sum(not b.fenced for b in (await admin.describe_cluster()).brokers)
@@ -204,7 +210,7 @@ async def _watched(
     """Seconds of a measurement, and what the brokers spent on it."""
     from hightide import Admin
 
-    async with Admin(address) as admin, spending(admin) as spent:
+    async with Admin(address, **flags["way"]) as admin, spending(admin) as spent:
         seconds = await work(address, flags)
     return seconds, spent
 
@@ -220,6 +226,7 @@ async def _produce(address: str, flags: dict[str, Any]) -> float:
         max_request_size=max(1 << 20, flags["batch_size"] + (64 << 10)),
         linger_ms=5,
         compression_type=flags["compression"],
+        **flags["way"],
     ) as producer:
         await (await producer.send(TOPIC, value))
         started = time.perf_counter()
@@ -233,7 +240,8 @@ async def _consume(address: str, flags: dict[str, Any]) -> float:
     from hightide import Consumer
 
     left = flags["records"]
-    async with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
+    reading = {"topics": [TOPIC], "auto_offset_reset": "earliest", **flags["way"]}
+    async with Consumer(address, **reading) as consumer:
         started = time.perf_counter()
         async for _ in consumer:
             left -= 1
@@ -252,8 +260,8 @@ async def _acknowledgements(
     value = os.urandom(flags["record_size"])
     times = []
     async with (
-        Producer(address, acks=flags["acks"], linger_ms=0) as producer,
-        Admin(address) as admin,
+        Producer(address, acks=flags["acks"], linger_ms=0, **flags["way"]) as producer,
+        Admin(address, **flags["way"]) as admin,
     ):
         await (await producer.send(TOPIC, value))
         async with spending(admin, idle_s=IDLE_S) as spent:
@@ -273,9 +281,10 @@ async def _round_trips(address: str, flags: dict[str, Any]) -> list[float]:
 
     value = os.urandom(flags["record_size"])
     latencies = []
+    reading = {"topics": [TOPIC], "auto_offset_reset": "earliest", **flags["way"]}
     async with (
-        Producer(address, acks=flags["acks"], linger_ms=0) as producer,
-        Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer,
+        Producer(address, acks=flags["acks"], linger_ms=0, **flags["way"]) as producer,
+        Consumer(address, **reading) as consumer,
     ):
         for _ in range(flags["records"]):
             started = time.perf_counter()
