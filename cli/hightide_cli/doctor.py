@@ -15,11 +15,13 @@ from typing import NamedTuple
 import click
 
 from hightide_broker.runtime.base.system import sync_data
+from hightide_cli.certs import SOON_DAYS
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import UNHEALTHY
 from hightide_cli.options import output_option
 from hightide_cli.output import show
 from hightide_cli.processes import nodes_of
+from hightide_cli.secure_cluster import CERTIFICATES
 
 DISK_FREE_BYTES_MIN = 1 << 30
 OPEN_FILES_MIN = 1024
@@ -66,8 +68,38 @@ def examine(data: Path, port: int) -> Iterator[Finding]:
     yield _open_files()
     directory = _existing(data)
     yield _owner(data, directory)
+    if (data / CERTIFICATES).exists():
+        yield _certificates(data / CERTIFICATES)
     yield _space(directory)
     yield _sync_time(directory)
+
+
+def _certificates(directory: Path) -> Finding:
+    """Those of a secure cluster."""
+    try:
+        from hightide_broker.certificates import show_certificates
+    except ModuleNotFoundError:
+        found = f"{directory}, which nothing here can read"
+        return Finding("certificates", WARN, found, "pip install 'hightide[secure]'")
+    keys = [*directory.glob("*-key.pem")]
+    if hidden := [key.name for key in keys if not os.access(key, os.R_OK)]:
+        return Finding(
+            "certificates", FAIL, f"{', '.join(hidden)}: not readable", "run as their owner"
+        )
+    if shown := [key.name for key in keys if key.stat().st_mode & 0o077]:
+        return Finding(
+            "certificates", FAIL, f"{', '.join(shown)}: others may read it", "chmod 600, and renew"
+        )
+    left = {Path(each.file).name: each.days_left for each in show_certificates(directory)}
+    if not left:
+        return Finding("certificates", FAIL, f"none in {directory}", "restore them from a copy")
+    first = min(left, key=lambda name: left[name])
+    state = f"{len(left)}, {first} is good for {left[first]} days"
+    if left[first] < 0:
+        state = f"{len(left)}, {first} has expired"
+    advice = f"hightide certs renew {directory}"
+    level = FAIL if left[first] < 0 else WARN if left[first] < SOON_DAYS else OK
+    return Finding("certificates", level, state, "" if level == OK else advice)
 
 
 def _existing(path: Path) -> Path:

@@ -8,11 +8,14 @@ import errno
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
+from certificates import Authority
 from click.testing import CliRunner
 
 from hightide.net.tcp import free_ports
+from hightide_broker.certificates import create_authority
 from hightide_cli.doctor import doctor
 
 CHECKS = [
@@ -27,12 +30,12 @@ CHECKS = [
 ]
 
 
-def examined(directory, *, port=None):
+def examined(directory, *, port=None, checks=CHECKS):
     """(exit code, check → its row)."""
     words = ["--data", str(directory), "--port", str(port or free_ports(1)[0]), "-o", "json"]
     ended = CliRunner().invoke(doctor, words)
     rows = json.loads(ended.stdout)
-    assert [row["check"] for row in rows] == CHECKS
+    assert [row["check"] for row in rows] == checks
     return ended.exit_code, {row["check"]: row for row in rows}
 
 
@@ -64,3 +67,33 @@ def test_a_disk_that_takes_nothing_more(tmp_path, monkeypatch, number):
     assert (code, found["sync time"]["status"]) == (6, "fail")
     assert found["sync time"]["found"] == f"{tmp_path}: {os.strerror(number)}"
     assert "make room" in found["sync time"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [
+        ("good", "ok", "node-1.pem is good for 364 days"),
+        ("soon", "warn", "node-1.pem is good for 19 days"),
+        ("expired", "fail", "node-1.pem has expired"),
+        ("open", "fail", "node-1-key.pem: others may read it"),
+        ("none", "fail", "none in"),
+    ],
+)
+def test_the_certificates_of_a_secure_cluster_are_looked_at(tmp_path, state, status, said):
+    place = tmp_path / "certs"
+    if state == "none":
+        place.mkdir()
+    elif state == "expired":
+        files = Authority(tmp_path).issue("node-1", expired=True)
+        create_authority(place)
+        Path(files.certificate).rename(place / "node-1.pem")
+    else:
+        create_authority(place).issue("node-1", days=20 if state == "soon" else 365)
+    if state == "open":
+        (place / "node-1-key.pem").chmod(0o644)
+    checks = [*CHECKS[:6], "certificates", *CHECKS[6:]]
+    code, found = examined(tmp_path, checks=checks)
+    assert found["certificates"]["status"] == status
+    assert said in found["certificates"]["found"]
+    assert code == (6 if status == "fail" else 0)
+    assert bool(found["certificates"]["advice"]) == (status != "ok")
