@@ -21,6 +21,7 @@ import pyspark
 from pyspark.accumulators import AccumulatorTCPServer
 
 from hightide.spark import builder, endings, started
+from hightide.spark.format import HightideDataSource
 from hightide.spark.pipeline import PipelineFailed, Running
 from hightide.spark.starts import STARTS_MAX
 from hightide.spark.workers import worker_python
@@ -223,6 +224,24 @@ def test_what_is_printed_of_a_jvm_that_ends_is_news_until_this_process_was_told_
         assert jvm_ends() == (True, True)
     finally:
         logging.getLogger().removeHandler(handler)
+
+
+# -- the format ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_format_is_registered_where_spark_has_not_found_it(found):
+    """Its one look for formats is in a Python that may come up too late."""
+    asked, registered = [], []
+    manager = SimpleNamespace(dataSourceExists=lambda name: asked.append(name) or found)
+    state = SimpleNamespace(dataSourceManager=lambda: manager)
+    spark = SimpleNamespace(
+        _jsparkSession=SimpleNamespace(sessionState=lambda: state),
+        dataSource=SimpleNamespace(register=registered.append),
+    )
+    builder._register(spark)
+    assert asked == ["hightide"]
+    assert registered == ([] if found else [HightideDataSource])
 
 
 # -- what a session takes over ---------------------------------------------------------------------

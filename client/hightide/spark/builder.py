@@ -9,9 +9,7 @@ Spark says of every query although nothing is wrong.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import pkgutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,8 +104,7 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
         builder = builder.config(name, str(value))
     with whole_or_none():
         spark = builder.getOrCreate()
-        if not _is_found():
-            spark.dataSource.register(HightideDataSource)
+        _register(spark)
     return spark
 
 
@@ -134,9 +131,10 @@ def _has_own_logging() -> bool:
     )
 
 
-def _is_found() -> bool:
-    """Whether Spark finds the format by itself: not in an editable install, and not in a wheel that
-    `--py-files` brings, which it looks into too late."""
-    named = any(module.name == "pyspark_hightide" for module in pkgutil.iter_modules())
-    spec = importlib.util.find_spec("pyspark_hightide")
-    return named and spec is not None and spec.origin is not None and Path(spec.origin).exists()
+def _register(spark: SparkSession) -> None:
+    """Tell Spark of the format, unless it has found it by itself. It looks once, in a Python of its
+    own that it does not wait for on a busy machine; and not into an editable install, nor into a
+    wheel that `--py-files` brings."""
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    if not manager.dataSourceExists(HightideDataSource.name()):
+        spark.dataSource.register(HightideDataSource)
