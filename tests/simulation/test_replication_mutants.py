@@ -10,13 +10,13 @@ from replication_mutants import MUTANTS
 from hightide_broker.simulation.replicated import run_seed
 
 NOTICED_BY = {
-    "a_new_follower_cuts_at_its_watermark": 2,
-    "a_follower_does_not_name_its_epoch": 2,
+    "a_new_follower_cuts_at_its_watermark": 3,
+    "a_follower_does_not_name_its_epoch": 1,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
     "news_between_two_requests_of_a_session_are_forgotten": 7,
     "a_held_partition_does_not_wait_for_records": 18,
     "of_several_news_all_but_one_are_dropped": 24,
-    "a_held_partition_outlives_its_epoch": 55,
+    "a_held_partition_outlives_its_epoch": 134,
     "a_lost_session_takes_along_what_it_held": 1,
     "what_a_lost_session_held_is_taken_for_held_by_the_next": 1,
     "a_follower_hands_over_what_it_has_not_synced": 2,
@@ -36,7 +36,7 @@ NOTICED_BY = {
     "producers_are_forgotten_at_a_restart": 25,
     "a_log_is_trusted_after_a_crash": 21,
     "the_disk_lies_about_syncs_of_partitions": 2,
-    "a_group_is_told_before_it_is_kept": 29,
+    "a_group_is_told_before_it_is_kept": 44,
     "a_new_coordinator_begins_without_groups": 14,
     "a_new_coordinator_reads_nothing": 14,
     "a_group_forgets_what_it_committed": 14,
