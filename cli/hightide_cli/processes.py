@@ -23,9 +23,10 @@ from typing import Any
 
 import click
 
+from hightide_broker.secure_local import make_certificates
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.output import say
-from hightide_cli.secure_cluster import keys_of, make_certificates
+from hightide_cli.secure_cluster import CERTIFICATES, keys_of
 
 DEFAULT_PORT = 19092
 QUIET_S = 300.0
@@ -239,7 +240,8 @@ def make_plan(
         tuple(ports[count:]),
     )
     if secure:
-        make_certificates(data, {node.node: f"node-{node.node}" for node in nodes})
+        data.mkdir(parents=True, exist_ok=True)
+        make_certificates(data / CERTIFICATES, [node.node for node in nodes])
     if formats and cluster_id:
         _check_lost(data, [node for node in nodes if not clusters[node]], replaced)
     elif formats:

@@ -6,8 +6,8 @@
 | `hightide_trio_cluster` | trio's tests (pytest-trio) | as long as its test |
 | `hightide_session_cluster` | tests without an event loop | as long as the run of pytest |
 
-`@pytest.mark.hightide(brokers=1, configs={…})` says which cluster one test gets, `hightide_options`
-which one all get; both take what `hightide.testing.cluster` takes.
+`@pytest.mark.hightide(brokers=1, secure=True, configs={…})` says which cluster one test gets,
+`hightide_options` which one all get; both take what `hightide.testing.cluster` takes.
 """
 
 from __future__ import annotations

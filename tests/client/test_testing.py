@@ -12,7 +12,12 @@ from patience import PATIENCE_S
 
 import hightide
 from hightide.net.tcp import TcpNetwork
-from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.errors import (
+    AuthenticationFailed,
+    HightideError,
+    RemoteProtocolError,
+    UsageError,
+)
 from hightide.testing import BlockingCluster, cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -119,10 +124,38 @@ async def test_a_cut_ends_a_connection_that_is_only_being_made(monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(TcpNetwork, "connect", meet_while_cut)
-            stream = await c.connect(1, "127.0.0.1", c.ports[2])
+            stream = await c.connect(1, TcpNetwork(), "127.0.0.1", c.ports[2])
         with trio.fail_after(PATIENCE_S):
             assert await stream.receive_into(memoryview(bytearray(1))) == 0
         await stream.aclose()
+
+
+async def test_a_secure_cluster_is_one_to_those_who_have_its_certificate(tmp_path):
+    async with cluster(brokers=3, directory=tmp_path, secure=True) as c:
+        mine = {"bootstrap_servers": c.bootstrap, **c.client_options}
+        async with hightide.Admin(**mine) as admin:
+            await admin.create_topic("t", replication_factor=3)
+        async with hightide.Producer(acks="all", **mine) as producer:
+            await (await producer.send("t", b"one"))
+        await c.kill(2)
+        await c.start(2)
+        c.cut(1, 3)
+        c.heal()
+        async with hightide.Consumer(
+            topics=["t"], auto_offset_reset="earliest", **mine
+        ) as consumer:
+            assert (await anext(consumer)).value == b"one"
+        strangers = ({}, {"security_protocol": "SSL"})
+        for options in strangers:
+            async with hightide.Admin(c.bootstrap, **options) as admin:
+                with pytest.raises((AuthenticationFailed, RemoteProtocolError)):
+                    await admin.list_topics()
+    assert oct((tmp_path / "certs" / "admin-key.pem").stat().st_mode & 0o777) == "0o600"
+
+
+async def test_a_cluster_that_is_open_needs_no_options():
+    async with cluster(brokers=1) as c:
+        assert c.client_options == {}
 
 
 async def test_what_makes_no_sense_is_refused():

@@ -22,12 +22,16 @@ import trio
 
 from hightide.blocking.base import Blocking
 from hightide.net.background import open_background
-from hightide.net.ports import SystemClock, system_random
-from hightide.net.tcp import TcpNetwork, TcpStream, free_ports, listen
+from hightide.net.options import ClientOptions, from_config
+from hightide.net.ports import Network, SystemClock, system_random
+from hightide.net.tcp import TcpStream, free_ports, listen
+from hightide.net.tls import TlsStream
 from hightide.protocol.errors import UsageError
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.node import Node, open_node
 from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.server.door import doors_of
+from hightide_broker.secure_local import client_settings, make_certificates, node_settings
 
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -46,23 +50,43 @@ class TestCluster:
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
     def __init__(
-        self, directory: Path, nursery: trio.Nursery, *, brokers: int, configs: Mapping[str, str]
+        self,
+        directory: Path,
+        nursery: trio.Nursery,
+        *,
+        brokers: int,
+        configs: Mapping[str, str],
+        secure: bool,
     ) -> None:
         if brokers < 1:
             raise UsageError(f"brokers is {brokers}, expected 1 or more")
         self.directory = directory
-        self.ports = dict(zip(range(1, brokers + 1), free_ports(brokers), strict=True))
+        ids, ports = range(1, brokers + 1), free_ports(2 * brokers if secure else brokers)
+        self.ports = dict(zip(ids, ports, strict=False))
         """Broker → its port."""
+        self._node_ports = dict(zip(ids, ports[-brokers:], strict=True))
+        """Broker → where the others come in; under TLS another one."""
+        self._certificates = directory / "certs" if secure else None
+        if self._certificates is not None:
+            make_certificates(self._certificates, ids)
         self._configs = {**CONFIGS, **configs}
         self._nursery = nursery
         self._lives: dict[int, _Life] = {}
         self._cuts: set[frozenset[int]] = set()
-        self._streams: list[tuple[frozenset[int], TcpStream]] = []
+        self._streams: list[tuple[frozenset[int], TcpStream | TlsStream]] = []
 
     @property
     def bootstrap(self) -> str:
         """host:port of every broker, with commas."""
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """How clients come in, beside `bootstrap`: by certificate if the cluster is secure, as in
+        `Producer(c.bootstrap, **c.client_options)`."""
+        if self._certificates is None:
+            return {}
+        return from_config(ClientOptions, client_settings(self._certificates))
 
     @property
     def alive(self) -> list[int]:
@@ -101,15 +125,18 @@ class TestCluster:
         return broker
 
     async def _live(self, broker: int, life: _Life) -> None:
+        config = self._config(broker)
+        doors = doors_of(config)
         try:
             with life.scope:
                 async with open_node(
-                    self._config(broker),
+                    config,
                     disk=RealDisk(),
                     clock=SystemClock(),
                     random=system_random(),
                     listen=listen,
-                    network=_Wires(self, broker),
+                    doors=doors,
+                    network=_Wires(self, broker, doors.network),
                     wait=False,
                 ) as node:
                     await _until_stopped(node, life)
@@ -125,13 +152,19 @@ class TestCluster:
                 "process.roles": roles,
                 "cluster.id": "test-cluster",
                 "controller.quorum.voters": ",".join(
-                    f"{voter}@127.0.0.1:{self.ports[voter]}" for voter in voters
+                    f"{voter}@127.0.0.1:{self._node_ports[voter]}" for voter in voters
                 ),
                 "log.dirs": str(self.directory / f"broker-{broker}"),
                 "listen.port": str(self.ports[broker]),
+                **self._security(broker),
                 **self._configs,
             }
         )
+
+    def _security(self, broker: int) -> dict[str, str]:
+        if self._certificates is None:
+            return {}
+        return node_settings(self._certificates, broker, self._node_ports[broker])
 
     # -- the network between them ----------------------------------------------------------------
 
@@ -148,13 +181,16 @@ class TestCluster:
         """All brokers reach each other again."""
         self._cuts.clear()
 
-    async def connect(self, broker: int, host: str, port: int) -> TcpStream:
-        """A broker's way to others; raises `OSError` where it is cut."""
-        others = [other for other, known in self.ports.items() if known == port]
+    async def connect(
+        self, broker: int, network: Network, host: str, port: int
+    ) -> TcpStream | TlsStream:
+        """A broker's way to others, by its network; raises `OSError` where it is cut."""
+        others = [other for other, known in self._node_ports.items() if known == port]
         pair = frozenset((broker, *others))
         if pair in self._cuts:
             raise OSError(f"broker {broker} is cut off from {host}:{port}")
-        stream = await TcpNetwork().connect(host, port)
+        stream = await network.connect(host, port)
+        assert isinstance(stream, TcpStream | TlsStream)
         if pair in self._cuts:  # while they met
             stream.shut_down()
         self._streams.append((pair, stream))
@@ -180,23 +216,29 @@ async def _until_stopped(node: Node, life: _Life) -> None:
 class _Wires:
     """The network of one broker; implements `ports.Network`."""
 
-    def __init__(self, cluster: TestCluster, broker: int) -> None:
+    def __init__(self, cluster: TestCluster, broker: int, network: Network) -> None:
         self._cluster = cluster
         self._broker = broker
+        self._network = network
 
-    async def connect(self, host: str, port: int) -> TcpStream:
-        return await self._cluster.connect(self._broker, host, port)
+    async def connect(self, host: str, port: int) -> TcpStream | TlsStream:
+        return await self._cluster.connect(self._broker, self._network, host, port)
 
 
 @asynccontextmanager
 async def cluster(
-    brokers: int = 3, *, configs: Mapping[str, str] | None = None, directory: Path | None = None
+    brokers: int = 3,
+    *,
+    configs: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    secure: bool = False,
 ) -> AsyncIterator[TestCluster]:
     """A cluster for the block, serving already; `configs` are keys of all brokers. Its files go to
-    `directory`, or to a temporary one that is removed."""
+    `directory`, or to a temporary one that is removed. `secure`: under TLS, closed to who has no
+    certificate of it; clients take its `client_options`."""
     with _directory(directory) as path:
         async with open_background() as nursery:
-            made = TestCluster(path, nursery, brokers=brokers, configs=configs or {})
+            made = TestCluster(path, nursery, brokers=brokers, configs=configs or {}, secure=secure)
             await made.start()
             try:
                 yield made
@@ -232,6 +274,11 @@ class BlockingCluster(Blocking):
     def bootstrap(self) -> str:
         """host:port of every broker, with commas."""
         return self._cluster.bootstrap
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """How clients come in, beside `bootstrap`, if the cluster is secure."""
+        return self._cluster.client_options
 
     @property
     def ports(self) -> dict[int, int]:

@@ -144,8 +144,9 @@ class Server:
             await arrived.aclose()
             return
         admitted = await self._admit(arrived, door)
-        if admitted is None:
-            await arrived.aclose()
+        if admitted is None or self._stopping:
+            stream = arrived if admitted is None else admitted[0]
+            await stream.aclose()
             return
         stream, peer = admitted
         connection = _Connection(self, stream, peer)
