@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hightide.net.config_file import read_client_config
 from hightide_cli.processes import (
     NodeProcess,
     Plan,
@@ -77,6 +76,8 @@ class OwnCluster:
         """How its administrator comes in, beside the address: by certificate, if it is secure."""
         if not self._secure:
             return {}
+        from hightide.net.config_file import read_client_config
+
         found = read_client_config(write_client_file(Path(self._temporary.name), self.address))
         return {name: value for name, value in found.items() if name != "bootstrap_servers"}
 
