@@ -47,9 +47,12 @@ class Impostor:
         return [each for each in found if each.leader is not None and each.tp in self._places]
 
     async def _acknowledge(self, machine: Machine, replica: Replica) -> None:
-        """In the name of each follower."""
+        """In the name of each follower. The replica may end meanwhile, by its disk or by another
+        leader: what was known of it then is told all the same."""
         leader = replica.leader
-        for follower in [] if leader is None else sorted(leader.remotes):
+        if leader is None:
+            return
+        for follower in sorted(leader.remotes):
             others = [each.name for each in self._world.machines if each.id != follower]
             source = self._rng.choice([NAME, *others])
             if source == machine.name:
@@ -57,8 +60,8 @@ class Impostor:
             part = m.FetchPartition(
                 topic=replica.topic,
                 partition=replica.partition,
-                current_leader_epoch=replica.leader_epoch,
-                fetch_offset=replica.log.log_end,
+                current_leader_epoch=leader.epoch,
+                fetch_offset=leader.log_end,
             )
             request = m.FetchRequest(replica_id=follower, max_wait_ms=0, partitions=[part])
             await self._ask(source, machine, request)
