@@ -170,7 +170,9 @@ async def test_a_node_speaks_for_itself_alone(nodes):
             assert await code_of(client, enveloped(each(2), api)) is not DENIED, api
 
 
-@pytest.mark.parametrize("name", ["", "client", "node-", "node-01", "node-x", "nodes-1", "node-1 "])
+@pytest.mark.parametrize(
+    "name", ["", "client", "node-", "node-01", "node-x", "nodes-1", "node-1 ", "node-" + "9" * 40]
+)
 async def test_a_certificate_that_is_no_nodes_does_not_come_in(nodes, name, caplog):
     caplog.set_level(logging.INFO)
     config = settings(inside(nodes.issue("node-1")))

@@ -187,7 +187,10 @@ class TlsStream:
 
 
 def _common_name(end: ssl.SSLSocket | ssl.SSLObject) -> str:
-    shown: dict[str, Any] = end.getpeercert() or {}
+    try:
+        shown: dict[str, Any] = end.getpeercert() or {}
+    except ValueError as error:  # names that are no text
+        raise AuthenticationFailed(f"its certificate cannot be read: {error}") from error
     parts = [pair for part in shown.get("subject", ()) for pair in part]
     return next((value for name, value in reversed(parts) if name == "commonName"), "")
 
@@ -291,12 +294,12 @@ def check_pair(server: ssl.SSLContext, files: TlsFiles) -> str:
     try:
         for _ in range(_FLIGHTS_MAX):
             waiting = [end for end in waiting if not _has_agreed(end)]
-    except ssl.SSLError as error:
+        assert not waiting, "a handshake takes fewer flights"
+        return _common_name(visitor)
+    except (ssl.SSLError, AuthenticationFailed) as error:
         raise UsageError(
             f"{files.certificate!r} is not believed by {files.authorities!r}: {error}"
         ) from error
-    assert not waiting, "a handshake takes fewer flights"
-    return _common_name(visitor)
 
 
 def _has_agreed(end: ssl.SSLObject) -> bool:

@@ -36,7 +36,7 @@ HANDSHAKE_S = 10.0
 """How long a peer has to agree about TLS."""
 LOOK_S = 30.0
 """How often certificates are looked at, whether their files were replaced."""
-_NODE_NAME = re.compile(r"node-(0|[1-9][0-9]*)")
+_NODE_NAME = re.compile(r"node-(0|[1-9][0-9]{0,8})")
 _ASKS = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -73,15 +73,14 @@ class Certificates:
         self._asks = asks
         self._node = node
         self._network = network
-        self._looked_at: tuple[object, ...] = ()
+        self._taken: tuple[object, ...] = ()
         self.renew()
 
     def renew(self) -> bool:
-        """Take the files as they are now, if they have changed since they were looked at. Raises
-        `UsageError`, once for each change, and goes on with what it had."""
-        if (now := self._files.stamp()) == self._looked_at:
+        """Take the files as they are now, if they have changed since they were taken. Raises
+        `UsageError`, and goes on with what it had: they may be good later, as they are."""
+        if (now := self._files.stamp()) == self._taken:
             return False
-        self._looked_at = now
         context = server_context(self._files, asks=self._asks)
         if self._node >= 0 and (name := check_pair(context, self._files)) != f"node-{self._node}":
             raise UsageError(
@@ -89,7 +88,7 @@ class Certificates:
             )
         if self._network is not None:
             self._network.reload()
-        self.context = context
+        self.context, self._taken = context, now
         return True
 
 
