@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from hightide_broker.secure_local import LOOPBACK
 from hightide_cli.failures import CONFLICT, NOT_FOUND, UNHEALTHY
 from hightide_cli.options import output_option
 from hightide_cli.output import say, show
 
-LOOPBACK = ("127.0.0.1", "localhost")
 SOON_DAYS = 30
 """From here on `show` warns."""
 EXAMPLES = (

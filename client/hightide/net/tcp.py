@@ -20,25 +20,56 @@ LASTING_PORTS = range(15_000, 32_000)
 """Below what systems give to those who ask for any port."""
 
 
-class TcpStream:
+class SocketStream:
+    """What every stream over a socket has in common; it does not block."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self._socket = sock
+        self._peer = peer
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def wait_writable(self) -> None:
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    def _check_open(self) -> None:
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError("this end was closed")
+
+    def shut_down(self) -> None:
+        """Both ends see the end of the stream, also those that are reading."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    async def aclose(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._say_goodbye()
+            self._socket.close()
+
+    def _say_goodbye(self) -> None:
+        """What the other end is told before the socket is closed: nothing."""
+
+
+class TcpStream(SocketStream):
     """A connected socket; implements `ports.Stream`."""
 
     can_send_file = hasattr(os, "sendfile")
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         # The plain socket: what can be done at once is done without a turn of the event loop.
-        self._socket = socket.socket(fileno=sock.detach())
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = socket.socket(fileno=sock.detach())
+        plain.setblocking(False)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            host, port = self._socket.getpeername()[:2]
-            self._peer = f"{host}:{port}"
+            host, port = plain.getpeername()[:2]
+            peer = f"{host}:{port}"
         except OSError:
-            self._peer = "gone"
-
-    @property
-    def peer(self) -> str:
-        return self._peer
+            peer = "gone"
+        super().__init__(plain, peer)
 
     async def receive_into(self, view: memoryview) -> int:
         # Not tried first: mostly nothing has come yet.
@@ -65,29 +96,11 @@ class TcpStream:
             raise OSError(f"file ended {size} bytes early while it was being sent")
         return sent
 
-    async def wait_writable(self) -> None:
-        self._check_open()
-        await trio.lowlevel.wait_writable(self._socket)
-
     def detach(self) -> socket.socket:
         """The socket, for another stream; this one is over."""
         sock = socket.socket(fileno=self._socket.detach())
         sock.setblocking(False)  # a new object does not know it
         return sock
-
-    def _check_open(self) -> None:
-        if self._socket.fileno() < 0:
-            raise trio.ClosedResourceError("this end was closed")
-
-    def shut_down(self) -> None:
-        """Both ends see the end of the stream, also those that are reading."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    async def aclose(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
 
 
 class TcpNetwork:

@@ -20,7 +20,7 @@ from typing import Any
 
 import trio
 
-from hightide.net.tcp import TcpNetwork, TcpStream
+from hightide.net.tcp import SocketStream, TcpNetwork, TcpStream
 from hightide.protocol.errors import AuthenticationFailed, UsageError
 from hightide.protocol.records import Buffer
 
@@ -117,18 +117,11 @@ def _own(context: ssl.SSLContext, files: TlsFiles) -> None:
         raise UsageError(f"{named!r} is no certificate with its key: {error}") from error
 
 
-class TlsStream:
+class TlsStream(SocketStream):
     """A socket under TLS; implements `ports.Stream`."""
 
     can_send_file = False
-
-    def __init__(self, sock: ssl.SSLSocket, peer: str) -> None:
-        self._socket = sock
-        self._peer = peer
-
-    @property
-    def peer(self) -> str:
-        return self._peer
+    _socket: ssl.SSLSocket
 
     @property
     def common_name(self) -> str:
@@ -165,25 +158,9 @@ class TlsStream:
     def send_file_now(self, fd: int, position: int, size: int) -> int:
         raise AssertionError("files are read, under TLS")
 
-    async def wait_writable(self) -> None:
-        self._check_open()
-        await trio.lowlevel.wait_writable(self._socket)
-
-    def _check_open(self) -> None:
-        if self._socket.fileno() < 0:
-            raise trio.ClosedResourceError("this end was closed")
-
-    def shut_down(self) -> None:
-        """Both ends see the end of the stream, also those that are reading."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    async def aclose(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            with suppress(OSError, ValueError):
-                self._socket.unwrap()  # says goodbye; nobody waits for the answer
-            self._socket.close()
+    def _say_goodbye(self) -> None:
+        with suppress(OSError, ValueError):
+            self._socket.unwrap()  # nobody waits for the answer
 
 
 def _common_name(end: ssl.SSLSocket | ssl.SSLObject) -> str:

@@ -23,9 +23,8 @@ import trio
 from hightide.blocking.base import Blocking
 from hightide.net.background import open_background
 from hightide.net.options import ClientOptions, from_config
-from hightide.net.ports import Network, SystemClock, system_random
-from hightide.net.tcp import TcpStream, free_ports, listen
-from hightide.net.tls import TlsStream
+from hightide.net.ports import Network, Stream, SystemClock, system_random
+from hightide.net.tcp import SocketStream, free_ports, listen
 from hightide.protocol.errors import UsageError
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.node import Node, open_node
@@ -73,7 +72,7 @@ class TestCluster:
         self._nursery = nursery
         self._lives: dict[int, _Life] = {}
         self._cuts: set[frozenset[int]] = set()
-        self._streams: list[tuple[frozenset[int], TcpStream | TlsStream]] = []
+        self._streams: list[tuple[frozenset[int], SocketStream]] = []
 
     @property
     def bootstrap(self) -> str:
@@ -181,16 +180,14 @@ class TestCluster:
         """All brokers reach each other again."""
         self._cuts.clear()
 
-    async def connect(
-        self, broker: int, network: Network, host: str, port: int
-    ) -> TcpStream | TlsStream:
+    async def connect(self, broker: int, network: Network, host: str, port: int) -> Stream:
         """A broker's way to others, by its network; raises `OSError` where it is cut."""
         others = [other for other, known in self._node_ports.items() if known == port]
         pair = frozenset((broker, *others))
         if pair in self._cuts:
             raise OSError(f"broker {broker} is cut off from {host}:{port}")
         stream = await network.connect(host, port)
-        assert isinstance(stream, TcpStream | TlsStream)
+        assert isinstance(stream, SocketStream)
         if pair in self._cuts:  # while they met
             stream.shut_down()
         self._streams.append((pair, stream))
@@ -221,7 +218,7 @@ class _Wires:
         self._broker = broker
         self._network = network
 
-    async def connect(self, host: str, port: int) -> TcpStream | TlsStream:
+    async def connect(self, host: str, port: int) -> Stream:
         return await self._cluster.connect(self._broker, self._network, host, port)
 
 
