@@ -50,19 +50,14 @@ def expecting_its_end(told: Callable[[], bool]) -> Iterator[None]:
         if not told():
             BaseServer.handle_error(server, request, address)
 
-    def is_news(_: logging.LogRecord) -> bool:
-        return not told()
-
-    root = logging.getLogger()  # which py4j uses for that
-    root.addFilter(is_news)
     for server in servers:
         setattr(server, "handle_error", handle_error)  # noqa: B010
     try:
-        yield
+        with _unlogged(lambda _: told()):
+            yield
     finally:
         for server in servers:
             delattr(server, "handle_error")
-        root.removeFilter(is_news)
 
 
 @contextmanager
@@ -83,7 +78,7 @@ def whole_or_none() -> Iterator[None]:
     launched_by = vars(java_gateway)["Popen"]
     setattr(java_gateway, "Popen", Noted)  # noqa: B010
     try:
-        with _unlogged(lambda error: True):
+        with _unlogged(_is_of_an_error):
             yield
     finally:
         setattr(java_gateway, "Popen", launched_by)  # noqa: B010
@@ -99,19 +94,18 @@ def ended_by_ctrl_c() -> Iterator[None]:
     asks the JVM while it may be asked something already; py4j logs a traceback."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _unlogged(lambda error: issubclass(error, KeyboardInterrupt)):
+        with _unlogged(lambda record: _is_of_an_error(record, KeyboardInterrupt)):
             yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
-def _unlogged(expected: Callable[[type[BaseException]], bool]) -> Iterator[None]:
-    """The root logger, which py4j uses, tells no exception of these."""
+def _unlogged(expected: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """The root logger, which py4j uses, tells nothing that is expected."""
 
     def is_news(record: logging.LogRecord) -> bool:
-        kind = record.exc_info[0] if record.exc_info else None
-        return kind is None or not expected(kind)
+        return not expected(record)
 
     root = logging.getLogger()
     root.addFilter(is_news)
@@ -119,6 +113,11 @@ def _unlogged(expected: Callable[[type[BaseException]], bool]) -> Iterator[None]
         yield
     finally:
         root.removeFilter(is_news)
+
+
+def _is_of_an_error(record: logging.LogRecord, kind: type[BaseException] = BaseException) -> bool:
+    found = record.exc_info[0] if record.exc_info else None
+    return found is not None and issubclass(found, kind)
 
 
 def quiet(worker: Worker) -> Worker:
