@@ -81,7 +81,7 @@ def test_the_readme_of_each_room_names_its_files():
 
 CORE = "broker/hightide_broker/core/replication/leader.py"
 STORAGE = "broker/hightide_broker/storage/log.py"
-RUNTIME = "broker/hightide_broker/runtime/server/listener.py"
+RUNTIME = "broker/hightide_broker/runtime/server/connection.py"
 WATERMARK = "broker/hightide_broker/runtime/base/watermark.py"
 CONFIG = "broker/hightide_broker/config.py"
 NODE = "broker/hightide_broker/node.py"

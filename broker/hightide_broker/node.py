@@ -30,6 +30,7 @@ from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.data_directory import watch_directory
+from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.usage import Usage, Used
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
@@ -54,12 +55,14 @@ from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
+from hightide_broker.runtime.server.room import room_for
 from hightide_broker.runtime.server.routes import Routes
 from hightide_broker.storage.directory import (
     METADATA_DIRECTORY,
@@ -241,7 +244,12 @@ class Node:
                 replicas=self.replicas,
             )
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
-        self.server = Server(self._routes(clock), config, self._agenda)
+        self.server = self._serving(self._routes(clock))
+
+    def _serving(self, routes: Routes) -> Server:
+        most = self.config[keys.MAX_CONNECTIONS]
+        room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
+        return Server(Terms(routes, self.config, self._agenda, files_max=room.files), room)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators

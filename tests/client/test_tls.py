@@ -5,13 +5,15 @@ test makes.
 """
 
 import random
+import socket
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 from certificates import Authority
 from patience import PATIENCE_S
+from tls_records import key_updates, secret_of
 from trio.testing import wait_all_tasks_blocked
 
 from hightide import AuthenticationFailed
@@ -20,12 +22,11 @@ from hightide.net.tcp import TcpNetwork, listen
 from hightide.net.tls import (
     Tls,
     TlsFiles,
-    TlsNetwork,
     check_pair,
     client_context,
-    secured,
     server_context,
 )
+from hightide.net.tls_stream import FRUITLESS_BYTES_MAX, TlsNetwork, secured
 from hightide.protocol.errors import RemoteProtocolError, UsageError
 from hightide.protocol.wire import frame_length
 
@@ -111,6 +112,33 @@ async def test_what_came_with_other_bytes_is_not_waited_for(authority):
         with trio.fail_after(PATIENCE_S):
             assert await received(ends.server, 3) == b"one"
             assert await received(ends.server, 3) == b"two"
+
+
+@pytest.mark.parametrize("count", [500, 5_000])
+async def test_changes_of_keys_are_answered_but_not_taken_without_end(authority, tmp_path, count):
+    """OpenSSL on a socket goes on for as long as there is another one."""
+    network, log = TlsNetwork(Tls(authority.believed)), tmp_path / "secrets"
+    network._context.keylog_filename = str(log)
+    async with connected(network, authority.issue()) as ends:
+        flood = b"".join(key_updates(secret_of(log), count))
+
+        async def send():
+            raw, left = ends.client._socket, memoryview(flood)
+            with suppress(OSError):
+                while left:
+                    await trio.lowlevel.wait_writable(raw)
+                    left = left[raw.send(left) :]
+                raw.shutdown(socket.SHUT_WR)
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                if count * 27 > FRUITLESS_BYTES_MAX:
+                    with pytest.raises(RemoteProtocolError, match="nothing in them"):
+                        await received(ends.server, 1)
+                    nursery.cancel_scope.cancel()
+                else:
+                    assert await received(ends.server, 1) == b""
 
 
 async def test_an_end_is_seen_and_a_closed_stream_is_not_used(authority):

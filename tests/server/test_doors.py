@@ -20,7 +20,8 @@ from hightide import Admin, AuthenticationFailed, BrokerUnreachable, Consumer, P
 from hightide.net.connection import open_connection
 from hightide.net.ports import SystemClock
 from hightide.net.tcp import TcpNetwork, free_ports, listen
-from hightide.net.tls import Tls, TlsFiles, TlsNetwork
+from hightide.net.tls import Tls, TlsFiles
+from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, Refused, RemoteProtocolError

@@ -119,7 +119,7 @@ LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_
 ALLOWED_BROAD_EXCEPT = {
     "broker/hightide_broker/runtime/base/agenda.py": "carries a failure into the task that runs it",
     "broker/hightide_broker/runtime/base/syncer.py": "carries a failure into the task that runs it",
-    "broker/hightide_broker/runtime/server/listener.py": "a connection's edge: a bug ends that one",
+    "broker/hightide_broker/runtime/server/connection.py": "its edge: a bug ends that one alone",
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
     "client/hightide/net/background.py": "carries the block's exception around its nursery",

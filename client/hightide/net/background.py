@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from traceback import clear_frames
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -83,6 +84,14 @@ def single(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the frames of an error hold, such as what had been received: trio's nurseries keep
+    an error until the collector comes, and an idle process has none come."""
+    for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        let_go(each)
+    clear_frames(error.__traceback__)
 
 
 def is_cancelled(error: BaseException | None) -> bool:

@@ -34,8 +34,9 @@ CONNECT_TIMEOUT_S = 10.0
 READ_BYTES_MIN, READ_BYTES_MAX = 2 << 10, 64 << 10
 """How much is read at a time: a connection that is idle holds little, one that is full of small
 frames reads many at once."""
-ADMITTED_BYTES = 1 << 20
-"""Bytes of a frame that are admitted, and then read, at a time."""
+ADMITTED_BYTES_MAX = 1 << 20
+"""Bytes of a frame that are admitted, and then read, at a time: first few, then as many as have
+come."""
 _TRANSPORT_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -85,18 +86,19 @@ class FrameReader:
     async def read_body(
         self, length: int, admit: Callable[[int], Awaitable[None]] | None = None
     ) -> bytearray:
-        """The `length` bytes of a frame; `admit` is asked before each piece of it is read."""
-        body = bytearray(length)
-        view = memoryview(body)
+        """The `length` bytes of a frame; `admit` is asked before there is room for each piece of
+        it: what was only announced takes none."""
         filled = min(length, self._end - self._start)
-        view[:filled] = memoryview(self._buffer)[self._start : self._start + filled]
+        body = self._buffer[self._start : self._start + filled]
         self._start += filled
-        admitted = length if admit is None else 0
         while filled < length:
-            if admit is not None and filled >= admitted:
-                admitted = min(admitted + ADMITTED_BYTES, length)
-                await admit(min(ADMITTED_BYTES, length))
-            count = await self._stream.receive_into(view[filled:admitted])
+            if filled == len(body):
+                piece = min(max(READ_BYTES_MAX, filled), ADMITTED_BYTES_MAX, length - filled)
+                if admit is not None:
+                    await admit(piece)
+                body += bytes(piece)
+            with memoryview(body)[filled:] as view:
+                count = await self._stream.receive_into(view)
             if count == 0:
                 raise RemoteProtocolError(
                     f"stream ended {length - filled} bytes before a frame did"

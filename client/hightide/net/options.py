@@ -17,7 +17,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from hightide.net.explained import explained
 from hightide.net.ports import Network, Random
 from hightide.net.tcp import TcpNetwork
-from hightide.net.tls import TlsFiles, TlsNetwork, tls_of
+from hightide.net.tls import TlsFiles, tls_of
+from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")

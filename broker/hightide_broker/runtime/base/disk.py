@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import shutil
 import threading
 import time
@@ -36,6 +35,7 @@ from hightide_broker.runtime.base.durable import (
     sync_directory,
 )
 from hightide_broker.runtime.base.one_at_a_time import OneAtATime
+from hightide_broker.runtime.base.system import open_files_limit
 
 T = TypeVar("T")
 
@@ -43,6 +43,15 @@ OPEN_FILES_MAX = 4096
 """Upper bound of the descriptor cache; half of the process's limit if that is lower."""
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 REWRITE_BYTES = 1 << 20
+
+
+def _own_share(most: int = OPEN_FILES_MAX) -> int:
+    return max(min(most, open_files_limit() // 2), 16)
+
+
+def descriptors_beside_the_disk() -> int:
+    """How many descriptors the process may have beside those of a real disk."""
+    return open_files_limit() - _own_share()
 
 
 class _Tenancy:
@@ -299,9 +308,8 @@ class RealDisk:
     they could not be written."""
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX, *, writes: bool = True) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._tenancy = _Tenancy()
-        limit = max(min(open_files_max, soft // 2), 16)
+        limit = _own_share(open_files_max)
         flags = os.O_RDWR if writes else os.O_RDONLY
         self._descriptors = _Descriptors(limit, self._tenancy.check, flags)
         self._replacing = OneAtATime()

@@ -16,15 +16,8 @@ import trio
 
 from hightide.net.ports import Network, Stream
 from hightide.net.tcp import TcpNetwork, TcpStream
-from hightide.net.tls import (
-    Tls,
-    TlsFiles,
-    TlsNetwork,
-    TlsStream,
-    check_pair,
-    secured,
-    server_context,
-)
+from hightide.net.tls import Tls, TlsFiles, check_pair, server_context
+from hightide.net.tls_stream import TlsNetwork, TlsStream, secured
 from hightide.protocol.errors import AuthenticationFailed, UsageError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
@@ -54,6 +47,8 @@ class Door(NamedTuple):
     host: str
     port: int
     admit: Admit
+    of_nodes: bool = False
+    """Whether it is for nodes alone."""
 
 
 class Certificates:
@@ -157,7 +152,7 @@ def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
 def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, Network]:
     host, port = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
     if config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS:
-        return Door(host, port, _plain(may_be_node=True)), TcpNetwork()
+        return Door(host, port, _plain(may_be_node=True), of_nodes=True), TcpNetwork()
     files = TlsFiles(
         authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
         certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
@@ -168,7 +163,7 @@ def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, N
         files, ssl.CERT_REQUIRED, node=config[keys.NODE_ID], network=network
     )
     found.append(certificates)
-    return Door(host, port, _under_tls(certificates, of_nodes=True)), network
+    return Door(host, port, _under_tls(certificates, of_nodes=True), of_nodes=True), network
 
 
 def _plain(*, may_be_node: bool) -> Admit:

@@ -1,0 +1,33 @@
+"""A log that strangers can write to, by what they do: so many lines, and then a number."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+LINES_MAX = 10
+WINDOW_S = 10.0
+
+
+class SparingLog:
+    """At most `LINES_MAX` lines within `WINDOW_S`; the next one tells how many there were not."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._until = 0.0
+        self._written = 0
+        self._left_out = 0
+
+    def write(self, level: int, message: str, *parts: object) -> None:
+        """As `logging.Logger.log`, if there is room for it."""
+        now = trio.current_time()
+        if now >= self._until:
+            if self._left_out:
+                self._log.log(level, "%d lines like the last ones were left out", self._left_out)
+            self._until, self._written, self._left_out = now + WINDOW_S, 0, 0
+        if self._written == LINES_MAX:
+            self._left_out += 1
+            return
+        self._written += 1
+        self._log.log(level, message, *parts)
