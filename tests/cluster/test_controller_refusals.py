@@ -417,6 +417,22 @@ def test_nobody_is_elected_and_who_leads_is_told(
             *(2, {"cluster": "theirs"}, E.INCONSISTENT_CLUSTER_ID),
             "broker 2 belongs to cluster theirs, this is cluster cluster-1",
         ),
+        "a host that cannot be one": (
+            *(2, {"host": ".x"}, E.INVALID_REQUEST),
+            "host '.x', expected a name, or an address of IPv4 or IPv6",
+        ),
+        "a label that is too long": (
+            *(2, {"host": "x" * 64}, E.INVALID_REQUEST),
+            f"host '{'x' * 64}', expected a name, or an address of IPv4 or IPv6",
+        ),
+        "nodes' host that cannot be one": (
+            *(2, {"internal": ("a b", 1)}, E.INVALID_REQUEST),
+            "host 'a b', expected a name, or an address of IPv4 or IPv6",
+        ),
+        "a port that cannot be one": (
+            *(2, {"internal": ("::1", 65_536)}, E.INVALID_REQUEST),
+            "port 65536, expected 1 to 65535",
+        ),
         "a number below 0": (-1, {}, E.INVALID_REQUEST, "broker -1, expected 0 or more"),
         "a second process": (
             *(1, {"directory": "another"}, E.DUPLICATE_BROKER_REGISTRATION),

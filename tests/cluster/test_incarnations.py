@@ -172,9 +172,9 @@ class Overhearing:
     """Who answers a node's requests, and what followers ask it."""
 
     def __init__(self, node):
-        self._answering = node.server.handlers
+        self._answering = node.server._terms.handlers
         self.fetches = []
-        node.server.handlers = self
+        node.server._terms.handlers = self
 
     def begin(self, api, call):
         request = call.request

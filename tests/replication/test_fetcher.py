@@ -19,6 +19,7 @@ class Wire:
 
     can_send_file = False
     peer = "two"
+    common_name = ""
 
     def __init__(self):
         self.gate = trio.Event()

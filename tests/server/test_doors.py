@@ -26,8 +26,12 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, Refused, RemoteProtocolError
 from hightide_broker.config import ConfigError, make_config
+from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.node import open_node
+from hightide_broker.runtime.quorum.peers import NodeAddresses, NotSent, Peers
+from hightide_broker.runtime.replication.fetcher import Fetchers
+from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.server import door
 from hightide_broker.simulation.disk import SimDisk
 
@@ -169,6 +173,34 @@ async def test_a_node_speaks_for_itself_alone(nodes):
         for api, each in IN_ENVELOPES.items():
             assert await code_of(client, enveloped(each(3), api)) is DENIED, api
             assert await code_of(client, enveloped(each(2), api)) is not DENIED, api
+
+
+async def test_a_node_at_another_ones_address_is_not_listened_to(nodes):
+    """One authority, one more node, and an address that is wrong, or was redirected."""
+    config = settings({**inside(nodes.issue("node-1")), "node.id": "1"})
+    async with new_node(SimDisk(), config) as node, trio.open_nursery() as nursery:
+        where = ("127.0.0.1", internal_port(node))
+        network = TlsNetwork(Tls(nodes.issue("node-2")))
+        peers = Peers(network, NodeAddresses({1: where, 3: where}), node=2)
+        nursery.start_soon(peers.run)
+        await trio.testing.wait_all_tasks_blocked()
+        asked = m.ApiVersionsRequest()
+        await peers.call(1, asked, timeout_s=PATIENCE_S)
+        with pytest.raises(NotSent, match="node-1 answers there, expected node 3"):
+            await peers.call(3, asked, timeout_s=PATIENCE_S)
+
+        one, three = (BrokerState(each, 1, "i", *where, "", (), fenced=False) for each in (1, 3))
+        known = KnownBrokers()
+        known.update(ClusterImage(brokers={1: one, 3: three}))
+        fetchers = Fetchers(network, known, None, None, None, broker=2, config=config)
+        nursery.start_soon(fetchers.run, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await fetchers.connect(1)).common_name == "node-1"
+        assert fetchers.connection_now(1) is not None
+        assert fetchers.connection_now(3) is None
+        with pytest.raises(BrokerUnreachable, match="node-1 answers there, expected broker 3"):
+            await fetchers.connect(3)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,8 @@ class ControlledCluster:
         cluster: str = OURS,
         directory: str | None = None,
         runs: list[str] | None = None,
+        host: str = "localhost",
+        internal: tuple[str, int] | None = None,
     ) -> int:
         """The epoch that a process gets: a new one on this broker's own disk, if not told."""
         self._processes += 1
@@ -103,9 +105,10 @@ class ControlledCluster:
             broker=broker,
             incarnation=f"run-{self._processes}" if incarnation is None else incarnation,
             cluster_id=cluster,
-            host="localhost",
+            host=host,
             port=19092,
             rack="r1",
+            internal=internal,
             roles=["broker"],
             previous_broker_epoch=previous,
             directory=f"disk-{broker}" if directory is None else directory,

@@ -72,6 +72,7 @@ class Wire:
 
     can_send_file = False
     peer = "a leader"
+    common_name = ""
 
     def __init__(self, leader: FakeLeader) -> None:
         self._leader = leader

@@ -31,6 +31,7 @@ class MemoryStream:
 
     can_send_file = False
     peer = "memory"
+    common_name = ""
 
     def __init__(self, here: End, there: End) -> None:
         self._here = here

@@ -68,6 +68,10 @@ class SimStream:
     def peer(self) -> str:
         return self._incoming.source
 
+    @property
+    def common_name(self) -> str:
+        return ""
+
     async def receive_into(self, view: memoryview) -> int:
         pipe, waited = self._incoming, False
         while True:

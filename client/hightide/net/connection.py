@@ -227,6 +227,11 @@ class Connection:
         return f"<Connection {self.address} {state} waiting={len(self._waiting)}>"
 
     @property
+    def common_name(self) -> str:
+        """Whom the other end has proven to be; empty: nobody."""
+        return self._stream.common_name
+
+    @property
     def is_open(self) -> bool:
         """Whether a call can still succeed."""
         return self._broken is None

@@ -43,6 +43,11 @@ class Stream(Protocol):
         """The other end, for messages."""
         ...
 
+    @property
+    def common_name(self) -> str:
+        """Whom the other end has proven to be, by a certificate; empty: it showed none."""
+        ...
+
     async def aclose(self) -> None:
         """Close at once; never raises."""
         ...
@@ -52,7 +57,8 @@ class Network(Protocol):
     """Where streams come from."""
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Open a stream; raises `OSError`, `ConnectionRefusedError` if nobody listens there."""
+        """Open a stream; raises `OSError`, `ConnectionRefusedError` if nobody listens there, or
+        `AuthenticationFailed` where one end turns the other away."""
         ...
 
 

@@ -31,6 +31,10 @@ class SocketStream:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def common_name(self) -> str:
+        return ""
+
     async def wait_writable(self) -> None:
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
@@ -114,6 +118,8 @@ class TcpNetwork:
             if tried and all(isinstance(one, ConnectionRefusedError) for one in tried):
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from error
             raise
+        except (ValueError, OverflowError) as error:  # a name or a number that cannot be one
+            raise OSError(errno.EINVAL, f"{host!r}:{port} is no address: {error}") from error
         return TcpStream(stream.socket)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.addresses import check_address
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     FenceBroker,
@@ -62,6 +63,8 @@ class Brokers:
             )
         if request.broker < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, f"broker {request.broker}, expected 0 or more")
+        for address in filter(None, ((request.host, request.port), request.internal)):
+            check_address(*address)
         known = self._image.brokers.get(request.broker)
         if known is not None and known.incarnation == request.incarnation:
             return [], c.RegisterBrokerResponse(broker_epoch=known.epoch)

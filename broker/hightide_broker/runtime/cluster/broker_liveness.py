@@ -18,6 +18,7 @@ import trio
 from hightide.net.ports import Network, Stream
 from hightide.protocol.errors import AuthenticationFailed
 from hightide_broker.core.cluster.image import BrokerState
+from hightide_broker.core.cluster.senders import may_answer
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 
@@ -75,6 +76,11 @@ class BrokerLiveness:
                 except (OSError, AuthenticationFailed, trio.TooSlowError) as error:
                     log.debug("no line to broker %d: %s", state.broker, error)
                 else:
+                    if not may_answer(stream.common_name, state.broker):
+                        log.debug("%s answers for broker %d", stream.common_name, state.broker)
+                        await stream.aclose()
+                        await trio.sleep(RETRY_MAX_S)
+                        continue
                     has_stood = True
                     self.gone.pop(state.broker, None)
                     began = trio.current_time()

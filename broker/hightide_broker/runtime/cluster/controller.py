@@ -24,6 +24,7 @@ from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.addresses import check_address
 from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.cluster.controller import Controller, Decision
@@ -248,6 +249,7 @@ class ControllerShell:
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
             case q.AddVoterRequest():
+                check_address(request.host, request.port)
                 voters = self._quorum.core.adding(request, now)
                 reply = q.AddVoterResponse(directory=voters[-1].directory)
                 return Decision([SetVoters(voters=voters)], reply)

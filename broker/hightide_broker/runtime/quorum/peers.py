@@ -13,6 +13,7 @@ from hightide.net.pool import ConnectionPool
 from hightide.net.ports import Network
 from hightide.protocol.errors import BrokerUnreachable, RequestTimedOut
 from hightide.protocol.messages import Message
+from hightide_broker.core.cluster.senders import may_answer
 
 NOWHERE: Mapping[int, tuple[str, int]] = {}
 
@@ -70,6 +71,11 @@ class Peers:
             )
         with trio.move_on_after(timeout_s):
             connection = await self._connection(addresses, timeout_s)
+            if not may_answer(connection.common_name, node):
+                raise NotSent(
+                    f"{connection.common_name} answers there, expected node {node}",
+                    broker=connection.address,
+                )
             return await connection.call(request, timeout_s=timeout_s)
         raise RequestTimedOut(
             f"no connection to node {node} within {timeout_s:g} s",

@@ -33,6 +33,7 @@ from hightide.protocol.errors import (
 )
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.senders import may_answer
 from hightide_broker.core.replication.follower import AskOffsets, next_fetch
 from hightide_broker.runtime.base.agenda import Agenda, Entry
 from hightide_broker.runtime.base.syncer import Syncer
@@ -134,7 +135,8 @@ class Fetchers:
     def connection_now(self, leader: int) -> Connection | None:
         """The open connection to a leader, if there is one."""
         state = self._brokers.get(leader)
-        return None if state is None else self._pool.open_now(state.node_address)
+        known = state and self._pool.open_now(state.node_address)
+        return known if known and may_answer(known.common_name, leader) else None
 
     async def connect(self, leader: int) -> Connection:
         """A connection to a leader; raises `BrokerUnreachable`."""
@@ -142,11 +144,13 @@ class Fetchers:
         if state is None:
             raise BrokerUnreachable(f"broker {leader} is not registered")
         with trio.move_on_after(self.patience_s):
-            return await self._pool.connection(*state.node_address)
-        raise BrokerUnreachable(
-            f"no connection within {self.patience_s:g} s",
-            broker="{}:{}".format(*state.node_address),
-        )
+            connection = await self._pool.connection(*state.node_address)
+            if may_answer(connection.common_name, leader):
+                return connection
+            why = f"{connection.common_name} answers there, expected broker {leader}"
+            raise BrokerUnreachable(why, broker=connection.address)
+        where = "{}:{}".format(*state.node_address)
+        raise BrokerUnreachable(f"no connection within {self.patience_s:g} s", broker=where)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,6 @@ under TLS, a certificate says which node its holder is: its common name is `node
 from __future__ import annotations
 
 import logging
-import re
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from hightide.net.tls_stream import TlsNetwork, TlsStream, secured
 from hightide.protocol.errors import AuthenticationFailed, UsageError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
+from hightide_broker.core.cluster.senders import name_of, node_of
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 
 log = logging.getLogger("hightide.server")
@@ -29,7 +29,6 @@ HANDSHAKE_S = 10.0
 """How long a peer has to agree about TLS."""
 LOOK_S = 30.0
 """How often certificates are looked at, whether their files were replaced."""
-_NODE_NAME = re.compile(r"node-(0|[1-9][0-9]{0,8})")
 _ASKS = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -77,7 +76,7 @@ class Certificates:
         if (now := self._files.stamp()) == self._taken:
             return False
         context = server_context(self._files, asks=self._asks)
-        if self._node >= 0 and (name := check_pair(context, self._files)) != f"node-{self._node}":
+        if self._node >= 0 and (name := check_pair(context, self._files)) != name_of(self._node):
             raise UsageError(
                 f"{self._files.certificate!r} is of {name!r}, expected node-{self._node}"
             )
@@ -191,12 +190,12 @@ def _proven(stream: TlsStream, *, of_nodes: bool) -> Peer:
     host, name = _host_of(stream), stream.common_name
     if not of_nodes:
         return Peer(host, name or ANONYMOUS, may_be_node=False)
-    found = _NODE_NAME.fullmatch(name)
-    if found is None:
+    node = node_of(name)
+    if node is None:
         raise AuthenticationFailed(
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
-    return Peer(host, name, int(found[1]))
+    return Peer(host, name, node)
 
 
 def _host_of(stream: Stream) -> str:
