@@ -22,11 +22,13 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import (
     UNREACHABLE,
     ApiError,
+    AuthenticationFailed,
     CorruptBatch,
     ErrorCode,
     HightideError,
     LogTruncated,
     error_code,
+    is_hopeless,
 )
 from hightide.protocol.records import check_crc, iter_batches
 from hightide.protocol.topic_partition import TopicPartition
@@ -178,6 +180,8 @@ class Fetcher:
                 answer = await self._cluster.refresh(topics)
             except HightideError as error:
                 self.tell(error)
+                if isinstance(error, AuthenticationFailed):
+                    self._fail(error)  # the caller is told, and it goes on
                 return False
             if self._topic_is_gone(answer):
                 return True
@@ -266,7 +270,7 @@ class Fetcher:
             except (ApiError, *UNREACHABLE) as error:
                 self.tell(error)
                 led = [a for a in due if a.tp not in nearby]
-                if led and isinstance(error, ApiError) and not error.retriable:
+                if led and is_hopeless(error):
                     self._fail(error)
                 for assignment in due:
                     if assignment.tp in nearby:

@@ -10,7 +10,7 @@ import trio
 from hightide.consume.subscription import Assignment
 from hightide.net.cluster import Cluster
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, ErrorCode, HightideError
+from hightide.protocol.errors import ApiError, AuthenticationFailed, ErrorCode, HightideError
 
 
 class Fail(Protocol):
@@ -66,7 +66,7 @@ class StartFinder:
             )
         except HightideError as error:
             self._tell(error)
-            if isinstance(error, ApiError):
+            if isinstance(error, ApiError | AuthenticationFailed):
                 # It was tried for request_timeout_ms already: the caller is told, and it goes on.
                 self._fail(error, assignment)
             await trio.sleep(self._cluster.backoff_s(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, ErrorCode
+from hightide.protocol.errors import ApiError, AuthenticationFailed, ErrorCode, HightideError
 
 Address = tuple[str, int]
 """Host and port."""
@@ -36,6 +36,12 @@ class AnyBroker:
         for address in sorted(addresses, key=lambda a: (a == self._unhelpful, not is_open(a))):
             self.asking = address
             yield address
+
+    @staticmethod
+    def worse(known: HightideError | None, failure: HightideError) -> HightideError:
+        """Which failure is told if nobody answers: that somebody turned this client away, before
+        that others are not there."""
+        return known if isinstance(known, AuthenticationFailed) else failure
 
     def was_unhelpful(self) -> None:
         """Who was asked last did not answer in time, or with something old."""

@@ -157,11 +157,11 @@ class Cluster:
                 connection = await self._pool.connection(*address)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except UNREACHABLE as error:
-                failure = error
+                failure = self._any_broker.worse(failure, error)
             except ApiError as error:
                 if not self._any_broker.leads_on(error):
                     raise
-                failure = error
+                failure = self._any_broker.worse(failure, error)
         assert failure is not None, "no address to try"
         raise failure
 

@@ -67,6 +67,8 @@ class Sender:
         self._on_retry = on_retry
         self._senders: dict[int, None] = {}
         self._is_renewing = False
+        self._why_no_id: HightideError | None = None
+        """Why there is no producer id yet, without which nothing is sent."""
         self._wake = Nudge()
 
     def wake(self) -> None:
@@ -134,11 +136,12 @@ class Sender:
                 )
             except HightideError as error:
                 self._tell_retry(error)
+                self._why_no_id = error
                 self._expire(trio.current_time())
                 attempts += 1
                 await trio.sleep(self._cluster.backoff_s(attempts))
                 continue
-            self.accumulator.producer_id = reply.producer_id
+            self.accumulator.producer_id, self._why_no_id = reply.producer_id, None
             return
 
     async def _renew_id(self) -> None:
@@ -149,7 +152,7 @@ class Sender:
 
     def _expire(self, now: float) -> None:
         for batch in self.accumulator.expire(now):
-            last = batch.retry_error
+            last = batch.retry_error or self._why_no_id
             why = f"; the last attempt: {last}" if last else ""
             if self._cluster.metadata.leader(batch.topic, batch.partition) is None:
                 why += f"; {self._cluster.metadata.why_leaderless(batch.topic, batch.partition)}"

@@ -352,6 +352,13 @@ UNREACHABLE = (*SILENT, RemoteProtocolError)
 """Nothing was said that makes sense: another connection or broker may do better."""
 
 
+def is_hopeless(error: HightideError) -> bool:
+    """Whether the same attempt would end the same way."""
+    if isinstance(error, ApiError):
+        return not error.retriable
+    return isinstance(error, AuthenticationFailed)
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """What goes behind a sentence about a name that nobody knows: the nearest one, or nothing."""
     by_lower = {each.lower(): each for each in known}

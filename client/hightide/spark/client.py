@@ -121,11 +121,11 @@ class BlockingClient:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
                 return self.call(address, request, timeout_s=left_s)[0]
             except UNREACHABLE as error:
-                failure = error
+                failure = self._any_broker.worse(failure, error)
             except ApiError as error:
                 if not self._any_broker.leads_on(error):
                     raise
-                failure = error
+                failure = self._any_broker.worse(failure, error)
         assert failure is not None, "no address to try"
         raise failure
 
