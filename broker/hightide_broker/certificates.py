@@ -8,7 +8,6 @@ common name of a node's is `node-<id>`. Who brings certificates of their own nee
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,16 +16,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hightide_broker.config import ConfigError
+from hightide_broker.whole_files import put_file
 
 CA_DAYS, DAYS = 3650, 365
 """How long an authority and a certificate are good for, unless said otherwise."""
 EARLY = timedelta(hours=1)
 """Clocks of other machines may be behind."""
+CA = "ca"
+"""The authority's own name."""
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 
 
@@ -62,8 +66,15 @@ class Authority:
     def issue(self, name: str, hosts: Sequence[str] = (), *, days: int = DAYS) -> Path:
         """A certificate in `<name>.pem`, in place of one that was there; `hosts` are names and
         addresses that its holder serves at. Raises `CertificatesRefused`."""
-        check_name(name)
-        key = ec.generate_private_key(ec.SECP256R1())
+        check_wish(name)
+        names = [_general(host) for host in hosts]
+        if timedelta(days=days) > (
+            left := self._certificate.not_valid_after_utc - datetime.now(UTC)
+        ):
+            raise CertificatesRefused(
+                f"{days} days are more than the {left.days} that the authority has left"
+            )
+        key = _key_of(self._directory, name)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         uses += [ExtendedKeyUsageOID.SERVER_AUTH] if hosts else []
         builder = (
@@ -76,23 +87,37 @@ class Authority:
                 critical=False,
             )
         )
-        if hosts:
-            alternative = x509.SubjectAlternativeName([_general(host) for host in hosts])
+        if names:
+            alternative = x509.SubjectAlternativeName(names)
             builder = builder.add_extension(alternative, critical=False)
-        return _keep(self._directory / name, builder.sign(self._key, hashes.SHA256()), key)
+        return _put(self._directory, name, builder.sign(self._key, hashes.SHA256()))
 
     def renew(self, *, days: int = DAYS) -> list[Path]:
-        """New certificates and keys for every holder in the directory."""
+        """New certificates, for the keys they have, for every holder in the directory whose
+        certificate is of this authority."""
         return [
             self.issue(each.name, each.hosts, days=days)
             for each in show_certificates(self._directory)
-            if Path(each.file).name != "ca.pem"
+            if self._made(Path(each.file), each.name)
         ]
 
+    def _made(self, file: Path, name: str) -> bool:
+        if file.stem != name or file.stem == CA or not _key_file(self._directory, name).exists():
+            return False
+        certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
-def check_name(name: str) -> None:
-    """Raise `CertificatesRefused` for what cannot be a holder's name, which is a file's as well."""
-    if not _NAME.fullmatch(name) or name == "ca" or name.endswith("-key"):
+
+def check_wish(name: str, hosts: Sequence[str] = ()) -> None:
+    """Raise `CertificatesRefused` for what cannot be a holder's name, which is a file's as well, or
+    a host."""
+    for host in hosts:
+        _general(host)
+    if not _NAME.fullmatch(name) or name.lower() == CA or name.lower().endswith("-key"):
         raise CertificatesRefused(
             f"{name!r} is no name for a certificate: expected letters, digits, . _ @ -"
         )
@@ -100,10 +125,12 @@ def check_name(name: str) -> None:
 
 def create_authority(directory: Path, *, name: str = "hightide") -> Authority:
     """A new authority in a directory that has none; raises `CertificatesRefused`."""
-    if (directory / "ca.pem").exists():
-        raise CertificatesRefused(f"{directory} has an authority already")
     directory.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
+    if any(directory.glob("*.pem")) and {*directory.glob("*.pem")} != {_key_file(directory, CA)}:
+        raise CertificatesRefused(
+            f"{directory} has certificates already: without their authority they are worth nothing"
+        )
+    key = _key_of(directory, CA)
     subject = _subject(f"{name} authority {datetime.now(UTC):%Y-%m-%d}")
     certificate = (
         _builder("", subject, key, days=CA_DAYS, subject=subject)
@@ -111,7 +138,7 @@ def create_authority(directory: Path, *, name: str = "hightide") -> Authority:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    _keep(directory / "ca", certificate, key)
+    _put(directory, CA, certificate)
     return Authority(directory, certificate, key)
 
 
@@ -119,13 +146,11 @@ def open_authority(directory: Path) -> Authority:
     """The authority of a directory; raises `CertificatesRefused`."""
     try:
         certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
-        key = serialization.load_pem_private_key(
-            (directory / "ca-key.pem").read_bytes(), password=None
-        )
-    except (OSError, ValueError, TypeError) as error:
-        raise CertificatesRefused(f"{directory} has no authority that can sign: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CertificatesRefused(f"the key of {directory} is not one that was made here")
+    except (OSError, ValueError) as error:
+        raise CertificatesRefused(f"{directory} has no authority: {error}") from error
+    key = _read_key(_key_file(directory, CA))
+    if key.public_key() != certificate.public_key():
+        raise CertificatesRefused(f"the key of {directory} is not the one of its authority")
     return Authority(directory, certificate, key)
 
 
@@ -207,28 +232,43 @@ def _general(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not all(map(_LABEL.fullmatch, host.removeprefix("*.").split("."))):
+            raise CertificatesRefused(
+                f"{host!r} is no host: expected a name in letters, digits, - and dots, or an "
+                f"address"
+            ) from None
         return x509.DNSName(host)
 
 
-def _keep(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Path:
-    """Write both, each file whole; the key is for its owner alone. The key comes first: who looks
-    in between finds a pair that does not fit, and keeps what it had."""
+def _key_file(directory: Path, name: str) -> Path:
+    return directory / f"{name}-key.pem"
+
+
+def _key_of(directory: Path, name: str) -> ec.EllipticCurvePrivateKey:
+    """A holder's key, made if there is none, for its owner alone. One that is there is kept: a
+    certificate that is renewed is then one file, which is exchanged whole."""
+    path = _key_file(directory, name)
+    key = ec.generate_private_key(ec.SECP256R1())
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write(path.with_name(f"{path.name}-key.pem"), secret, mode=0o600)
-    shown = path.with_name(f"{path.name}.pem")
-    _write(shown, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
-    return shown
+    # Of two who make it at a time, one does.
+    return key if put_file(path, secret, mode=0o600, replaces=False) else _read_key(path)
 
 
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise CertificatesRefused(f"{path} is no key that can be used: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificatesRefused(f"{path} is not a key that was made here")
+    return key
+
+
+def _put(directory: Path, name: str, certificate: x509.Certificate) -> Path:
+    path = directory / f"{name}.pem"
+    put_file(path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    return path

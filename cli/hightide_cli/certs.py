@@ -47,14 +47,17 @@ def create(directory: Path, nodes: tuple[str, ...], clients: tuple[str, ...], da
     """Make certificates in DIRECTORY; an authority too, if there is none.
 
     ca-key.pem makes certificates that every node believes: keep it away from the nodes."""
-    from hightide_broker.certificates import check_name, create_authority, open_authority
+    from hightide_broker.certificates import check_wish, create_authority, open_authority
 
-    wanted = dict(_node(text) for text in nodes) | dict.fromkeys(map(_client, clients), ())
+    asked = [*map(_node, nodes), *((_client(name), ()) for name in clients)]
+    wanted = dict(asked)
+    if len(wanted) < len(asked):
+        raise click.UsageError("--node or --client names somebody twice: one certificate each")
     if there := [name for name in wanted if (directory / f"{name}.pem").exists()]:
         say(f"{directory} has {', '.join(there)} already: hightide certs renew {directory}")
         raise click.exceptions.Exit(CONFLICT)
-    for name in wanted:
-        check_name(name)
+    for name, hosts in wanted.items():
+        check_wish(name, hosts)
     is_new = not (directory / "ca.pem").exists()
     authority = create_authority(directory) if is_new else open_authority(directory)
     if is_new:
@@ -81,7 +84,7 @@ def _client(name: str) -> str:
 @directory_argument
 @days_option
 def renew(directory: Path, days: int) -> None:
-    """Make every certificate in DIRECTORY again, with a new key; the authority stays.
+    """Make every certificate in DIRECTORY again that its authority made; keys stay as they are.
 
     Nodes take new files by themselves within half a minute, or at once on SIGHUP."""
     from hightide_broker.certificates import open_authority

@@ -228,6 +228,11 @@ def make_plan(
             f"{data} has no cluster.json that can be read, and holds {', '.join(strangers)} of a "
             f"cluster: restore the file, or start with the same -n and --roles as before"
         )
+    if known and not secure and (data / CERTIFICATES).exists():
+        raise click.UsageError(
+            f"{data} has no cluster.json that can be read, and held a secure cluster: restore the "
+            f"file, or start it with --secure"
+        )
     clusters = {node: _cluster_of(node.directory) for node in nodes}
     cluster_id = next(filter(None, clusters.values()), None)
     if replaced and not cluster_id:

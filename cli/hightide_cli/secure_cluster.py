@@ -3,10 +3,10 @@ administrator."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hightide_broker.secure_local import client_settings, node_settings
+from hightide_broker.whole_files import put_file
 
 CERTIFICATES, CLIENT_FILE = "certs", "client.toml"
 
@@ -23,9 +23,5 @@ def write_client_file(data: Path, address: str) -> Path:
     facts = {"bootstrap.servers": address, **client_settings(CERTIFICATES)}
     text = "# This cluster's administrator: hightide --config FILE …, or HIGHTIDE_CONFIG=FILE.\n"
     text += "".join(f'{name} = "{value}"\n' for name, value in facts.items())
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
+    put_file(path, text.encode(), mode=0o600)
     return path

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hightide_broker.whole_files import put_file
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 
@@ -178,14 +179,7 @@ async def _announce(node: Node, ready_file: Path) -> None:
         "port": node.port,
         "cluster_id": node.cluster_id,
     }
-    _write_whole(ready_file, json.dumps(facts))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """A reader of the file sees all of it or nothing."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    put_file(ready_file, json.dumps(facts).encode())
 
 
 @click.group()

@@ -6,6 +6,7 @@ Method: `up -n 3 --secure` as a process, the commands that people type beside it
 
 import json
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -18,6 +19,7 @@ from patience import wait_until
 import hightide as client
 from hightide.protocol.errors import UsageError
 from hightide_broker.certificates import (
+    CA_DAYS,
     CertificatesRefused,
     create_authority,
     open_authority,
@@ -146,7 +148,13 @@ def test_certificates_are_made_shown_and_renewed(tmp_path):
         (["create", "certs", "--client", "../a"], USAGE, "is no name for a certificate"),
         (["create", "certs", "--client", "ca"], USAGE, "is no name for a certificate"),
         (["create", "certs", "--client", "a-key"], USAGE, "is no name for a certificate"),
-        (["renew", "certs"], USAGE, "has no authority that can sign"),
+        (["renew", "certs"], USAGE, "certs has no authority"),
+        (["create", "certs", "--node", "1=a b"], USAGE, "'a b' is no host"),
+        (["create", "certs", "--node", "1=münchen.example"], USAGE, "is no host"),
+        (["create", "certs", "--node", "1=10.0.0.0/8"], USAGE, "is no host"),
+        (["create", "certs", "--node", "1=a..b"], USAGE, "is no host"),
+        (["create", "certs", "--node", "1", "--node", "1=b"], USAGE, "twice"),
+        (["create", "certs", "--client", "CA"], USAGE, "is no name for a certificate"),
         (["show", "none"], USAGE, "does not exist"),
         (["show", "/dev/null"], NOT_FOUND, "there are no certificates"),
     ],
@@ -167,11 +175,63 @@ def test_what_has_expired_is_unhealthy(tmp_path):
 
 def test_a_second_authority_does_not_take_the_place_of_the_first(tmp_path):
     create_authority(tmp_path)
-    with pytest.raises(CertificatesRefused, match="has an authority already"):
+    with pytest.raises(CertificatesRefused, match="has certificates already"):
         create_authority(tmp_path)
     (tmp_path / "ca-key.pem").write_text("garbage")
-    with pytest.raises(CertificatesRefused, match="no authority that can sign"):
+    with pytest.raises(CertificatesRefused, match="is no key that can be used"):
         open_authority(tmp_path)
+
+
+def test_an_authority_whose_certificate_was_lost_is_not_replaced(tmp_path):
+    create_authority(tmp_path).issue("a")
+    key = (tmp_path / "ca-key.pem").read_bytes()
+    (tmp_path / "ca.pem").unlink()
+    with pytest.raises(CertificatesRefused, match="has certificates already"):
+        create_authority(tmp_path)
+    assert (tmp_path / "ca-key.pem").read_bytes() == key
+
+
+def test_an_authority_is_not_taken_with_the_key_of_another(tmp_path):
+    create_authority(tmp_path / "a")
+    create_authority(tmp_path / "b")
+    shutil.copy(tmp_path / "b" / "ca-key.pem", tmp_path / "a")
+    with pytest.raises(CertificatesRefused, match="is not the one of its authority"):
+        open_authority(tmp_path / "a")
+
+
+def test_what_was_begun_is_made_whole(tmp_path):
+    """A crash came between the key and the certificate."""
+    create_authority(tmp_path)
+    key = (tmp_path / "ca-key.pem").read_bytes()
+    (tmp_path / "ca.pem").unlink()
+    authority = create_authority(tmp_path)
+    assert (tmp_path / "ca-key.pem").read_bytes() == key
+    authority.issue("a")
+    key = (tmp_path / "a-key.pem").read_bytes()
+    (tmp_path / "a.pem").unlink()
+    authority.issue("a")
+    assert (tmp_path / "a-key.pem").read_bytes() == key
+
+
+def test_a_renewal_is_one_file_and_touches_only_what_this_authority_made(tmp_path):
+    authority = create_authority(tmp_path / "ours")
+    for name in ("a", "b"):
+        authority.issue(name)
+    create_authority(tmp_path / "theirs").issue("c")
+    theirs = (tmp_path / "theirs" / "c.pem").read_bytes()
+    (tmp_path / "ours" / "c.pem").write_bytes(theirs)
+    (tmp_path / "ours" / "c-key.pem").write_bytes((tmp_path / "theirs/c-key.pem").read_bytes())
+    (tmp_path / "ours" / "another-ca.pem").write_bytes((tmp_path / "theirs/ca.pem").read_bytes())
+    keys = {path: path.read_bytes() for path in (tmp_path / "ours").glob("*-key.pem")}
+    assert [path.stem for path in open_authority(tmp_path / "ours").renew()] == ["a", "b"]
+    assert {path: path.read_bytes() for path in keys} == keys
+    assert (tmp_path / "ours" / "c.pem").read_bytes() == theirs
+
+
+def test_nothing_outlives_its_authority(tmp_path):
+    authority = create_authority(tmp_path)
+    with pytest.raises(CertificatesRefused, match="3649 that the authority has left"):
+        authority.issue("a", days=CA_DAYS + 1)
 
 
 TLS = {"security.protocol": "SSL", "ssl.client.auth": "required"}

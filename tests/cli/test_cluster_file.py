@@ -161,6 +161,14 @@ def forget(data, plan, *lost):
             shutil.rmtree(process.directory)
 
 
+def test_a_secure_cluster_without_its_file_does_not_come_back_open(tmp_path):
+    plan = make_plan(tmp_path, **NEW, secure=True)
+    forget(tmp_path, plan)
+    with pytest.raises(click.UsageError, match=r"held a secure cluster.*--secure"):
+        make_plan(tmp_path, **NEW)
+    assert make_plan(tmp_path, **NEW, secure=True).is_secure
+
+
 def test_a_directory_that_was_lost_with_the_file_is_not_made_for_a_voter(tmp_path):
     plan = make_plan(tmp_path, **NEW)
     forget(tmp_path, plan, 2)

@@ -89,6 +89,7 @@ def follower_fetch(node):
 
 BY_NODES = {
     "fetch": follower_fetch,
+    "list_offsets": lambda node: m.ListOffsetsRequest(replica_id=node, partitions=[]),
     "vote": lambda node: c.VoteRequest(
         cluster_id="", voter=1, candidate=node, epoch=9, last_epoch=0, log_end=0
     ),
@@ -154,6 +155,8 @@ async def test_by_the_door_of_clients_nobody_is_a_node(nodes):
         await client.create()
         assert (await client.produce(b"x")).error is None
         assert await client.values() == [b"x"]
+        named = {each.name for each in (await client.call(m.ApiVersionsRequest())).apis}
+        assert {"fetch", "list_offsets"} == named & {*BY_NODES, "envelope"}
         for request in (each(2) for each in BY_NODES.values()):
             assert await code_of(client, request) is DENIED, type(request)
         for api, each in IN_ENVELOPES.items():
@@ -212,7 +215,7 @@ async def test_a_certificate_that_is_no_nodes_does_not_come_in(nodes, name, capl
     async with new_node(SimDisk(), config) as node:
         network = TlsNetwork(Tls(nodes.issue(name)))
         async with open_connection(network, "127.0.0.1", internal_port(node)) as connection:
-            with pytest.raises(BrokerUnreachable):
+            with pytest.raises(RemoteProtocolError, match="only nodes come in here"):
                 await connection.call(m.ApiVersionsRequest(), timeout_s=PATIENCE_S)
     assert "only nodes come in here" in caplog.text
 
@@ -352,6 +355,22 @@ async def test_an_authority_that_was_removed_is_not_believed_any_more(nodes, cli
         await ask()
     assert failed.group_contains(AuthenticationFailed)
     await listener.aclose()
+
+
+def test_a_certificate_that_has_expired_is_taken_by_no_door(nodes, clients):
+    """Neither at the start, nor in place of one that is still good."""
+    for config in (
+        {**inside(nodes.issue("node-1")), **outside(clients.issue("broker", expired=True))},
+        inside(nodes.issue("node-1", expired=True)),
+    ):
+        with pytest.raises(ConfigError, match="certificate has expired"):
+            door.doors_of(settings(config))
+    shown = clients.issue("broker")
+    found = door.doors_of(settings({**inside(nodes.issue("node-1")), **outside(shown)}))
+    before = found._certificates[0].context
+    clients.issue("broker", expired=True, at=shown)
+    found.renew()
+    assert found._certificates[0].context is before
 
 
 @pytest.mark.parametrize(

@@ -137,19 +137,43 @@ def failed(error: ssl.SSLError) -> OSError | AuthenticationFailed:
 def check_pair(server: ssl.SSLContext, files: TlsFiles) -> str:
     """The common name of a certificate that those who have these files believe: by a handshake in
     memory, before anybody depends on it. Raises `UsageError` if they do not."""
-    client = client_context(files, check_host=False)
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    visitor = client.wrap_bio(to_client, to_server)
-    waiting = [visitor, server.wrap_bio(to_server, to_client, server_side=True)]
     try:
-        for _ in range(_FLIGHTS_MAX):
-            waiting = [end for end in waiting if not _has_agreed(end)]
-        assert not waiting, "a handshake takes fewer flights"
-        return common_name(visitor)
+        return common_name(_visit(client_context(files, check_host=False), server))
     except (ssl.SSLError, AuthenticationFailed) as error:
         raise UsageError(
             f"{files.certificate!r} is not believed by {files.authorities!r}: {error}"
         ) from error
+
+
+def check_own(files: TlsFiles) -> None:
+    """Raise `UsageError` for a certificate that no client would believe, whatever authorities it
+    knows: it has expired, is not good yet, or is no server's."""
+    server = server_context(files, asks=ssl.CERT_NONE)
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    shown = _visit(anybody, server).getpeercert(binary_form=True)
+    assert shown is not None, "a server shows a certificate"
+    knows_it = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    knows_it.check_hostname = False
+    knows_it.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    knows_it.load_verify_locations(cadata=shown)
+    try:
+        _visit(knows_it, server)
+    except ssl.SSLCertVerificationError as error:
+        raise UsageError(
+            f"{files.certificate!r} is of no use to any client: {error.verify_message}"
+        ) from error
+
+
+def _visit(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
+    """The client's end of a handshake in memory; raises `ssl.SSLError`."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    visitor = client.wrap_bio(to_client, to_server)
+    waiting = [visitor, server.wrap_bio(to_server, to_client, server_side=True)]
+    for _ in range(_FLIGHTS_MAX):
+        waiting = [end for end in waiting if not _has_agreed(end)]
+    assert not waiting, "a handshake takes fewer flights"
+    return visitor
 
 
 def _has_agreed(end: ssl.SSLObject) -> bool:

@@ -19,6 +19,7 @@ _SENDER = {
     c.EndQuorumEpochRequest: "leader",
     c.FetchSnapshotRequest: "replica_id",
     m.FetchRequest: "replica_id",
+    m.ListOffsetsRequest: "replica_id",
     c.RegisterBrokerRequest: "broker",
     c.BrokerHeartbeatRequest: "broker",
     c.AlterPartitionRequest: "broker",

@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
 
 from hightide.net.ports import Network, Stream
 from hightide.net.tcp import TcpNetwork, TcpStream
-from hightide.net.tls import Tls, TlsFiles, check_pair, server_context
+from hightide.net.tls import Tls, TlsFiles, check_own, check_pair, server_context
 from hightide.net.tls_stream import TlsNetwork, TlsStream, secured
-from hightide.protocol.errors import AuthenticationFailed, UsageError
+from hightide.protocol import wire
+from hightide.protocol.errors import AuthenticationFailed, ErrorCode, UsageError
+from hightide.protocol.records import Buffer
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
 from hightide_broker.core.cluster.senders import name_of, node_of
@@ -76,6 +79,7 @@ class Certificates:
         if (now := self._files.stamp()) == self._taken:
             return False
         context = server_context(self._files, asks=self._asks)
+        check_own(self._files)
         if self._node >= 0 and (name := check_pair(context, self._files)) != name_of(self._node):
             raise UsageError(
                 f"{self._files.certificate!r} is of {name!r}, expected node-{self._node}"
@@ -178,7 +182,9 @@ def _under_tls(certificates: Certificates, *, of_nodes: bool) -> Admit:
         inside = await secured(stream, certificates.context, server_side=True)
         try:
             return inside, _proven(inside, of_nodes=of_nodes)
-        except AuthenticationFailed:
+        except AuthenticationFailed as error:
+            with suppress(OSError):
+                inside.send_now(_farewell(error.message))
             await inside.aclose()
             raise
 
@@ -196,6 +202,13 @@ def _proven(stream: TlsStream, *, of_nodes: bool) -> Peer:
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
     return Peer(host, name, node)
+
+
+def _farewell(why: str) -> list[Buffer]:
+    """What an answer to nothing says: TLS has no words for it."""
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    answer = wire.encode_response(None, request_id=-1, error=code, message=why)
+    return wire.frame_buffers(answer, ())
 
 
 def _host_of(stream: Stream) -> str:

@@ -108,7 +108,7 @@ class Routes:
         self._why_not = why_not
         self._by_api: dict[str, list[Route]] = {}
         about_itself = Route(
-            API_BY_REQUEST[m.ApiVersionsRequest], wordless(self._api_versions), is_early=True
+            API_BY_REQUEST[m.ApiVersionsRequest], self._api_versions, is_early=True
         )
         for row in (about_itself, *rows):
             self._by_api.setdefault(row.api.name, []).append(row)
@@ -132,12 +132,15 @@ class Routes:
                 return route
         raise Refused(ErrorCode.INVALID_REQUEST, f"{api.name} comes in an envelope, or not at all")
 
-    def _api_versions(self) -> Reply:
-        """What may be asked here, in which versions."""
+    def _api_versions(self, call: Call[m.ApiVersionsRequest]) -> Reply:
+        """What the sender may ask here, in which versions."""
+
+        def is_answered(route: Route) -> bool:
+            may_ask = route.is_for_clients or call.peer.may_be_node
+            return may_ask and (self._is_broker or not route.is_of_broker)
+
         answered = [
-            routes[0].api
-            for routes in self._by_api.values()
-            if self._is_broker or not all(route.is_of_broker for route in routes)
+            routes[0].api for routes in self._by_api.values() if any(map(is_answered, routes))
         ]
         ranges = [
             m.ApiRange(name=api.name, min_version=api.min_version, max_version=api.max_version)

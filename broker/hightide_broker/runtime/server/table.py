@@ -92,7 +92,8 @@ def about_records(records: RecordHandlers) -> list[Route]:
         here(m.ProduceRequest, its.produce, topic("WRITE")),
         here(m.FetchRequest, its.fetch, action, when=_is_by_follower, nodes_only=True),
         here(m.FetchRequest, its.fetch, topic("READ"), when=_is_by_consumer),
-        here(m.ListOffsetsRequest, its.list_offsets, topic("DESCRIBE")),
+        here(m.ListOffsetsRequest, its.list_offsets, action, when=_is_by_follower, nodes_only=True),
+        here(m.ListOffsetsRequest, its.list_offsets, topic("DESCRIBE"), when=_is_by_consumer),
         here(m.OffsetForLeaderEpochRequest, its.offset_for_leader_epoch, topic("DESCRIBE")),
         here(m.DescribeProducersRequest, its.describe_producers, topic("READ")),
         here(m.DeleteRecordsRequest, its.delete_records, topic("DELETE")),
@@ -159,9 +160,9 @@ def _is_of_metadata(request: m.FetchRequest) -> bool:
     return any(part.topic == METADATA_TOPIC for part in request.partitions)
 
 
-def _is_by_follower(request: m.FetchRequest) -> bool:
+def _is_by_follower(request: m.FetchRequest | m.ListOffsetsRequest) -> bool:
     return request.replica_id >= 0
 
 
-def _is_by_consumer(request: m.FetchRequest) -> bool:
+def _is_by_consumer(request: m.FetchRequest | m.ListOffsetsRequest) -> bool:
     return request.replica_id < 0
