@@ -151,6 +151,14 @@ def check_listeners(config: BrokerConfig) -> None:
             "internal.listen.port is -1, expected a port of their own for nodes: where "
             "security.protocol or internal.security.protocol is SSL, they do not come as clients do"
         )
+    if config[keys.AUTHORIZER_ENABLE] and not inside:
+        raise ConfigError(
+            "authorizer.enable is true and internal.security.protocol is PLAINTEXT, expected SSL: "
+            "who may be taken for a node needs no permission"
+        )
+    for user in filter(None, config[keys.SUPER_USERS].split(";")):
+        if not user.strip().startswith("User:"):
+            raise ConfigError(f"super.users has {user.strip()!r}, expected User:<name>")
     needed = [keys.SSL_CERTIFICATE_LOCATION] if outside else []
     if outside and config[keys.SSL_CLIENT_AUTH] != "none":
         needed.append(keys.SSL_CA_LOCATION)

@@ -103,6 +103,19 @@ ALLOW_INSECURE_LISTENER = switch(
     "false",
     "whether to listen where others reach it and nobody has to prove who they are",
 )
+AUTHORIZER_ENABLE = switch(
+    "authorizer.enable",
+    "false",
+    "whether clients need permissions (hightide acls); nodes must then prove who they are",
+)
+SUPER_USERS = text(
+    "super.users", "", "who may do anything, without a rule: User:<name>, several with semicolons"
+)
+ALLOW_EVERYONE_IF_NO_ACL_FOUND = switch(
+    "allow.everyone.if.no.acl.found",
+    "false",
+    "whether everybody may do anything to what no rule names",
+)
 BROKER_RACK = text("broker.rack", "", "where this broker stands")
 NUM_PARTITIONS = count("num.partitions", "1", "partitions of a topic that does not say", low=1)
 DEFAULT_REPLICATION_FACTOR = count(

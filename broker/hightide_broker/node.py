@@ -29,6 +29,7 @@ from hightide_broker.formatting import directory_of, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.data_directory import watch_directory
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.syncer import Syncer
@@ -54,10 +55,12 @@ from hightide_broker.runtime.replication.repair import Repair
 from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
+from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
 from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
+from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
@@ -253,6 +256,7 @@ class Node:
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
+        gate = Gate(lambda: self.image, config)
         records = RecordHandlers(
             self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
         )
@@ -266,9 +270,10 @@ class Node:
             *table.about_records(records),
             *table.about_groups(groups, offsets),
             *table.about_the_cluster(admin),
+            *table.about_access(AccessHandlers(gate, lambda: self.image), admin),
         )
         return Routes(
-            rows, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
+            rows, gate, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
         )
 
     def _why_not(self) -> str:
@@ -315,9 +320,11 @@ class Node:
 
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
-    async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
+    async def change(
+        self, request: m.Message, *, timeout_s: float | None = None, sender: Peer | None = None
+    ) -> m.Message:
         """Have the controller decide; returns once this node has applied it."""
-        reply, offset = await self.channel.ask(request, timeout_s=timeout_s)
+        reply, offset = await self.channel.ask(request, timeout_s=timeout_s, sender=sender)
         await self.metadata_loader.applied.wait_for(offset)
         return reply
 

@@ -32,6 +32,7 @@ def node_settings(directory: Path, node: int, internal_port: int) -> dict[str, s
     """What makes a node a secure one; `internal_port` is where other nodes come in."""
     here = directory.resolve()
     keys = {"internal.listen.port": str(internal_port), "ssl.client.auth": "required"}
+    keys |= {"authorizer.enable": "true", "super.users": f"User:{ADMIN}"}
     for prefix in ("", "internal."):
         keys |= {
             f"{prefix}security.protocol": "SSL",

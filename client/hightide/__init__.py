@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import hightide.blocking as blocking
     from hightide.admin.admin import Admin
     from hightide.admin.descriptions import (
+        AccessVerdict,
+        Acl,
+        AclPattern,
         BrokerDescription,
         ClusterDescription,
         CommittedOffset,
@@ -94,6 +97,9 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Acl",
+    "AclPattern",
+    "AccessVerdict",
     "CreatedTopic",
     "TopicDescription",
     "PartitionDescription",
@@ -146,7 +152,8 @@ _NAMES = {
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
     "net.config_file": "read_client_config",
-    "admin.descriptions": "CreatedTopic TopicDescription PartitionDescription ConfigEntry "
+    "admin.descriptions": "Acl AclPattern AccessVerdict CreatedTopic TopicDescription "
+    "PartitionDescription ConfigEntry "
     "ClusterDescription BrokerDescription LogDirDescription NodeDescription ReplicaDescription "
     "ElectionResult QuorumDescription QuorumReplica GroupListing GroupDescription "
     "MemberDescription Rebalance CommittedOffset GroupLag GroupMove",

@@ -74,6 +74,37 @@ def test_who_has_no_certificate_of_it_does_not_come_in(secure, tmp_path):
 
 @pytest.mark.live
 @pytest.mark.slow
+def test_a_user_may_do_what_rules_say(secure, tmp_path):
+    told, certs = ("--config", file_of(secure)), secure.data / "certs"
+    hightide("certs", "create", certs, "--client", "alice")
+    alice = tmp_path / "alice.toml"
+    alice.write_text(file_of(secure).read_text().replace("certs/", f"{certs}/"))
+    alice.write_text(alice.read_text().replace("/admin", "/alice"))
+    reading = ("consume", "t", "--from", "start", "-e", "--config", alice)
+    refused = hightide(*reading, code=DENIED)
+    assert "User:alice may not DESCRIBE topic:'t'" in refused.err
+    hightide("acls", "allow", "alice", "READ", "topic:t*", "group:billing", *told)
+    hightide(*reading)
+    hightide("acls", "deny", "alice", "write", "topic:t", *told)
+    assert (
+        "may not WRITE" in hightide("produce", "t", "--config", alice, stdin=b"x", code=DENIED).err
+    )
+    explain = ("acls", "explain", "alice", "write", "topic:t", "-o", "json", *told)
+    found = json.loads(hightide(*explain, code=DENIED).out)
+    assert (found["allowed"], found["rule"]) == (False, "DENY User:alice WRITE topic:t")
+    rows = json.loads(hightide("acls", "list", "--concerning", "topic:t", "-o", "json", *told).out)
+    assert [(row["permission"], row["pattern"]) for row in rows] == [
+        ("ALLOW", "PREFIXED"),
+        ("DENY", "LITERAL"),
+    ]
+    assert "--yes removes them" in hightide("acls", "delete", "--user", "alice", *told).err
+    hightide("acls", "delete", "--user", "alice", "--yes", *told)
+    hightide("acls", "delete", "--user", "alice", *told, code=NOT_FOUND)
+    hightide(*reading, code=DENIED)
+
+
+@pytest.mark.live
+@pytest.mark.slow
 def test_its_secrets_are_for_its_owner_alone(secure):
     for path in (file_of(secure), *(secure.data / "certs").glob("*-key.pem")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path

@@ -9,6 +9,7 @@ from fake_broker import FakeBroker, Trick, in_memory
 
 from hightide import (
     Admin,
+    ApiError,
     AuthenticationFailed,
     BrokerUnreachable,
     Consumer,
@@ -79,6 +80,24 @@ async def test_a_dead_address_does_not_hide_that_another_turned_the_client_away(
     with pytest.raises(BrokerUnreachable, match="refused"):
         async with Admin("dead:2", network=OneDead()) as admin:
             await admin.list_topics()
+
+
+async def test_a_producer_that_gets_no_id_gives_its_records_up_at_once(autojump_clock):
+    broker = FakeBroker({"t": 1})
+    broker.always(m.InitProducerIdRequest, Trick(envelope=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    async with (
+        in_memory(broker) as network,
+        Producer(broker.address, acks="all", network=network) as producer,
+    ):
+        for _ in range(2):
+            began = trio.current_time()
+            delivery = await producer.send("t", b"x")
+            with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await delivery
+            assert trio.current_time() - began < 5
+        broker.always(m.InitProducerIdRequest, None)
+        await (await producer.send("t", b"y"))
+    assert broker.values() == [b"y"]
 
 
 async def test_a_record_that_waited_for_a_producers_id_says_why_there_was_none(autojump_clock):

@@ -348,7 +348,7 @@ async def test_an_authority_that_was_removed_is_not_believed_any_more(nodes, cli
             await stream.aclose()
             return peer.principal
 
-    assert await ask() == "alice"
+    assert await ask() == "User:alice"
     replace(believed, (tmp_path / "nodes" / "ca.pem").read_bytes())
     doors.renew()
     with pytest.raises(BaseExceptionGroup) as failed:

@@ -7,15 +7,19 @@ controller that is no broker.
 from collections import Counter
 
 import pytest
+from brokers import settings
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, APIS
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.acls import Operation, Resource
+from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.runtime.base.call import Call, Reply
 from hightide_broker.runtime.server import table
-from hightide_broker.runtime.server.routes import Operation, Resource, Routes
+from hightide_broker.runtime.server.gate import Gate, Permission
+from hightide_broker.runtime.server.routes import Routes
 
 ENVELOPED = {"register_broker", "broker_heartbeat", "allocate_producer_ids", "alter_partition"}
 """Decided by the active controller alone, and only nodes ask."""
@@ -38,11 +42,13 @@ def rows():
         *table.about_records(Anybody("records")),
         *table.about_groups(Anybody("groups"), Anybody("offsets")),
         *table.about_the_cluster(Anybody("admin")),
+        *table.about_access(Anybody("access"), Anybody("admin")),
     ]
 
 
 def routes(*, is_broker=True, why_not=""):
-    return Routes(rows(), node=4, is_broker=is_broker, why_not=lambda: why_not)
+    gate = Gate(ClusterImage, settings())
+    return Routes(rows(), gate, node=4, is_broker=is_broker, why_not=lambda: why_not)
 
 
 def ask(found, request):
@@ -76,7 +82,7 @@ def test_who_asks_needs_a_permission_but_for_what_is_no_secret():
 
 
 def test_only_nodes_act_for_the_cluster():
-    action = (Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    action = Permission(Operation.CLUSTER_ACTION, Resource.CLUSTER)
     for row in rows():
         assert row.is_for_clients == (action not in row.permissions), row.api.name
 

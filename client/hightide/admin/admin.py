@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import trio
 
+from hightide.admin.access_admin import AccessAdmin
 from hightide.admin.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -55,7 +56,7 @@ def raise_first(results: Iterable[Any], *, broker: str) -> None:
         raise refusal
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, AccessAdmin):
     """Use it as `async with Admin(…) as admin`; the arguments are those of `AdminOptions`."""
 
     @taking(AdminOptions)

@@ -9,11 +9,56 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
+from hightide.protocol import access_messages as a
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
+from hightide.protocol.access_messages import ANY
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """A rule: a principal may do something to a resource, or may not."""
+
+    resource: str
+    """topic, group or cluster."""
+    name: str
+    """Its name, `*` for all; the cluster's is `cluster`."""
+    pattern: str
+    """LITERAL, or PREFIXED: all whose names begin with `name`."""
+    principal: str
+    """`User:alice`; `User:*` is everybody."""
+    host: str
+    """An address, or `*`."""
+    operation: str
+    permission: str
+    """ALLOW or DENY; DENY goes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclPattern:
+    """Which rules are meant: those that agree with everything that is said."""
+
+    resource: str = ANY
+    name: str | None = None
+    pattern: str = ANY
+    """LITERAL or PREFIXED; MATCH: all rules that concern a resource called `name`."""
+    principal: str | None = None
+    host: str | None = None
+    operation: str = ANY
+    permission: str = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class AccessVerdict:
+    """Whether somebody may do something."""
+
+    allowed: bool
+    reason: str
+    rule: Acl | None
+    """The one that decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +317,7 @@ _PARTS: dict[type, type] = {
     m.BrokerInfo: BrokerDescription,
     m.ReplicaInfo: ReplicaDescription,
     q.QuorumReplica: QuorumReplica,
+    a.AclRule: Acl,
     g.DescribedMember: MemberDescription,
     g.Rebalance: Rebalance,
 }

@@ -10,6 +10,9 @@ import hightide.admin.admin
 import hightide.consume.consumer
 import hightide.produce.producer
 from hightide.admin.descriptions import (
+    AccessVerdict,
+    Acl,
+    AclPattern,
     ClusterDescription,
     CommittedOffset,
     ConfigEntry,
@@ -195,3 +198,25 @@ class Admin(Blocking):
     def delete_group(self, group: str) -> None:
         """Forget a group without members, with its offsets."""
         self._run(self._async.delete_group, group)
+
+    # -- permissions -----------------------------------------------------------------------------
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Make rules; one that is there already stays."""
+        self._run(self._async.create_acls, list(acls))
+
+    def describe_acls(self, wanted: AclPattern | None = None) -> list[Acl]:
+        """The rules that are meant; all, if nothing is said."""
+        return self._run(self._async.describe_acls, wanted)
+
+    def delete_acls(self, wanted: AclPattern) -> list[Acl]:
+        """Remove the rules that are meant; those that there were."""
+        return self._run(self._async.delete_acls, wanted)
+
+    def explain_access(
+        self, principal: str, operation: str, resource: str, name: str, *, host: str = ""
+    ) -> AccessVerdict:
+        """Whether somebody may do something, and which rule decides."""
+        return self._run(
+            partial(self._async.explain_access, principal, operation, resource, name, host=host)
+        )

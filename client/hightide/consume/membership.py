@@ -18,7 +18,7 @@ import trio
 
 from hightide.consume.assignors import ASSIGNORS, Assignor, Member
 from hightide.consume.subscription import OffsetAndMetadata
-from hightide.net.cluster import Cluster
+from hightide.net.cluster import Cluster, first_refusal
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import (
@@ -327,6 +327,8 @@ class Membership:
             partitions=[g.GroupPartition(topic=w.topic, partition=w.partition) for w in partitions],
         )
         answer: g.OffsetFetchResponse = await self._channel.call(request)
+        if (refusal := first_refusal(answer.partitions)) is not None:
+            raise refusal
         return {
             TopicPartition(each.topic, each.partition): OffsetAndMetadata(
                 each.offset, each.leader_epoch, each.metadata

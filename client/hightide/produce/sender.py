@@ -27,6 +27,7 @@ from hightide.protocol.errors import (
     HightideError,
     RemoteProtocolError,
     error_code,
+    is_hopeless,
 )
 
 _NEVER = float("inf")
@@ -77,10 +78,13 @@ class Sender:
 
     def abandon_all(self, error: HightideError) -> None:
         """The producer is closed: those who still wait for a record get `error`."""
+        self._abandon_waiting(error)
+        self.room.set()
+
+    def _abandon_waiting(self, error: HightideError) -> None:
         for batch in self.accumulator.unfinished():
             self.accumulator.abandon(batch, error)
             self._announce(batch)
-        self.room.set()
 
     async def keep_house(self) -> None:
         """Find leaders, start senders, expire what waited too long; until cancelled."""
@@ -127,7 +131,8 @@ class Sender:
         return failures + 1
 
     async def _become_idempotent(self) -> None:
-        """Get a producer id, however long that takes; records wait and may expire meanwhile."""
+        """Get a producer id, however long that takes; records wait meanwhile, and are given up if
+        it is refused for good."""
         attempts = 0
         while True:
             try:
@@ -137,6 +142,8 @@ class Sender:
             except HightideError as error:
                 self._tell_retry(error)
                 self._why_no_id = error
+                if isinstance(error, ApiError) and is_hopeless(error):
+                    self._abandon_waiting(error)
                 self._expire(trio.current_time())
                 attempts += 1
                 await trio.sleep(self._cluster.backoff_s(attempts))

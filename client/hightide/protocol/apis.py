@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
@@ -52,6 +53,10 @@ APIS: tuple[Api, ...] = (
     Api("add_voter", q.AddVoterRequest, q.AddVoterResponse),
     Api("remove_voter", q.RemoveVoterRequest, q.RemoveVoterResponse),
     Api("describe_quorum", q.DescribeQuorumRequest, q.DescribeQuorumResponse),
+    Api("create_acls", a.CreateAclsRequest, a.CreateAclsResponse),
+    Api("describe_acls", a.DescribeAclsRequest, a.DescribeAclsResponse),
+    Api("delete_acls", a.DeleteAclsRequest, a.DeleteAclsResponse),
+    Api("explain_access", a.ExplainAccessRequest, a.ExplainAccessResponse),
     Api("find_coordinator", g.FindCoordinatorRequest, g.FindCoordinatorResponse),
     Api("join_group", g.JoinGroupRequest, g.JoinGroupResponse),
     Api("sync_group", g.SyncGroupRequest, g.SyncGroupResponse),

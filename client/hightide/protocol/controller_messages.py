@@ -123,6 +123,10 @@ class EnvelopeRequest(Message, frozen=True, kw_only=True):
 
     api: str
     body: msgspec.Raw
+    principal: str = ""
+    """Whose request it is; empty: the node's own."""
+    host: str = ""
+    """Where that one is."""
 
 
 class EnvelopeResponse(Message, frozen=True, kw_only=True):

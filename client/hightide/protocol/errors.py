@@ -51,7 +51,10 @@ class ErrorCode(StrEnum):
     INVALID_CONFIG = "INVALID_CONFIG"
     NOT_CONTROLLER = "NOT_CONTROLLER"
     INVALID_REQUEST = "INVALID_REQUEST"
+    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"
+    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"
     CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"
+    SECURITY_DISABLED = "SECURITY_DISABLED"
     POLICY_VIOLATION = "POLICY_VIOLATION"
     OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
     DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
@@ -138,6 +141,13 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.INVALID_CONFIG: ErrorInfo(40, False, False, "a configuration key or value is not known"),
     _C.NOT_CONTROLLER: ErrorInfo(41, True, True, "this node is not the active controller"),
     _C.INVALID_REQUEST: ErrorInfo(42, False, False, "the request makes no sense"),
+    _C.TOPIC_AUTHORIZATION_FAILED: ErrorInfo(
+        29, False, False, "the sender may not do this to the topic"
+    ),
+    _C.GROUP_AUTHORIZATION_FAILED: ErrorInfo(
+        30, False, False, "the sender may not do this to the group"
+    ),
+    _C.SECURITY_DISABLED: ErrorInfo(54, False, False, "the cluster keeps no permissions"),
     _C.CLUSTER_AUTHORIZATION_FAILED: ErrorInfo(
         31, False, False, "the sender may not do this to the cluster"
     ),

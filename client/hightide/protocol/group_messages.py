@@ -179,6 +179,8 @@ class FetchedOffset(Message, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     commit_time_ms: int = -1
+    error: str | None = None
+    message: str = ""
 
 
 class OffsetFetchResponse(Message, frozen=True, kw_only=True):

@@ -6,8 +6,10 @@ from __future__ import annotations
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     ChangePartition,
+    CreateAcl,
     CreatePartition,
     CreateTopic,
+    RemoveAcl,
     RemoveTopic,
     SetConfig,
 )
@@ -25,6 +27,11 @@ def sentence(change: AnyChange, image: ClusterImage) -> str:
             whose = f"{change.kind} {change.name}".rstrip()
             value = "back to its default" if change.value is None else f"set to {change.value!r}"
             return f"{change.key} of {whose} is {value}"
+        case CreateAcl():
+            rule = f"{change.permission} {change.principal} {change.operation}"
+            return f"rule {rule} {change.resource}:{change.name} ({change.pattern}) is made"
+        case RemoveAcl():
+            return f"rule {image.acls[change.id]} is removed"
         case CreatePartition():
             name = image.topics_by_id[change.topic_id].name
             replicas = f"its replicas are {_ids(change.replicas)}"

@@ -117,6 +117,23 @@ class SetConfig(Change, tag="config", frozen=True, kw_only=True):
     value: str | None
 
 
+class CreateAcl(Change, tag="acl", frozen=True, kw_only=True):
+    """A rule about who may do what; the words are those of `acls.py`."""
+
+    id: str
+    resource: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class RemoveAcl(Change, tag="remove_acl", frozen=True, kw_only=True):
+    id: str
+
+
 class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):
     """Every producer id below `next_id` has been handed out."""
 
@@ -135,6 +152,8 @@ AnyChange = (
     | SetConfig
     | SetVoters
     | AllocateProducerIds
+    | CreateAcl
+    | RemoveAcl
 )
 
 _decoder = msgspec.msgpack.Decoder(AnyChange)

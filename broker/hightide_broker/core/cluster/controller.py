@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster import offsets_topic
+from hightide_broker.core.cluster import acl_changes, offsets_topic
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
@@ -335,6 +336,14 @@ class Controller:
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in changed.items()
         ]
         return changes
+
+    def create_acls(self, request: a.CreateAclsRequest, new_id: Callable[[], str]) -> Decision:
+        """Rules about who may do what."""
+        return Decision(*acl_changes.create(self._image.acls, request, new_id))
+
+    def delete_acls(self, request: a.DeleteAclsRequest) -> Decision:
+        """Those that are not wanted any more."""
+        return Decision(*acl_changes.delete(self._image.acls, request))
 
     def allocate_producer_ids(self, request: c.AllocateProducerIdsRequest) -> Decision:
         """Hand a broker a block of producer ids; none is ever handed out twice."""

@@ -11,15 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
+from hightide_broker.core.cluster.acls import Acl, Operation, Pattern, Permission, Resource
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
     AnyChange,
     Change,
     ChangePartition,
+    CreateAcl,
     CreatePartition,
     CreateTopic,
     FenceBroker,
     RegisterBroker,
+    RemoveAcl,
     RemoveTopic,
     SetConfig,
     SetVoters,
@@ -133,6 +136,10 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
+    acls: dict[str, Acl] = field(default_factory=dict)
+    """Who may do what, by the rules' ids."""
+    acls_version: int = field(default=0, compare=False)
+    """Rises when a rule comes or goes."""
 
     def replay(self, change: AnyChange, offset: int) -> None:
         """Apply the change at `offset`; asserts what a correct controller guarantees."""
@@ -163,6 +170,13 @@ class ClusterImage:
                 self._set_config(change, offset)
             case SetVoters():
                 self.voters = change.voters
+            case CreateAcl():
+                assert change.id not in self.acls, f"rule {change.id} exists"
+                self.acls[change.id] = _acl(change)
+                self.acls_version += 1
+            case RemoveAcl():
+                del self.acls[change.id]
+                self.acls_version += 1
             case AllocateProducerIds():
                 assert change.next_id > self.next_producer_id, (
                     f"{change} after {self.next_producer_id}"
@@ -310,6 +324,7 @@ class ClusterImage:
                 )
                 for number, state in enumerate(topic.partitions)
             ]
+        found += [CreateAcl(id=number, **acl._asdict()) for number, acl in self.acls.items()]
         if self.next_producer_id:
             found.append(AllocateProducerIds(next_id=self.next_producer_id))
         return found
@@ -338,7 +353,20 @@ class ClusterImage:
             configs={resource: dict(entries) for resource, entries in self.configs.items()},
             next_producer_id=self.next_producer_id,
             voters=self.voters,
+            acls=dict(self.acls),
         )
+
+
+def _acl(change: CreateAcl) -> Acl:
+    return Acl(
+        Resource(change.resource),
+        change.name,
+        Pattern(change.pattern),
+        change.principal,
+        change.host,
+        Operation(change.operation),
+        Permission(change.permission),
+    )
 
 
 def _registration(state: BrokerState) -> RegisterBroker:

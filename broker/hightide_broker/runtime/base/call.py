@@ -17,7 +17,7 @@ from hightide_broker.storage.segment import FileSlice
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
-ANONYMOUS = "ANONYMOUS"
+ANONYMOUS = "User:ANONYMOUS"
 
 
 class Peer(NamedTuple):
@@ -26,7 +26,7 @@ class Peer(NamedTuple):
     host: str = ""
     """Where it is."""
     principal: str = ANONYMOUS
-    """The user, or the node, by its certificate."""
+    """`User:` and the name in its certificate."""
     node: int = -1
     """The node that it has proven to be; -1: it has proven nothing."""
     may_be_node: bool = True

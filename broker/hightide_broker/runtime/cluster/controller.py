@@ -18,6 +18,7 @@ from typing import NamedTuple
 import trio
 
 from hightide.net.ports import Random
+from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
@@ -248,6 +249,10 @@ class ControllerShell:
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
+            case a.CreateAclsRequest():
+                return core.create_acls(request, new_id)
+            case a.DeleteAclsRequest():
+                return core.delete_acls(request)
             case q.AddVoterRequest():
                 check_address(request.host, request.port)
                 voters = self._quorum.core.adding(request, now)

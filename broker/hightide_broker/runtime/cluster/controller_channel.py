@@ -16,7 +16,7 @@ from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
 from hightide.protocol.wire import decode_body
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.core.quorum.ready import NOBODY
-from hightide_broker.runtime.base.call import Call, Later, Reply
+from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
 from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.runtime.quorum.driver import QuorumDriver, not_controller
 from hightide_broker.runtime.quorum.peers import NotSent, Peers
@@ -42,15 +42,20 @@ class ControllerChannel:
         self._timeout_s = timeout_s
 
     async def ask(
-        self, request: m.Message, *, timeout_s: float | None = None
+        self,
+        request: m.Message,
+        *,
+        timeout_s: float | None = None,
+        sender: Peer | None = None,
     ) -> tuple[m.Message, int]:
-        """The controller's reply, and the metadata offset it holds at; raises `Refused`."""
+        """The controller's reply, and the metadata offset it holds at; `sender` is whose request it
+        is, if not this node's own. Raises `Refused`."""
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         pause = RETRY_S
         with trio.move_on_after(patience_s):
             while True:
                 try:
-                    return await self._ask_once(request, patience_s)
+                    return await self._ask_once(request, patience_s, sender)
                 except (NotSent, ApiError) as error:
                     if isinstance(error, ApiError) and error.code is not ErrorCode.NOT_CONTROLLER:
                         raise Refused(error.code, _plain(error)) from error
@@ -71,7 +76,9 @@ class ControllerChannel:
             f"{self._quorum.core.membership.voters} needs a majority",
         )
 
-    async def _ask_once(self, request: m.Message, timeout_s: float) -> tuple[m.Message, int]:
+    async def _ask_once(
+        self, request: m.Message, timeout_s: float, sender: Peer | None
+    ) -> tuple[m.Message, int]:
         leader = self._quorum.leader
         if self._controller is not None and (
             self._controller.is_active or leader == self._quorum.node
@@ -81,7 +88,10 @@ class ControllerChannel:
             raise not_controller(leader)
         api = API_BY_REQUEST[type(request)]
         envelope = c.EnvelopeRequest(
-            api=api.name, body=msgspec.Raw(msgspec.msgpack.encode(request))
+            api=api.name,
+            body=msgspec.Raw(msgspec.msgpack.encode(request)),
+            principal="" if sender is None else sender.principal,
+            host="" if sender is None else sender.host,
         )
         answer, _ = await self._peers.call(leader, envelope, timeout_s=timeout_s)
         assert isinstance(answer, c.EnvelopeResponse)

@@ -21,7 +21,7 @@ from hightide_broker.core.cluster.leaderless import why_nobody_leads
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.ports import Disk, DiskError
-from hightide_broker.runtime.base.call import Call, Later, Reply
+from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
 from hightide_broker.runtime.base.usage import Usage
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -46,8 +46,11 @@ class Metadata(Protocol):
     @property
     def controller_id(self) -> int: ...
 
-    async def change(self, request: m.Message, *, timeout_s: float | None = None) -> m.Message:
-        """Have the controller decide; returns once this broker has applied it. Raises `Refused`."""
+    async def change(
+        self, request: m.Message, *, timeout_s: float | None = None, sender: Peer | None = None
+    ) -> m.Message:
+        """Have the controller decide for who sent it; returns once this broker has applied it.
+        Raises `Refused`."""
         ...
 
 
@@ -80,15 +83,17 @@ class AdminHandlers:
         missing = [name for name in request.topics or () if name not in self._metadata.image.topics]
         allowed = self._config[keys.AUTO_CREATE_TOPICS_ENABLE]
         if missing and allowed and request.auto_create:
-            return partial(self._create_and_describe, request, missing)
+            return partial(self._create_and_describe, call, missing)
         return self._describe_metadata(request, {})
 
-    async def _create_and_describe(self, request: m.MetadataRequest, missing: list[str]) -> Reply:
-        new = [m.NewTopic(topic=name) for name in missing]
-        reply = await self._metadata.change(m.CreateTopicsRequest(topics=new))
+    async def _create_and_describe(
+        self, call: Call[m.MetadataRequest], missing: list[str]
+    ) -> Reply:
+        new = m.CreateTopicsRequest(topics=[m.NewTopic(topic=name) for name in missing])
+        reply = await self._metadata.change(new, sender=call.peer)
         assert isinstance(reply, m.CreateTopicsResponse)
         refused = {result.topic: result for result in reply.topics if result.error}
-        return self._describe_metadata(request, refused)
+        return self._describe_metadata(call.request, refused)
 
     def _describe_metadata(
         self, request: m.MetadataRequest, refused: dict[str, m.TopicResult]
@@ -194,12 +199,13 @@ class AdminHandlers:
 
     async def change(self, call: Call[m.Message]) -> Reply:
         """Topics, configs and voters: the controller decides."""
-        return Reply(await self._metadata.change(call.request))
+        return Reply(await self._metadata.change(call.request, sender=call.peer))
 
     async def describe_quorum(self, call: Call[q.DescribeQuorumRequest]) -> Reply:
         """The quorum as its leader sees it, or that nobody leads it."""
         wait_s = DESCRIBE_QUORUM_WAIT_S
-        return Reply(await self._metadata.change(call.request, timeout_s=wait_s))
+        found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.peer)
+        return Reply(found)
 
     def init_producer_id(self) -> Reply | Later:
         """A producer id that nobody has had before, epoch 0."""

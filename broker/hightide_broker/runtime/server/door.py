@@ -195,13 +195,13 @@ def _proven(stream: TlsStream, *, of_nodes: bool) -> Peer:
     """Who is there, by the certificate that was shown; raises `AuthenticationFailed`."""
     host, name = _host_of(stream), stream.common_name
     if not of_nodes:
-        return Peer(host, name or ANONYMOUS, may_be_node=False)
+        return Peer(host, f"User:{name}" if name else ANONYMOUS, may_be_node=False)
     node = node_of(name)
     if node is None:
         raise AuthenticationFailed(
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
-    return Peer(host, name, node)
+    return Peer(host, f"User:{name}", node)
 
 
 def _farewell(why: str) -> list[Buffer]:

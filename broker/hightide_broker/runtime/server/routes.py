@@ -7,49 +7,19 @@ itself is `table.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.apis import API_BY_REQUEST, Api
+from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST, Api
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.wire import decode_body
 from hightide_broker.core.cluster.senders import check_sender
-from hightide_broker.runtime.base.call import Begin, Call, Outcome, Reply
+from hightide_broker.runtime.base.call import Begin, Call, Outcome, Peer, Reply
+from hightide_broker.runtime.server.gate import Gate, Permission
 
 VERSION = "0.1.0"
 R = TypeVar("R")
-
-
-class Operation(StrEnum):
-    """What somebody may be permitted to do, in Kafka's words (KIP-11)."""
-
-    READ = "READ"
-    WRITE = "WRITE"
-    CREATE = "CREATE"
-    DELETE = "DELETE"
-    ALTER = "ALTER"
-    DESCRIBE = "DESCRIBE"
-    CLUSTER_ACTION = "CLUSTER_ACTION"
-    DESCRIBE_CONFIGS = "DESCRIBE_CONFIGS"
-    ALTER_CONFIGS = "ALTER_CONFIGS"
-    IDEMPOTENT_WRITE = "IDEMPOTENT_WRITE"
-
-
-class Resource(StrEnum):
-    """What it may be done to."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-    CONFIGURED = "configured"
-    """Whatever has the settings that a request names: a topic, or the cluster."""
-
-
-class Permission(NamedTuple):
-    """An operation on every resource of a kind that a request names."""
-
-    operation: Operation
-    resource: Resource
 
 
 def every_one(_: m.Message) -> bool:
@@ -100,9 +70,16 @@ class Routes:
     """A node's table, in use."""
 
     def __init__(
-        self, rows: Iterable[Route], *, node: int, is_broker: bool, why_not: Callable[[], str]
+        self,
+        rows: Iterable[Route],
+        gate: Gate,
+        *,
+        node: int,
+        is_broker: bool,
+        why_not: Callable[[], str],
     ) -> None:
         """`why_not` says why the node does not serve yet, and nothing once it does."""
+        self._gate = gate
         self._node = node
         self._is_broker = is_broker
         self._why_not = why_not
@@ -124,7 +101,21 @@ class Routes:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node} is a controller, not a broker"
             )
-        return route.begin(call)
+        if isinstance(call.request, c.EnvelopeRequest):
+            self._check_forwarded(call.request)
+        if not route.is_for_clients:
+            return route.begin(call)
+        return self._gate.begin(route.permissions, call, route.begin)
+
+    def _check_forwarded(self, envelope: c.EnvelopeRequest) -> None:
+        """Raise `Refused` unless who asked another node may ask for this, by what is known here:
+        the other may lag behind (KIP-590)."""
+        api = API_BY_NAME.get(envelope.api)
+        if not self._gate.is_on or not envelope.principal or api is None:
+            return
+        request = decode_body(envelope.body, api.request)
+        peer = Peer(envelope.host, envelope.principal)
+        self._gate.check(peer, self._route_of(api, request).permissions, request)
 
     def _route_of(self, api: Api, request: m.Message) -> Route:
         for route in self._by_api.get(api.name, ()):

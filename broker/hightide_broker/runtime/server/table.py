@@ -3,8 +3,9 @@ ask. What it is called, asked and answered with, and in which versions, is in `p
 
 What is `nodes_only` comes by the nodes' door, from the node that it names: which field names it is
 in `core/cluster/senders.py`, for what an envelope carries as well. Permissions say what a sender
-needs; nobody is refused by them as yet. What only an envelope carries (registrations, heartbeats,
-ISR changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has no row.
+needs, where authorizer.enable is true (`gate.py`). What only an envelope carries (registrations,
+heartbeats, ISR changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has
+no row.
 """
 
 from __future__ import annotations
@@ -13,40 +14,38 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.apis import API_BY_REQUEST
+from hightide_broker.core.cluster.acls import Operation, Resource
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.runtime.base.call import Call, Later, Outcome, Reply
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.quorum.driver import QuorumDriver
+from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.gate import Permission
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
-from hightide_broker.runtime.server.routes import (
-    Operation,
-    Permission,
-    Resource,
-    Route,
-    every_one,
-    wordless,
-)
+from hightide_broker.runtime.server.routes import Route, every_one, wordless
 
 M = TypeVar("M", bound=m.Message)
 
 
-def _may(resource: Resource, operation: str) -> Permission:
-    return Permission(Operation(operation), resource)
+def _may(resource: Resource | None, operation: str, *, or_on_cluster: str = "") -> Permission:
+    instead = Operation(or_on_cluster) if or_on_cluster else None
+    return Permission(Operation(operation), resource, instead)
 
 
 topic = partial(_may, Resource.TOPIC)
 group = partial(_may, Resource.GROUP)
 cluster = partial(_may, Resource.CLUSTER)
-configured = partial(_may, Resource.CONFIGURED)
+configured = partial(_may, None)
 
 
 def row(
@@ -109,7 +108,11 @@ def about_groups(groups: GroupHandlers, offsets: OffsetHandlers) -> list[Route]:
         here(g.SyncGroupRequest, groups.sync_group, group("READ")),
         here(g.GroupHeartbeatRequest, groups.heartbeat, group("READ")),
         here(g.LeaveGroupRequest, groups.leave_group, group("READ")),
-        here(g.ListGroupsRequest, wordless(groups.list_groups), cluster("DESCRIBE")),
+        here(
+            g.ListGroupsRequest,
+            wordless(groups.list_groups),
+            group("DESCRIBE", or_on_cluster="DESCRIBE"),
+        ),
         here(g.DescribeGroupsRequest, groups.describe_groups, group("DESCRIBE")),
         here(g.DeleteGroupsRequest, groups.delete_groups, group("DELETE")),
         here(g.OffsetCommitRequest, offsets.offset_commit, group("READ"), topic("READ")),
@@ -124,14 +127,16 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
     its_own = partial(row, broker=True)
     return [
         its_own(
-            m.InitProducerIdRequest, wordless(admin.init_producer_id), cluster("IDEMPOTENT_WRITE")
+            m.InitProducerIdRequest,
+            wordless(admin.init_producer_id),
+            topic("WRITE", or_on_cluster="IDEMPOTENT_WRITE"),
         ),
         row(m.MetadataRequest, admin.metadata, topic("DESCRIBE")),
         row(m.DescribeClusterRequest, wordless(admin.describe_cluster)),
         row(m.DescribeLogDirsRequest, admin.describe_log_dirs, cluster("DESCRIBE")),
         row(n.DescribeNodeRequest, wordless(admin.describe_node), cluster("DESCRIBE")),
         row(m.DescribeConfigsRequest, admin.describe_configs, configured("DESCRIBE_CONFIGS")),
-        later(m.CreateTopicsRequest, admin.change, cluster("CREATE")),
+        later(m.CreateTopicsRequest, admin.change, topic("CREATE", or_on_cluster="CREATE")),
         later(m.DeleteTopicsRequest, admin.change, topic("DELETE")),
         later(m.CreatePartitionsRequest, admin.change, topic("ALTER")),
         later(m.AlterConfigsRequest, admin.change, configured("ALTER_CONFIGS")),
@@ -139,6 +144,22 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         later(q.AddVoterRequest, admin.change, cluster("ALTER")),
         later(q.RemoveVoterRequest, admin.change, cluster("ALTER")),
         later(q.DescribeQuorumRequest, admin.describe_quorum, cluster("DESCRIBE")),
+    ]
+
+
+def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
+    """Who may do what."""
+
+    async def change(call: Call[m.Message]) -> Reply:
+        access.check_on()
+        return await admin.change(call)
+
+    alter, describe = cluster("ALTER"), cluster("DESCRIBE")
+    return [
+        later(a.CreateAclsRequest, change, alter),
+        later(a.DeleteAclsRequest, change, alter),
+        row(a.DescribeAclsRequest, access.describe_acls, describe),
+        row(a.ExplainAccessRequest, access.explain_access, describe),
     ]
 
 

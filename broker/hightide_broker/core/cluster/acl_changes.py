@@ -1,0 +1,62 @@
+"""What becomes of requests to change the rules about who may do what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hightide.protocol import access_messages as a
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.acls import ACLS_MAX, Acl, acl_of, check_filter, is_wanted
+from hightide_broker.core.cluster.changes import AnyChange, CreateAcl, RemoveAcl
+
+CHANGES_MAX = 10_000
+"""Rules that one request may make or remove."""
+
+
+def create(
+    known: Mapping[str, Acl], request: a.CreateAclsRequest, new_id: Callable[[], str]
+) -> tuple[list[AnyChange], a.CreateAclsResponse]:
+    """Each rule succeeds or fails by itself; one that is there already is there."""
+    _check_count(len(request.acls))
+    changes: list[AnyChange] = []
+    results, there = [], set(known.values())
+    for rule in request.acls:
+        try:
+            acl = acl_of(rule)
+            if acl not in there and len(there) >= ACLS_MAX:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, f"there are {ACLS_MAX} rules, and may be no more"
+                )
+        except Refused as refusal:
+            results.append(a.AclResult(error=refusal.code, message=refusal.message))
+            continue
+        results.append(a.AclResult())
+        if acl not in there:
+            there.add(acl)
+            changes.append(CreateAcl(id=new_id(), **acl._asdict()))
+    return changes, a.CreateAclsResponse(acls=results)
+
+
+def delete(
+    known: Mapping[str, Acl], request: a.DeleteAclsRequest
+) -> tuple[list[AnyChange], a.DeleteAclsResponse]:
+    """All rules that some filter means. Raises `Refused`, and then none is removed."""
+    for each in request.filters:
+        check_filter(each)
+    found = {
+        number: acl
+        for number, acl in known.items()
+        if any(is_wanted(acl, each) for each in request.filters)
+    }
+    _check_count(len(found))
+    changes: list[AnyChange] = [RemoveAcl(id=number) for number in found]
+    told = [acl.told(number) for number, acl in found.items()]
+    return changes, a.DeleteAclsResponse(acls=told)
+
+
+def _check_count(count: int) -> None:
+    if count > CHANGES_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{count} rules in one request, expected {CHANGES_MAX} or less",
+        )

@@ -1,0 +1,124 @@
+"""Who may do what: the decision over all rules. Pure.
+
+A super user may do anything. Otherwise: whoever any rule denies may not; whoever any rule allows
+may; where no rule names the resource, it is as allow.everyone.if.no.acl.found says; everybody else
+may not. The length of a prefix never ranks one rule above another. Source: StandardAuthorizer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hightide_broker.core.cluster.acls import (
+    EVERYTHING,
+    Acl,
+    Operation,
+    Pattern,
+    Permission,
+    Resource,
+)
+
+REMEMBERED_MAX = 20_000
+"""Decisions that are kept, all of them until a rule changes."""
+
+
+class Verdict(NamedTuple):
+    """A decision, and what it rests on."""
+
+    allowed: bool
+    reason: str
+    rule: Acl | None = None
+
+
+class Authorizer:
+    """The rules of one moment."""
+
+    def __init__(
+        self, acls: Iterable[Acl], *, super_users: frozenset[str], everyone_if_none: bool = False
+    ) -> None:
+        self._super_users = super_users
+        self._everyone_if_none = everyone_if_none
+        self._by_name: dict[tuple[Resource, str], list[Acl]] = defaultdict(list)
+        self._by_prefix: dict[tuple[Resource, str], list[Acl]] = defaultdict(list)
+        lengths: dict[Resource, set[int]] = defaultdict(set)
+        self._all: dict[Resource, list[Acl]] = defaultdict(list)
+        for acl in acls:
+            self._all[acl.resource].append(acl)
+            if acl.pattern is Pattern.PREFIXED:
+                self._by_prefix[acl.resource, acl.name].append(acl)
+                lengths[acl.resource].add(len(acl.name))
+            else:
+                self._by_name[acl.resource, acl.name].append(acl)
+        self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
+        self._known: dict[tuple[str, str, Operation, Resource, str], bool] = {}
+
+    def allows(
+        self, principal: str, host: str, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        """Whether it may be done."""
+        asked = (principal, host, operation, resource, name)
+        known = self._known.get(asked)
+        if known is None:
+            known = self.verdict(*asked).allowed
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[asked] = known
+        return known
+
+    def verdict(
+        self, principal: str, host: str, operation: Operation, resource: Resource, name: str
+    ) -> Verdict:
+        """The decision, with the rule that makes it."""
+        if principal in self._super_users:
+            return Verdict(True, f"{principal} is one of super.users")
+        allowing, is_named = None, False
+        for acl in self._naming(resource, name):
+            is_named = True
+            if acl.is_about(principal, host, operation):
+                if acl.permission is Permission.DENY:
+                    return Verdict(False, "a rule denies it", acl)
+                allowing = allowing or acl
+        if allowing is not None:
+            return Verdict(True, "a rule allows it, and none denies it", allowing)
+        if not is_named and self._everyone_if_none:
+            return Verdict(
+                True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
+            )
+        return Verdict(False, "no rule allows it")
+
+    def allows_any(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool:
+        """Whether it may be done to any resource of a kind, whether or not there is one now: some
+        rule allows it, and none denies it everywhere that the rule does (KIP-11's
+        authorizeByResourceType)."""
+        if principal in self._super_users:
+            return True
+        about = [a for a in self._all[resource] if a.is_about(principal, host, operation)]
+        denying = [acl for acl in about if acl.permission is Permission.DENY]
+        allowing = [acl for acl in about if acl.permission is Permission.ALLOW]
+        if self._everyone_if_none and not any(acl.name == EVERYTHING for acl in denying):
+            return True
+        return any(not any(_covers(no, yes) for no in denying) for yes in allowing)
+
+    def _naming(self, resource: Resource, name: str) -> Iterator[Acl]:
+        """The rules that name a resource."""
+        yield from self._by_name.get((resource, name), ())
+        if name != EVERYTHING:
+            yield from self._by_name.get((resource, EVERYTHING), ())
+        for length in self._lengths.get(resource, ()):
+            if length > len(name):
+                break
+            yield from self._by_prefix.get((resource, name[:length]), ())
+
+
+def _covers(no: Acl, yes: Acl) -> bool:
+    """Whether a rule that denies is about everything that one that allows is about."""
+    if no.pattern is Pattern.PREFIXED:
+        is_literal_all = yes.pattern is Pattern.LITERAL and yes.name == EVERYTHING
+        return not is_literal_all and yes.name.startswith(no.name)
+    if no.name == EVERYTHING:
+        return True
+    return yes.pattern is Pattern.LITERAL and yes.name == no.name

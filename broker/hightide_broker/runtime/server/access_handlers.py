@@ -1,0 +1,56 @@
+"""Requests about who may do what: the rules as this node knows them, and what they come to.
+
+Making and removing them is the controller's, as every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide.protocol import access_messages as a
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.acls import Operation, Resource, check_filter, is_wanted, word_of
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.call import Call, Reply
+from hightide_broker.runtime.server.gate import Gate
+
+
+class AccessHandlers:
+    """describe_acls, explain_access."""
+
+    def __init__(self, gate: Gate, image: Callable[[], ClusterImage]) -> None:
+        self._gate = gate
+        self._image = image
+
+    def describe_acls(self, call: Call[a.DescribeAclsRequest]) -> Reply:
+        """The rules that a filter means."""
+        self.check_on()
+        wanted = call.request.filter
+        check_filter(wanted)
+        known = self._image().acls.items()
+        found = [acl.told(number) for number, acl in known if is_wanted(acl, wanted)]
+        return Reply(a.DescribeAclsResponse(acls=found))
+
+    def explain_access(self, call: Call[a.ExplainAccessRequest]) -> Reply:
+        """Whether somebody may do something, and why."""
+        self.check_on()
+        asked = call.request
+        verdict = self._gate.authorizer.verdict(
+            asked.principal,
+            asked.host,
+            word_of(Operation, asked.operation),
+            word_of(Resource, asked.resource),
+            asked.name,
+        )
+        rule = None if verdict.rule is None else verdict.rule.told()
+        return Reply(
+            a.ExplainAccessResponse(allowed=verdict.allowed, reason=verdict.reason, rule=rule)
+        )
+
+    def check_on(self) -> None:
+        """Raise `Refused` where nobody asks for permissions."""
+        if not self._gate.is_on:
+            raise Refused(
+                ErrorCode.SECURITY_DISABLED,
+                "authorizer.enable is false here: everybody may do everything",
+            )

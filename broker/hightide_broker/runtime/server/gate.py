@@ -1,0 +1,275 @@
+"""Whether who asks may have what a request asks for; on every node, by its own image (KIP-11).
+
+What stands in a route's permissions is asked of the rules, before the handler sees anything: a
+refusal says the same whether the topic exists or not. A request that names several is answered
+about those that are allowed; what concerns the whole of it (a group, the cluster) is allowed or
+refused with it. Nodes need nothing of this: by their own door they are known by certificate.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace as exchanged
+
+from hightide.protocol import messages as m
+from hightide.protocol.apis import API_BY_REQUEST
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.acls import CLUSTER_NAME, Operation, Resource
+from hightide_broker.core.cluster.authorizer import Authorizer
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.call import (
+    Asker,
+    Call,
+    CloseConnection,
+    Outcome,
+    Parked,
+    Peer,
+    Reply,
+)
+from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.server.parts import PARTS, Named, Parts
+
+audit = logging.getLogger("hightide.audit")
+
+CHANGING = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
+"""What is written down although it is allowed."""
+_CODES = {
+    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+Rebuild = Callable[[Any], m.Message]
+"""An answer's body, with what the gate has to say."""
+
+
+class Permission(NamedTuple):
+    """An operation on every resource of a kind that a request names; on any at all, if it names
+    none."""
+
+    operation: Operation
+    resource: Resource | None
+    """None: what each part of the request is."""
+    or_on_cluster: Operation | None = None
+    """Who may do this to the cluster needs nothing else."""
+
+
+class Gate:
+    """A node's."""
+
+    def __init__(self, image: Callable[[], ClusterImage], config: BrokerConfig) -> None:
+        self.is_on = config[keys.AUTHORIZER_ENABLE]
+        self._image = image
+        users = config[keys.SUPER_USERS].split(";")
+        self._super_users = frozenset(filter(None, (user.strip() for user in users)))
+        self._everyone_if_none = config[keys.ALLOW_EVERYONE_IF_NO_ACL_FOUND]
+        self._by: tuple[ClusterImage, int] | None = None
+        self._refusals = SparingLog(audit)
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """The rules as this node knows them now."""
+        image = self._image()
+        known = self._by
+        if known is None or known[0] is not image or known[1] != image.acls_version:
+            self._authorizer = Authorizer(
+                image.acls.values(),
+                super_users=self._super_users,
+                everyone_if_none=self._everyone_if_none,
+            )
+            self._by = (image, image.acls_version)
+        return self._authorizer
+
+    def check(self, peer: Peer, permissions: Iterable[Permission], request: m.Message) -> None:
+        """Raise `Refused` unless the whole of a request is allowed."""
+        visit = _Visit(self.authorizer, peer)
+        parts = PARTS.get(type(request))
+        for permission in permissions:
+            for named in _all_named(permission, parts, request):
+                if not visit.may(permission, named):
+                    raise self._refusal(visit, permission.operation, named)
+
+    def begin(
+        self,
+        permissions: Sequence[Permission],
+        call: Call[Any],
+        begin: Callable[[Call[Any]], Outcome],
+    ) -> Outcome:
+        """Begin a request, as far as it is allowed. Raises `Refused` or `CloseConnection`."""
+        if not self.is_on or call.peer.node >= 0 or not permissions:
+            return begin(call)
+        visit, parts = _Visit(self.authorizer, call.peer), PARTS.get(type(call.request))
+        each: list[Permission] = []
+        for permission in permissions:
+            if _is_of_parts(permission, parts):
+                each.append(permission)
+                continue
+            for named in _all_named(permission, None, call.request):
+                if not visit.may(permission, named):
+                    raise self._refusal(visit, permission.operation, named)
+        self._write_down(call, permissions)
+        if parts is None or not each:
+            return begin(call)
+        assert len(each) == 1, "parts are asked for one thing"
+        return self._begin_parts(visit, parts, each[0], call, begin)
+
+    def _begin_parts(
+        self,
+        visit: _Visit,
+        parts: Parts,
+        permission: Permission,
+        call: Call[Any],
+        begin: Callable[[Call[Any]], Outcome],
+    ) -> Outcome:
+        asked: list[Any] | None = getattr(call.request, parts.field, None)
+        if asked is None:  # for everything: what is found is left out where it is not allowed
+            return _added(begin(call), visit.only_allowed(parts, permission))
+        allowed, refused = [], []
+        for part in asked:
+            named = parts.named(part)
+            if visit.may(permission, named):
+                allowed.append(part)
+            else:
+                why = self._refusal(visit, permission.operation, named)
+                refused.append(parts.refused(part, error=why.code, message=why.message))
+        request = self._without_creation(visit, call.request, allowed)
+        if not refused:
+            return begin(call if request is call.request else _with(call, request))
+        smaller = _with(call, exchanged(request, **{parts.field: allowed}))
+        if isinstance(request, m.ProduceRequest) and request.acks == 0:
+            begin(smaller)
+            raise CloseConnection(f"acks=0 and {refused[0].error}: {refused[0].message}")
+        if not allowed and not isinstance(request, m.MetadataRequest):
+            return Reply(API_BY_REQUEST[type(request)].response(**{parts.field: refused}))
+
+        def add(body: Any) -> m.Message:
+            answer: m.Message = exchanged(
+                body, **{parts.field: [*getattr(body, parts.field), *refused]}
+            )
+            return answer
+
+        return _added(begin(smaller), add)
+
+    def _without_creation(self, visit: _Visit, request: Any, topics: list[str]) -> Any:
+        """A question about topics makes none that its sender may not make."""
+        if not (isinstance(request, m.MetadataRequest) and request.auto_create):
+            return request
+        create = Permission(Operation.CREATE, Resource.TOPIC, Operation.CREATE)
+        known = self._image().topics
+        missing = [name for name in topics if name not in known]
+        if all(visit.may(create, (Resource.TOPIC, name)) for name in missing):
+            return request
+        return exchanged(request, auto_create=False)
+
+    def _refusal(self, visit: _Visit, operation: Operation, named: Named) -> Refused:
+        resource, name = named
+        which = f"any {resource}" if name is None else f"{resource}:{name!r}"
+        said = f"{visit.principal} may not {operation} {which}"
+        self._refusals.write(logging.INFO, "denied: %s, from %s", said, visit.host)
+        return Refused(_CODES[resource], f"{said} (hightide acls explain says why)")
+
+    def _write_down(self, call: Call[Any], permissions: Iterable[Permission]) -> None:
+        changes = any(permission.operation in CHANGING for permission in permissions)
+        level = logging.INFO if changes else logging.DEBUG
+        if audit.isEnabledFor(level):
+            kind, who = type(call.request).__name__, call.peer
+            audit.log(level, "let through: %s of %s, from %s", kind, who.principal, who.host)
+
+
+class _Visit:
+    """Somebody at the gate."""
+
+    def __init__(self, authorizer: Authorizer, peer: Peer) -> None:
+        self._authorizer = authorizer
+        self.principal = peer.principal
+        self.host = peer.host
+
+    def may(self, permission: Permission, named: Named) -> bool:
+        """Whether an operation on what is named is allowed; on any at all, if it has no name."""
+        may, who = self._authorizer, (self.principal, self.host)
+        cluster = (Resource.CLUSTER, CLUSTER_NAME)
+        instead = permission.or_on_cluster
+        if instead is not None and may.allows(*who, instead, *cluster):
+            return True
+        resource, name = named
+        if name is None:
+            return may.allows_any(*who, permission.operation, resource)
+        return may.allows(*who, permission.operation, resource, name)
+
+    def only_allowed(self, parts: Parts, permission: Permission) -> Rebuild:
+        """Leaves out of an answer what its reader may not know of."""
+
+        def rebuild(body: Any) -> m.Message:
+            found = getattr(body, parts.field)
+            kept = [part for part in found if self.may(permission, parts.named(part))]
+            answer: m.Message = exchanged(body, **{parts.field: kept})
+            return answer
+
+        return rebuild
+
+
+def _is_of_parts(permission: Permission, parts: Parts | None) -> bool:
+    return parts is not None and parts.kind is permission.resource
+
+
+def _all_named(permission: Permission, parts: Parts | None, request: Any) -> Iterator[Named]:
+    """What a permission is about; any resource of its kind, where a request names none."""
+    if parts is not None and _is_of_parts(permission, parts):
+        yield from map(parts.named, getattr(request, parts.field, None) or ())
+    elif permission.resource is Resource.CLUSTER:
+        yield Resource.CLUSTER, CLUSTER_NAME
+    elif permission.resource is Resource.GROUP:
+        yield Resource.GROUP, request.group
+    else:
+        assert permission.resource is not None, "only parts differ in kind"
+        yield permission.resource, None
+
+
+def _with(call: Call[Any], request: m.Message) -> Call[Any]:
+    return Call(request, call.attachments, call.peer, call.client_id)
+
+
+def _added(outcome: Outcome, rebuild: Rebuild) -> Outcome:
+    """The same outcome, with an answer that the gate has had its hands on."""
+    if outcome is None:
+        return None
+    if isinstance(outcome, Reply):
+        return Reply(rebuild(outcome.body), outcome.attachments)
+    if not callable(outcome):
+        return _Rebuilt(outcome, rebuild)
+
+    async def later() -> Reply:
+        reply = await outcome()
+        return Reply(rebuild(reply.body), reply.attachments)
+
+    return later
+
+
+class _Rebuilt:
+    """Implements `call.Parked` over another one."""
+
+    def __init__(self, parked: Parked, rebuild: Rebuild) -> None:
+        self._parked = parked
+        self._rebuild = rebuild
+
+    def begin(self, asker: Asker) -> None:
+        self._parked.begin(_Between(asker, self._rebuild))
+
+    def drop(self) -> None:
+        self._parked.drop()
+
+
+class _Between:
+    """Implements `call.Asker` over another one."""
+
+    def __init__(self, asker: Asker, rebuild: Rebuild) -> None:
+        self._asker = asker
+        self._rebuild = rebuild
+        self.work = asker.work
+
+    def answer(self, reply: Reply) -> None:
+        self._asker.answer(Reply(self._rebuild(reply.body), reply.attachments))
