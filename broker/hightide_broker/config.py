@@ -57,6 +57,16 @@ class BrokerConfig:
         return self[keys.INTERNAL_LISTEN_PORT] >= 0
 
     @property
+    def clients_under_tls(self) -> bool:
+        """Whether clients speak TLS."""
+        return self[keys.SECURITY_PROTOCOL].endswith(TLS)
+
+    @property
+    def users_log_in(self) -> bool:
+        """Whether clients say who they are, with a password."""
+        return self[keys.SECURITY_PROTOCOL].startswith("SASL_")
+
+    @property
     def internal_listen_host(self) -> str:
         return self[keys.INTERNAL_LISTEN_HOST] or self[keys.LISTEN_HOST]
 
@@ -143,13 +153,12 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
 
 def check_listeners(config: BrokerConfig) -> None:
     """Raise `ConfigError` for listeners that cannot work together, or lack a file."""
-    inside, outside = (
-        config[key] == TLS for key in (keys.INTERNAL_SECURITY_PROTOCOL, keys.SECURITY_PROTOCOL)
-    )
-    if (inside or outside) and not config.is_split:
+    inside, outside = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS, config.clients_under_tls
+    if (inside or outside or config.users_log_in) and not config.is_split:
         raise ConfigError(
             "internal.listen.port is -1, expected a port of their own for nodes: where "
-            "security.protocol or internal.security.protocol is SSL, they do not come as clients do"
+            "security.protocol or internal.security.protocol is not PLAINTEXT, they do not come as "
+            "clients do"
         )
     if config[keys.AUTHORIZER_ENABLE] and not inside:
         raise ConfigError(
@@ -172,8 +181,8 @@ def check_listeners(config: BrokerConfig) -> None:
 def open_listeners(config: BrokerConfig) -> list[str]:
     """The listeners where others than this machine's users may do anything: each is reached from
     elsewhere, and asks nobody who they are."""
-    clients_prove = config[keys.SECURITY_PROTOCOL] == TLS
-    clients_prove = clients_prove and config[keys.SSL_CLIENT_AUTH] == "required"
+    shows = config.clients_under_tls and config[keys.SSL_CLIENT_AUTH] == "required"
+    clients_prove = shows or config.users_log_in
     nodes_prove = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
     found = []
     if not clients_prove and not _is_loopback(config[keys.LISTEN_HOST]):

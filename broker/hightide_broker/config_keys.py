@@ -40,8 +40,8 @@ ADVERTISED_PORT = count(
 SECURITY_PROTOCOL = word(
     "security.protocol",
     "PLAINTEXT",
-    "how clients are listened to: PLAINTEXT, or SSL, which is TLS",
-    choices=("PLAINTEXT", "SSL"),
+    "how clients come in: PLAINTEXT, or SSL, which is TLS; with SASL_ before it, users log in",
+    choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
 )
 SSL_CERTIFICATE_LOCATION = text(
     "ssl.certificate.location",

@@ -63,6 +63,7 @@ from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entra
 from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server
+from hightide_broker.runtime.server.login import Logins
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.runtime.server.room import room_for
@@ -252,7 +253,8 @@ class Node:
     def _serving(self, routes: Routes) -> Server:
         most = self.config[keys.MAX_CONNECTIONS]
         room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
-        return Server(Terms(routes, self.config, self._agenda, files_max=room.files), room)
+        logins = Logins(lambda: self.image, self._why_not)
+        return Server(Terms(routes, self.config, self._agenda, files_max=room.files), room, logins)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators

@@ -143,12 +143,12 @@ async def warn_of_open(config: BrokerConfig) -> None:
     """Log it each hour while others may do anything here; once if only this machine's users may."""
     import trio
 
-    from hightide_broker.config import TLS, open_listeners
+    from hightide_broker.config import open_listeners
     from hightide_broker.config_keys import SECURITY_PROTOCOL
 
     log = logging.getLogger("hightide.node")
     if not (found := open_listeners(config)):
-        if config[SECURITY_PROTOCOL] != TLS:
+        if config[SECURITY_PROTOCOL] == "PLAINTEXT":
             log.info("all users of this machine may do anything here: hightide up --secure")
         return
     while True:

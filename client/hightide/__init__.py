@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         Rebalance,
         ReplicaDescription,
         TopicDescription,
+        UserCredential,
+        UserDescription,
     )
     from hightide.admin.options import AdminOptions
     from hightide.consume.assignors import Assignor
@@ -100,6 +102,8 @@ __all__ = [
     "Acl",
     "AclPattern",
     "AccessVerdict",
+    "UserDescription",
+    "UserCredential",
     "CreatedTopic",
     "TopicDescription",
     "PartitionDescription",
@@ -152,11 +156,11 @@ _NAMES = {
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
     "net.config_file": "read_client_config",
-    "admin.descriptions": "Acl AclPattern AccessVerdict CreatedTopic TopicDescription "
-    "PartitionDescription ConfigEntry "
-    "ClusterDescription BrokerDescription LogDirDescription NodeDescription ReplicaDescription "
-    "ElectionResult QuorumDescription QuorumReplica GroupListing GroupDescription "
-    "MemberDescription Rebalance CommittedOffset GroupLag GroupMove",
+    "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential "
+    "CreatedTopic TopicDescription PartitionDescription ConfigEntry ClusterDescription "
+    "BrokerDescription LogDirDescription NodeDescription ReplicaDescription ElectionResult "
+    "QuorumDescription QuorumReplica GroupListing GroupDescription MemberDescription Rebalance "
+    "CommittedOffset GroupLag GroupMove",
     "protocol.columns": "Record",
     "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
     "protocol.errors": "HightideError ApiError AuthenticationFailed ErrorCode BrokerUnreachable "

@@ -27,6 +27,7 @@ from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
@@ -42,7 +43,7 @@ TOPIC, GROUP, CLUSTER = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 )
 DENIALS = {TOPIC, GROUP, CLUSTER}
-FREE = {"api_versions", "describe_cluster"}
+FREE = {"api_versions", "describe_cluster", "sasl_handshake", "sasl_authenticate"}
 
 
 def part(kind, topic="t", **more):
@@ -136,6 +137,8 @@ SAMPLES = [
     of_cluster(q.AddVoterRequest(id=9, host="h", port=1), "ALTER"),
     of_cluster(q.RemoveVoterRequest(id=9), "ALTER"),
     of_cluster(q.DescribeQuorumRequest(), "DESCRIBE"),
+    of_cluster(u.AlterUserScramCredentialsRequest(), "ALTER"),
+    of_cluster(u.DescribeUserScramCredentialsRequest(), "DESCRIBE"),
     of_cluster(a.CreateAclsRequest(acls=[]), "ALTER"),
     of_cluster(a.DeleteAclsRequest(filters=[]), "ALTER"),
     of_cluster(a.DescribeAclsRequest(), "DESCRIBE"),

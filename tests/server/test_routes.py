@@ -23,7 +23,7 @@ from hightide_broker.runtime.server.routes import Routes
 
 ENVELOPED = {"register_broker", "broker_heartbeat", "allocate_producer_ids", "alter_partition"}
 """Decided by the active controller alone, and only nodes ask."""
-NEEDS_NOTHING = {"api_versions", "describe_cluster"}
+NEEDS_NOTHING = {"api_versions", "describe_cluster", "sasl_handshake", "sasl_authenticate"}
 
 
 class Anybody:

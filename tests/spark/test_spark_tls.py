@@ -15,6 +15,7 @@ from patience import PATIENCE_S
 from spark_support import Broker, spark  # noqa: F401
 
 from hightide import AuthenticationFailed, blocking
+from hightide.net.login import Way
 from hightide.net.tls import Tls, TlsFiles
 from hightide.spark.client import BlockingClient
 
@@ -79,7 +80,7 @@ def test_rows_go_to_a_topic_and_come_back(spark, secured, authority):  # noqa: F
 def test_who_is_turned_away_hears_why_at_once(secured, authority, tmp_path, shows, said):
     files = Authority(tmp_path).believed if shows else TlsFiles(authorities=authority.file)
     with (
-        closing(BlockingClient(f"127.0.0.1:{secured.port}", Tls(files))) as client,
+        closing(BlockingClient(f"127.0.0.1:{secured.port}", Way(Tls(files)))) as client,
         pytest.raises(AuthenticationFailed, match=said),
     ):
         client.refresh(None, timeout_s=PATIENCE_S)

@@ -1,16 +1,22 @@
-"""Who may do what, as an administrator sees and changes it."""
+"""Users and what they may do, as an administrator sees and changes it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from hashlib import pbkdf2_hmac
+from secrets import token_bytes
 from typing import Any
 
-from hightide.admin.descriptions import AccessVerdict, Acl, AclPattern, described
-from hightide.net.cluster import Cluster, first_refusal
+from hightide.admin.descriptions import AccessVerdict, Acl, AclPattern, UserDescription, described
+from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.protocol import access_messages as a
+from hightide.protocol import login_messages as u
+from hightide.protocol.errors import UsageError, whole
 from hightide.protocol.messages import Message
+
+_SALT_BYTES = 16
 
 
 class AccessAdmin(ABC):
@@ -30,9 +36,7 @@ class AccessAdmin(ABC):
         """Make rules; one that is there already stays. Those that are refused spoil no others."""
         rules = [a.AclRule(**asdict(acl)) for acl in acls]
         reply: a.CreateAclsResponse = await self._call(a.CreateAclsRequest(acls=rules))
-        if (refusal := first_refusal(reply.acls)) is not None:
-            refusal.broker = self.cluster.last_asked
-            raise refusal
+        self._raise_first(reply.acls)
 
     async def describe_acls(self, wanted: AclPattern | None = None) -> list[Acl]:
         """The rules that are meant; all, if nothing is said."""
@@ -53,6 +57,78 @@ class AccessAdmin(ABC):
             principal=principal, host=host, operation=operation, resource=resource, name=name
         )
         return described(AccessVerdict, await self._call(request))
+
+    # -- users -----------------------------------------------------------------------------------
+
+    async def list_users(self) -> list[UserDescription]:
+        """Everybody who has a password, by name."""
+        found = await self._call(u.DescribeUserScramCredentialsRequest())
+        return [described(UserDescription, user) for user in found.users]
+
+    async def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Sequence[str] = u.MECHANISMS,
+        iterations: int = u.ITERATIONS_MIN,
+    ) -> None:
+        """Give a user a password, a new one or the first. It is salted and hashed here: brokers
+        never see it. Raises `UsageError` for one that cannot be."""
+        name, text = _prepared("user", user), _prepared("password", password)
+        wishes = []
+        for mechanism in mechanisms:
+            salt = token_bytes(_SALT_BYTES)
+            kind = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+            try:
+                salted = pbkdf2_hmac(kind, text.encode(), salt, whole("iterations", iterations))
+            except ValueError as error:
+                raise UsageError(f"mechanism {mechanism!r}: {error}") from error
+            wishes.append(
+                u.ScramUpsertion(
+                    user=name,
+                    mechanism=mechanism,
+                    iterations=iterations,
+                    salt=salt,
+                    salted_password=salted,
+                )
+            )
+        await self._alter(u.AlterUserScramCredentialsRequest(upsertions=wishes))
+
+    async def delete_user(self, user: str) -> None:
+        """Take all passwords of a user away: who is logged in stays so, nobody does again."""
+        asked = u.DescribeUserScramCredentialsRequest(users=[user])
+        found: u.DescribeUserScramCredentialsResponse = await self._call(asked)
+        self._raise_first(found.users)
+        gone = [
+            u.ScramDeletion(user=user, mechanism=each.mechanism)
+            for each in only(found.users).credentials
+        ]
+        await self._alter(u.AlterUserScramCredentialsRequest(deletions=gone))
+
+    async def _alter(self, request: u.AlterUserScramCredentialsRequest) -> None:
+        reply: u.AlterUserScramCredentialsResponse = await self._call(request)
+        self._raise_first(reply.users)
+
+    def _raise_first(self, results: Iterable[Any]) -> None:
+        if (refusal := first_refusal(results)) is not None:
+            refusal.broker = self.cluster.last_asked
+            raise refusal
+
+
+def _prepared(what: str, text: str) -> str:
+    """As both ends of a login have it (RFC 4013)."""
+    try:
+        from scramp.utils import ScramException, saslprep
+    except ImportError as error:
+        raise UsageError("for users that log in: pip install 'hightide[secure]'") from error
+    try:
+        prepared = str(saslprep(text))
+    except ScramException as error:
+        raise UsageError(f"{what} cannot be: {error}") from error
+    if not prepared:
+        raise UsageError(f"{what} is empty")
+    return prepared
 
 
 def _filter(wanted: AclPattern) -> a.AclFilter:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hightide.protocol import access_messages as a
 from hightide.protocol import group_messages as g
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.access_messages import ANY
@@ -59,6 +60,22 @@ class AccessVerdict:
     reason: str
     rule: Acl | None
     """The one that decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserCredential:
+    """That a user has a password, and for which mechanism."""
+
+    mechanism: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserDescription:
+    """Somebody who may log in."""
+
+    user: str
+    credentials: list[UserCredential]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +335,7 @@ _PARTS: dict[type, type] = {
     m.ReplicaInfo: ReplicaDescription,
     q.QuorumReplica: QuorumReplica,
     a.AclRule: Acl,
+    u.ScramCredentialInfo: UserCredential,
     g.DescribedMember: MemberDescription,
     g.Rebalance: Rebalance,
 }

@@ -26,11 +26,13 @@ from hightide.admin.descriptions import (
     NodeDescription,
     QuorumDescription,
     TopicDescription,
+    UserDescription,
 )
 from hightide.admin.options import AdminOptions
 from hightide.blocking.base import Blocking
 from hightide.consume.subscription import OffsetAndTimestamp
 from hightide.net.options import arguments, from_config, taking
+from hightide.protocol.login_messages import ITERATIONS_MIN, MECHANISMS
 from hightide.protocol.topic_partition import TopicPartition
 
 
@@ -220,3 +222,23 @@ class Admin(Blocking):
         return self._run(
             partial(self._async.explain_access, principal, operation, resource, name, host=host)
         )
+
+    def list_users(self) -> list[UserDescription]:
+        """Everybody who has a password, by name."""
+        return self._run(self._async.list_users)
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Sequence[str] = MECHANISMS,
+        iterations: int = ITERATIONS_MIN,
+    ) -> None:
+        """Give a user a password, a new one or the first."""
+        change = self._async.set_password
+        self._run(partial(change, user, password, mechanisms=mechanisms, iterations=iterations))
+
+    def delete_user(self, user: str) -> None:
+        """Take all passwords of a user away."""
+        self._run(self._async.delete_user, user)

@@ -8,16 +8,16 @@ default and meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType, NoneType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hightide.net.explained import explained
+from hightide.net.login import LoginNetwork, way_of
 from hightide.net.ports import Network, Random
 from hightide.net.tcp import TcpNetwork
-from hightide.net.tls import TlsFiles, tls_of
 from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
 
@@ -54,7 +54,16 @@ class ClientOptions:
     """How long what is known of brokers, topics and leaders is believed without a reason to doubt
     it. Kafka: metadata.max.age.ms."""
     security_protocol: str = "PLAINTEXT"
-    """How brokers are spoken to: PLAINTEXT, or SSL, which is TLS. Kafka: security.protocol."""
+    """How brokers are spoken to: PLAINTEXT, or SSL, which is TLS; SASL_SSL or SASL_PLAINTEXT where
+    users log in. Kafka: security.protocol."""
+    sasl_mechanism: str = ""
+    """SCRAM-SHA-512, which it is if empty, or SCRAM-SHA-256. Kafka: sasl.mechanism."""
+    sasl_username: str = ""
+    """Who logs in. librdkafka: sasl.username."""
+    sasl_password: str = field(default="", repr=False)
+    """The password; it is salted and hashed here and does not leave. librdkafka: sasl.password."""
+    sasl_password_location: str = ""
+    """A file with the password instead."""
     ssl_ca_location: str = ""
     """A PEM file of the authorities whose certificates brokers may show; empty: the system's.
     librdkafka: ssl.ca.location."""
@@ -75,32 +84,25 @@ class ClientOptions:
     def __post_init__(self) -> None:
         """Raises `UsageError` for a number that is none, and for a text where True or False is
         meant: `"false"` would be true."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int":
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "int":
                 # The struct is frozen from here on; numbers of numpy become Python's own.
-                object.__setattr__(self, field.name, whole(field.name, value, least=0))
-            elif field.type == "float":
-                seconds(field.name, value)
-            elif field.type in _KINDS:
-                kinds, expected = _KINDS[str(field.type)]
+                object.__setattr__(self, each.name, whole(each.name, value, least=0))
+            elif each.type == "float":
+                seconds(each.name, value)
+            elif each.type in _KINDS:
+                kinds, expected = _KINDS[str(each.type)]
                 if not isinstance(value, kinds):
-                    raise UsageError(f"{field.name} is {value!r}, expected {expected}")
+                    shown = repr(value) if each.repr else "something else"
+                    raise UsageError(f"{each.name} is {shown}, expected {expected}")
 
 
 def network_for(options: ClientOptions) -> Network:
     """How a client with these options comes to brokers. Raises `UsageError`."""
-    files = TlsFiles(
-        authorities=options.ssl_ca_location,
-        certificate=options.ssl_certificate_location,
-        key=options.ssl_key_location,
-    )
-    tls = tls_of(
-        protocol=options.security_protocol,
-        files=files,
-        identification=options.ssl_endpoint_identification_algorithm,
-    )
-    return options.network or (TcpNetwork() if tls is None else TlsNetwork(tls))
+    way = way_of(lambda name: str(getattr(options, name.replace(".", "_"))))
+    network = options.network or (TcpNetwork() if way.tls is None else TlsNetwork(way.tls))
+    return network if way.login is None else LoginNetwork(network, way.login)
 
 
 def taking(

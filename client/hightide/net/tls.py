@@ -15,6 +15,7 @@ from typing import Any
 
 from hightide.protocol.errors import AuthenticationFailed, UsageError
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _FLIGHTS_MAX = 8
 
 
@@ -190,10 +191,12 @@ def tls_of(*, protocol: str, files: TlsFiles, identification: str) -> Tls | None
     if identification not in ("https", "none"):
         name = "ssl.endpoint.identification.algorithm"
         raise UsageError(f"{name} is {identification!r}, expected https or none")
-    if protocol == "SSL":
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"security.protocol is {protocol!r}, expected {', '.join(PROTOCOLS)}")
+    if protocol.endswith("SSL"):
         return Tls(files, check_host=identification == "https")
-    if protocol != "PLAINTEXT":
-        raise UsageError(f"security.protocol is {protocol!r}, expected PLAINTEXT or SSL")
     if files != TlsFiles():
-        raise UsageError("certificates are given, and security.protocol is PLAINTEXT: expected SSL")
+        raise UsageError(
+            f"certificates are given, and security.protocol is {protocol}: expected SSL"
+        )
     return None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
@@ -53,6 +54,18 @@ APIS: tuple[Api, ...] = (
     Api("add_voter", q.AddVoterRequest, q.AddVoterResponse),
     Api("remove_voter", q.RemoveVoterRequest, q.RemoveVoterResponse),
     Api("describe_quorum", q.DescribeQuorumRequest, q.DescribeQuorumResponse),
+    Api("sasl_handshake", u.SaslHandshakeRequest, u.SaslHandshakeResponse),
+    Api("sasl_authenticate", u.SaslAuthenticateRequest, u.SaslAuthenticateResponse),
+    Api(
+        "alter_user_scram_credentials",
+        u.AlterUserScramCredentialsRequest,
+        u.AlterUserScramCredentialsResponse,
+    ),
+    Api(
+        "describe_user_scram_credentials",
+        u.DescribeUserScramCredentialsRequest,
+        u.DescribeUserScramCredentialsResponse,
+    ),
     Api("create_acls", a.CreateAclsRequest, a.CreateAclsResponse),
     Api("describe_acls", a.DescribeAclsRequest, a.DescribeAclsResponse),
     Api("delete_acls", a.DeleteAclsRequest, a.DeleteAclsResponse),

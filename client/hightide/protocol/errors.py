@@ -54,7 +54,13 @@ class ErrorCode(StrEnum):
     TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"
     GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"
     CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"
+    UNSUPPORTED_SASL_MECHANISM = "UNSUPPORTED_SASL_MECHANISM"
+    ILLEGAL_SASL_STATE = "ILLEGAL_SASL_STATE"
+    SASL_AUTHENTICATION_FAILED = "SASL_AUTHENTICATION_FAILED"
     SECURITY_DISABLED = "SECURITY_DISABLED"
+    RESOURCE_NOT_FOUND = "RESOURCE_NOT_FOUND"
+    DUPLICATE_RESOURCE = "DUPLICATE_RESOURCE"
+    UNACCEPTABLE_CREDENTIAL = "UNACCEPTABLE_CREDENTIAL"
     POLICY_VIOLATION = "POLICY_VIOLATION"
     OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
     DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
@@ -147,6 +153,16 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.GROUP_AUTHORIZATION_FAILED: ErrorInfo(
         30, False, False, "the sender may not do this to the group"
     ),
+    _C.UNSUPPORTED_SASL_MECHANISM: ErrorInfo(
+        33, False, False, "users do not log in here by this mechanism"
+    ),
+    _C.ILLEGAL_SASL_STATE: ErrorInfo(34, False, False, "this is not said at this point of a login"),
+    _C.SASL_AUTHENTICATION_FAILED: ErrorInfo(
+        58, False, False, "the user is unknown, or the password is another"
+    ),
+    _C.RESOURCE_NOT_FOUND: ErrorInfo(91, False, False, "there is none of this name"),
+    _C.DUPLICATE_RESOURCE: ErrorInfo(92, False, False, "the request names one thing twice"),
+    _C.UNACCEPTABLE_CREDENTIAL: ErrorInfo(93, False, False, "the password cannot be kept as given"),
     _C.SECURITY_DISABLED: ErrorInfo(54, False, False, "the cluster keeps no permissions"),
     _C.CLUSTER_AUTHORIZATION_FAILED: ErrorInfo(
         31, False, False, "the sender may not do this to the cluster"

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from hightide.net.any_broker import AnyBroker
 from hightide.net.cluster import parse_bootstrap
+from hightide.net.login import DIRECT, Way
 from hightide.net.metadata import Metadata, no_such_partition
 from hightide.net.ports import system_random
 from hightide.net.retries import (
@@ -27,7 +28,6 @@ from hightide.net.retries import (
     is_final,
     or_unknown_topic,
 )
-from hightide.net.tls import Tls
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -52,8 +52,9 @@ LEAST_S = 0.1
 class BlockingClient:
     """Metadata, offsets and fetches of a cluster."""
 
-    def __init__(self, bootstrap: str, tls: Tls | None = None) -> None:
-        self._context = None if tls is None else tls.context()
+    def __init__(self, bootstrap: str, way: Way = DIRECT) -> None:
+        self._context = None if way.tls is None else way.tls.context()
+        self._login = way.login
         self._any_broker = AnyBroker(parse_bootstrap(bootstrap))
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
         self.metadata = Metadata()
@@ -178,7 +179,8 @@ class BlockingClient:
         """Send a request; its answer may be waited for later."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = BlockingConnection(*address, self._context)
+            connection = BlockingConnection(*address, self._context, self._login)
+            self._connections[address] = connection
         with self._closed_on_failure(connection):
             return connection.ask(request, timeout_s=timeout_s, attachments=attachments)
 
@@ -394,16 +396,16 @@ def is_here(host: str) -> bool:
     return True
 
 
-_clients: dict[tuple[int, str, Tls | None], BlockingClient] = {}
+_clients: dict[tuple[int, str, Way], BlockingClient] = {}
 
 
-def client_for(bootstrap: str, tls: Tls | None = None) -> BlockingClient:
+def client_for(bootstrap: str, way: Way = DIRECT) -> BlockingClient:
     """This process's client for a cluster; a forked child opens its own connections."""
-    key = (os.getpid(), bootstrap, tls)
+    key = (os.getpid(), bootstrap, way)
     if key not in _clients:
         for (pid, *_), other in _clients.items():
             if pid == os.getpid():
                 other.close()
         _clients.clear()
-        _clients[key] = BlockingClient(bootstrap, tls)
+        _clients[key] = BlockingClient(bootstrap, way)
     return _clients[key]

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hightide.net.login import Login, turned_away
 from hightide.net.tls import failed
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_REQUEST
@@ -46,9 +48,15 @@ class Asked(NamedTuple):
 class BlockingConnection:
     """One socket; after any failure but a refusal it is to be closed."""
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None = None) -> None:
-        """Under TLS with a context. Raises `BrokerUnreachable`; `AuthenticationFailed` where one
-        side turns the other away."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None = None,
+        login: Login | None = None,
+    ) -> None:
+        """Under TLS with a context, as a user with a login. Raises `BrokerUnreachable`;
+        `AuthenticationFailed` where one side turns the other away."""
         self.address = f"{host}:{port}"
         try:
             sock = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
@@ -58,6 +66,27 @@ class BlockingConnection:
         self._socket = sock if context is None else self._secured(sock, context, host)
         self._next_id = 0
         self._unanswered: set[int] = set()
+        if login is not None:
+            self._log_in(login)
+
+    def _log_in(self, login: Login) -> None:
+        words = login.words()
+        is_in = False
+        try:
+            self._call(u.SaslHandshakeRequest(mechanism=login.mechanism))
+            answer = self._call(u.SaslAuthenticateRequest(data=words.first()))
+            answer = self._call(u.SaslAuthenticateRequest(data=words.final(answer.data)))
+            words.check(answer.data)
+            is_in = True
+        except ApiError as error:
+            meant = turned_away(error)
+            raise self._broken(meant) if isinstance(meant, OSError) else meant from error
+        finally:
+            if not is_in:
+                self.close()
+
+    def _call(self, request: m.Message) -> Any:
+        return self.answer(self.ask(request, timeout_s=CONNECT_TIMEOUT_S))[0]
 
     def ask(
         self,

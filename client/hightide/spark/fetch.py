@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.arrow.to_arrow import join_arrow
-from hightide.net.tls import Tls
+from hightide.net.login import DIRECT, Way
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Columns, open_batch
 from hightide.protocol.errors import ApiError, ErrorCode, RemoteProtocolError
@@ -45,7 +45,7 @@ def read_range(
     include_leader_epoch: bool = False,
     fail_on_data_loss: bool,
     timeout_s: float,
-    tls: Tls | None = None,
+    way: Way = DIRECT,
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of the source's schema; raises `DataLoss` if records of the range are gone."""
     group: list[_Part] = []
@@ -61,7 +61,7 @@ def read_range(
         return _cut(batch, group[0].begin, wanted.end)
 
     rows = size = 0
-    fetches = _Fetches(client_for(bootstrap, tls), wanted, timeout_s)
+    fetches = _Fetches(client_for(bootstrap, way), wanted, timeout_s)
     for part in _parts(fetches, fail_on_data_loss):
         is_full = rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH
         if group and (is_full or part.header.base_offset < part.begin):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hightide.net.cluster import parse_bootstrap
-from hightide.net.tls import Tls, TlsFiles, tls_of
+from hightide.net.login import DIRECT, Way, way_of
 from hightide.protocol.errors import UsageError, did_you_mean
 from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.protocol.records import TIMESTAMP_MAX
@@ -24,7 +24,11 @@ _SECURITY = (
     "ssl.certificate.location",
     "ssl.key.location",
     "ssl.endpoint.identification.algorithm",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password.location",
 )
+"""No password: what is set is shown in Spark's pages."""
 SECURITY_NAMES = (*_SECURITY, *(f"kafka.{name}" for name in _SECURITY))
 SOURCE_NAMES = (
     "bootstrap.servers",
@@ -93,7 +97,7 @@ class SourceOptions:
     """What a query asked for; picklable, because readers travel to executors."""
 
     bootstrap: str
-    tls: Tls | None = None
+    way: Way = DIRECT
     topics: tuple[str, ...]
     """By name; empty with a pattern."""
     pattern: str = ""
@@ -147,7 +151,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         raise UsageError(f"minOffsetsPerTrigger is {low}, maxOffsetsPerTrigger only {high}")
     return SourceOptions(
         bootstrap=bootstrap,
-        tls=security_of(given),
+        way=way_to(given),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -172,7 +176,7 @@ class SinkOptions:
     """Where rows are to go."""
 
     bootstrap: str
-    tls: Tls | None = None
+    way: Way = DIRECT
     topic: str = ""
     """For all rows; empty: the column `topic` says it."""
     sink_id: str = ""
@@ -192,7 +196,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = known_options(options, SINK_NAMES)
     return SinkOptions(
         bootstrap=bootstrap_of(given),
-        tls=security_of(given),
+        way=way_to(given),
         topic=given.get("topic", ""),
         sink_id=given.get("sinkid", ""),
         sort_rows=flag_of("sortRows", given, "false"),
@@ -231,22 +235,10 @@ def bootstrap_of(given: Mapping[str, str]) -> str:
     return bootstrap
 
 
-def security_of(given: Mapping[str, str]) -> Tls | None:
-    """How brokers are spoken to; paths are of each machine that runs a part of the query."""
-
-    def said(name: str, default: str = "") -> str:
-        return given.get(name) or given.get(f"kafka.{name}") or default
-
-    files = TlsFiles(
-        authorities=said("ssl.ca.location"),
-        certificate=said("ssl.certificate.location"),
-        key=said("ssl.key.location"),
-    )
-    return tls_of(
-        protocol=said("security.protocol", "PLAINTEXT"),
-        files=files,
-        identification=said("ssl.endpoint.identification.algorithm", "https"),
-    )
+def way_to(given: Mapping[str, str]) -> Way:
+    """How brokers are reached, and as whom; paths are of each machine that runs a part of the
+    query."""
+    return way_of(lambda name: given.get(name) or given.get(f"kafka.{name}") or "")
 
 
 def count_of(name: str, given: Mapping[str, str]) -> int | None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from hightide.protocol.messages import LATEST
 from hightide.spark.client import BlockingClient
 from hightide.spark.offsets import Position
-from hightide.spark.options import security_of
+from hightide.spark.options import way_to
 from hightide.spark.pipeline_config import QUERIES, PipelineConfig
 
 
@@ -36,7 +36,7 @@ class Standing(NamedTuple):
 def standings(checkpoint: Path, config: PipelineConfig, *, timeout_s: float) -> list[Standing]:
     """Of every query and partition; raises `ApiError`, `BrokerUnreachable`, `RequestTimedOut`,
     and `DataLoss` for a checkpoint that is damaged."""
-    client = BlockingClient(config.bootstrap, security_of(config.client))
+    client = BlockingClient(config.bootstrap, way_to(config.client))
     try:
         client.refresh(None, timeout_s=timeout_s)
         return [

@@ -30,7 +30,7 @@ class Planner:
 
     @property
     def client(self) -> BlockingClient:
-        return client_for(self.options.bootstrap, self.options.tls)
+        return client_for(self.options.bootstrap, self.options.way)
 
     def refresh(self, *, gone_ok: bool = False) -> dict[str, str]:
         """Look at the topics again; their ids. With `gone_ok` those that are gone are left out;
@@ -151,7 +151,7 @@ class Planner:
             include_leader_epoch=self.options.include_leader_epoch,
             fail_on_data_loss=self.options.fail_on_data_loss,
             timeout_s=self.options.fetch_timeout_s,
-            tls=self.options.tls,
+            way=self.options.way,
         )
 
 

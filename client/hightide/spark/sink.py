@@ -80,7 +80,7 @@ class _Writer:
         """On an executor: the rows of one task."""
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
-        options, client = self.options, client_for(self.options.bootstrap, self.options.tls)
+        options, client = self.options, client_for(self.options.bootstrap, self.options.way)
         task = context.partitionId()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -122,7 +122,7 @@ class _Writer:
         written = [each for each in messages if isinstance(each, Written)]
         if not written or written[0].batch < 0:
             return
-        client = client_for(self.options.bootstrap, self.options.tls)
+        client = client_for(self.options.bootstrap, self.options.way)
         timeout_s = self.options.timeout_s
         sink, batch, writing = written[0].sink, written[0].batch, written[0].writing
         rows, size = sum(each.rows for each in written), sum(each.bytes for each in written)

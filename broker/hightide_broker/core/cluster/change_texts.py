@@ -10,8 +10,10 @@ from hightide_broker.core.cluster.changes import (
     CreatePartition,
     CreateTopic,
     RemoveAcl,
+    RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetScramCredential,
 )
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage
 
@@ -27,6 +29,10 @@ def sentence(change: AnyChange, image: ClusterImage) -> str:
             whose = f"{change.kind} {change.name}".rstrip()
             value = "back to its default" if change.value is None else f"set to {change.value!r}"
             return f"{change.key} of {whose} is {value}"
+        case SetScramCredential():
+            return f"the {change.mechanism} password of user {change.user!r} is set"
+        case RemoveScramCredential():
+            return f"the {change.mechanism} password of user {change.user!r} is removed"
         case CreateAcl():
             rule = f"{change.permission} {change.principal} {change.operation}"
             return f"rule {rule} {change.resource}:{change.name} ({change.pattern}) is made"

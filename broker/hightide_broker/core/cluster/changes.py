@@ -134,6 +134,34 @@ class RemoveAcl(Change, tag="remove_acl", frozen=True, kw_only=True):
     id: str
 
 
+class SetUsersSecret(Change, tag="users_secret", frozen=True, kw_only=True):
+    """What answers about users that there are not rest on."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "SetUsersSecret(…)"
+
+
+class SetScramCredential(Change, tag="user_scram", frozen=True, kw_only=True):
+    """What is kept of a user's password (KIP-554)."""
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"SetScramCredential({self.user!r}, {self.mechanism}, …)"
+
+
+class RemoveScramCredential(Change, tag="remove_user_scram", frozen=True, kw_only=True):
+    user: str
+    mechanism: str
+
+
 class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):
     """Every producer id below `next_id` has been handed out."""
 
@@ -152,6 +180,9 @@ AnyChange = (
     | SetConfig
     | SetVoters
     | AllocateProducerIds
+    | SetUsersSecret
+    | SetScramCredential
+    | RemoveScramCredential
     | CreateAcl
     | RemoveAcl
 )

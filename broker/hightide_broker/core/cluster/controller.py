@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster import acl_changes, offsets_topic
+from hightide_broker.core.cluster import acl_changes, offsets_topic, users
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
@@ -336,6 +337,14 @@ class Controller:
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in changed.items()
         ]
         return changes
+
+    def alter_users(
+        self, request: u.AlterUserScramCredentialsRequest, new_secret: Callable[[], bytes]
+    ) -> Decision:
+        """Passwords of users."""
+        image = self._image
+        lacking = None if image.users_secret else new_secret
+        return Decision(*users.alter(image.users, request, lacking))
 
     def create_acls(self, request: a.CreateAclsRequest, new_id: Callable[[], str]) -> Decision:
         """Rules about who may do what."""

@@ -23,14 +23,18 @@ from hightide_broker.core.cluster.changes import (
     FenceBroker,
     RegisterBroker,
     RemoveAcl,
+    RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetScramCredential,
+    SetUsersSecret,
     SetVoters,
     StopBroker,
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.config_key import Key
 from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
+from hightide_broker.core.cluster.users import Credential, UserKey
 from hightide_broker.core.quorum.roles import Voter
 
 T = TypeVar("T")
@@ -136,6 +140,10 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
+    users: dict[UserKey, Credential] = field(default_factory=dict)
+    """What is kept of passwords."""
+    users_secret: bytes = field(default=b"", repr=False)
+    """What answers about users that there are not rest on; empty while there never was one."""
     acls: dict[str, Acl] = field(default_factory=dict)
     """Who may do what, by the rules' ids."""
     acls_version: int = field(default=0, compare=False)
@@ -170,6 +178,13 @@ class ClusterImage:
                 self._set_config(change, offset)
             case SetVoters():
                 self.voters = change.voters
+            case SetUsersSecret():
+                self.users_secret = change.secret
+            case SetScramCredential():
+                kept = (change.salt, change.stored_key, change.server_key, change.iterations)
+                self.users[change.user, change.mechanism] = Credential(*kept)
+            case RemoveScramCredential():
+                del self.users[change.user, change.mechanism]
             case CreateAcl():
                 assert change.id not in self.acls, f"rule {change.id} exists"
                 self.acls[change.id] = _acl(change)
@@ -324,6 +339,12 @@ class ClusterImage:
                 )
                 for number, state in enumerate(topic.partitions)
             ]
+        if self.users_secret:
+            found.append(SetUsersSecret(secret=self.users_secret))
+        found += [
+            SetScramCredential(user=user, mechanism=mechanism, **credential._asdict())
+            for (user, mechanism), credential in self.users.items()
+        ]
         found += [CreateAcl(id=number, **acl._asdict()) for number, acl in self.acls.items()]
         if self.next_producer_id:
             found.append(AllocateProducerIds(next_id=self.next_producer_id))
@@ -353,6 +374,8 @@ class ClusterImage:
             configs={resource: dict(entries) for resource, entries in self.configs.items()},
             next_producer_id=self.next_producer_id,
             voters=self.voters,
+            users=dict(self.users),
+            users_secret=self.users_secret,
             acls=dict(self.acls),
         )
 

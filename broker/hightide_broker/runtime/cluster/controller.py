@@ -20,6 +20,7 @@ import trio
 from hightide.net.ports import Random
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
@@ -30,6 +31,7 @@ from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.users import SECRET_BYTES
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
@@ -249,6 +251,8 @@ class ControllerShell:
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
+            case u.AlterUserScramCredentialsRequest():
+                return core.alter_users(request, partial(self._random.randbytes, SECRET_BYTES))
             case a.CreateAclsRequest():
                 return core.create_acls(request, new_id)
             case a.DeleteAclsRequest():

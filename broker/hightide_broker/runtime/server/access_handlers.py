@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hightide.protocol import access_messages as a
+from hightide.protocol import login_messages as u
+from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster import users
 from hightide_broker.core.cluster.acls import Operation, Resource, check_filter, is_wanted, word_of
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.call import Call, Reply
@@ -16,11 +19,22 @@ from hightide_broker.runtime.server.gate import Gate
 
 
 class AccessHandlers:
-    """describe_acls, explain_access."""
+    """describe_acls, explain_access, describe_user_scram_credentials."""
 
     def __init__(self, gate: Gate, image: Callable[[], ClusterImage]) -> None:
         self._gate = gate
         self._image = image
+
+    def too_late(self, call: Call[m.Message]) -> Reply:
+        """Nobody logs in twice on one connection, or where nobody logs in."""
+        raise Refused(
+            ErrorCode.ILLEGAL_SASL_STATE,
+            f"this connection is open, as {call.peer.principal}: there is nothing to log in to",
+        )
+
+    def describe_users(self, call: Call[u.DescribeUserScramCredentialsRequest]) -> Reply:
+        """Who has a password, by which mechanisms."""
+        return Reply(users.described(self._image().users, call.request.users))
 
     def describe_acls(self, call: Call[a.DescribeAclsRequest]) -> Reply:
         """The rules that a filter means."""

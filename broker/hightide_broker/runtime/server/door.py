@@ -10,6 +10,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import trio
@@ -51,6 +52,8 @@ class Door(NamedTuple):
     admit: Admit
     of_nodes: bool = False
     """Whether it is for nodes alone."""
+    users_log_in: bool = False
+    """Whether who comes in says who it is, with a password."""
 
 
 class Certificates:
@@ -139,17 +142,20 @@ def doors_of(config: BrokerConfig) -> Doors:
 
 
 def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
+    admit = _plain(may_be_node=not config.is_split)
+    if config.clients_under_tls:
+        files = TlsFiles(
+            authorities=config[keys.SSL_CA_LOCATION],
+            certificate=config[keys.SSL_CERTIFICATE_LOCATION],
+            key=config[keys.SSL_KEY_LOCATION],
+        )
+        certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
+        found.append(certificates)
+        admit = _under_tls(certificates, of_nodes=False)
+    if config.users_log_in and find_spec("scramp") is None:
+        raise ConfigError("for users that log in: pip install 'hightide[secure]'")
     host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
-    if config[keys.SECURITY_PROTOCOL] != TLS:
-        return Door(host, port, _plain(may_be_node=not config.is_split))
-    files = TlsFiles(
-        authorities=config[keys.SSL_CA_LOCATION],
-        certificate=config[keys.SSL_CERTIFICATE_LOCATION],
-        key=config[keys.SSL_KEY_LOCATION],
-    )
-    certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
-    found.append(certificates)
-    return Door(host, port, _under_tls(certificates, of_nodes=False))
+    return Door(host, port, admit, users_log_in=config.users_log_in)
 
 
 def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, Network]:

@@ -18,15 +18,17 @@ from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.connection import ServedConnection, Terms
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door
+from hightide_broker.runtime.server.login import Logins
 from hightide_broker.runtime.server.room import Room
 
 
 class Server:
     """All connections of a node's listeners."""
 
-    def __init__(self, terms: Terms, room: Room) -> None:
+    def __init__(self, terms: Terms, room: Room, logins: Logins) -> None:
         self._terms = terms
         self._room = room
+        self._logins = logins
         self._inside: dict[ServedConnection, None] = {}
         self._by_door: Counter[Door] = Counter()
         self._at_the_door: dict[trio.CancelScope, None] = {}
@@ -61,14 +63,17 @@ class Server:
 
     async def _admit(self, arrived: Stream, door: Door) -> tuple[Stream, Peer | None]:
         """The connection as it goes on, and who it is; None: it does not."""
-        why = f"it did not agree about TLS within {HANDSHAKE_S:g} s"
+        why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         if len(self._at_the_door) >= self._room.at_the_door:
             # Who says nothing keeps nobody out: the one that has been there longest goes.
             next(iter(self._at_the_door)).cancel()
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
                 self._at_the_door[scope] = None
-                return await door.admit(arrived)
+                stream, peer = await door.admit(arrived)
+                if door.users_log_in:
+                    peer = await self._log_in(stream, peer)
+                return stream, peer
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
@@ -77,6 +82,16 @@ class Server:
             self._at_the_door.pop(scope, None)
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None
+
+    async def _log_in(self, stream: Stream, peer: Peer) -> Peer:
+        is_in = False
+        try:
+            user = await self._logins.log_in(stream)
+            is_in = True
+            return peer._replace(principal=f"User:{user}")
+        finally:
+            if not is_in:
+                await stream.aclose()
 
     async def _serve(self, connection: ServedConnection, door: Door) -> None:
         self._inside[connection] = None

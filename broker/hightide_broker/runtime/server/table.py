@@ -17,6 +17,7 @@ from typing import TypeVar
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
+from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
@@ -148,7 +149,7 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
 
 
 def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
-    """Who may do what."""
+    """Who may come in, and who may do what."""
 
     async def change(call: Call[m.Message]) -> Reply:
         access.check_on()
@@ -156,6 +157,10 @@ def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
 
     alter, describe = cluster("ALTER"), cluster("DESCRIBE")
     return [
+        row(u.SaslHandshakeRequest, access.too_late),
+        row(u.SaslAuthenticateRequest, access.too_late),
+        later(u.AlterUserScramCredentialsRequest, admin.change, alter),
+        row(u.DescribeUserScramCredentialsRequest, access.describe_users, describe),
         later(a.CreateAclsRequest, change, alter),
         later(a.DeleteAclsRequest, change, alter),
         row(a.DescribeAclsRequest, access.describe_acls, describe),

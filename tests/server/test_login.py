@@ -1,0 +1,423 @@
+"""Users log in with a password that nobody else ever sees; who does not know it learns nothing.
+
+Goal: RFC 7677's exchange byte for byte, every way to get it wrong with one and the same answer, the
+state of a connection before somebody is let in, and what is kept. Method: the broker's side against
+words that the test writes; one node under TLS where users log in, with clients of every kind.
+"""
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+from contextlib import asynccontextmanager, closing
+
+import pytest
+import scramp
+import trio
+from brokers import Client, new_node, settings
+from certificates import Authority
+from patience import PATIENCE_S
+from test_doors import inside, outside
+
+from hightide import Acl, Admin, AuthenticationFailed, Consumer, Producer
+from hightide.net.connection import FrameReader, open_connection
+from hightide.net.login import Login, LoginNetwork, Way, Words
+from hightide.net.ports import SystemClock
+from hightide.net.tcp import TcpNetwork
+from hightide.net.tls import Tls
+from hightide.net.tls_stream import TlsNetwork
+from hightide.protocol import login_messages as u
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide.protocol.errors import ApiError, ErrorCode, Refused, UsageError
+from hightide.spark.client import BlockingClient
+from hightide_broker.config import ConfigError, check_listeners, check_open, make_config
+from hightide_broker.core.cluster import users
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.server.login import FAILED, _Scram
+from hightide_broker.simulation.disk import SimDisk
+
+PASSWORD = "pencil"
+VECTOR = {
+    "nonce": "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0",
+    "first": "n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
+    "answer": "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+    "s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+    "final": "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+    "p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+    "end": "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+}
+"""RFC 7677, section 3."""
+
+
+def wish(user="user", password=PASSWORD, mechanism="SCRAM-SHA-256", salt=None, iterations=4096):
+    salt = salt or base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    kind = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    salted = hashlib.pbkdf2_hmac(kind, password.encode(), salt, iterations)
+    return u.ScramUpsertion(
+        user=user, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted
+    )
+
+
+def exchange(known=True, nonce=VECTOR["nonce"]):
+    kept = users.credential_of(wish())
+    nobody = users.of_nobody(b"secret", "user", "SCRAM-SHA-256")
+    return _Scram("SCRAM-SHA-256", lambda *_: tuple(kept if known else nobody), nonce)
+
+
+def test_the_exchange_of_the_rfc_byte_for_byte():
+    server = exchange()
+    assert server.first(VECTOR["first"].encode()) == VECTOR["answer"]
+    assert server.final(VECTOR["final"].encode()) == VECTOR["end"]
+    assert server.user == "user"
+
+
+def test_the_clients_words_are_those_of_the_rfc():
+    words = Words(Login("SCRAM-SHA-256", "user", PASSWORD))
+    words._client = scramp.ScramClient(
+        ["SCRAM-SHA-256"], "user", PASSWORD, c_nonce="rOprNGfwEbeRWgbNEkqO"
+    )
+    assert words.first() == VECTOR["first"].encode()
+    assert words.final(VECTOR["answer"].encode()) == VECTOR["final"].encode()
+    words.check(VECTOR["end"].encode())
+
+
+def signed(without_proof, password=PASSWORD):
+    """Last words with the right proof for what they say otherwise."""
+    salted = wish(password=password).salted_password
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    stored = hashlib.sha256(client_key).digest()
+    message = f"{VECTOR['first'][3:]},{VECTOR['answer']},{without_proof}".encode()
+    signature = hmac.digest(stored, message, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{without_proof},p={base64.b64encode(proof).decode()}"
+
+
+NONCE = VECTOR["answer"].split(",")[0]
+WRONG = {
+    "another password": signed(f"c=biws,{NONCE}", "pencils"),
+    "a proof that was changed": VECTOR["final"].replace("p=dH", "p=dh"),
+    "another nonce, well signed": signed(f"c=biws,{NONCE}x"),
+    "the end of the nonce alone, well signed": signed(f"c=biws,r={VECTOR['nonce']}"),
+    "another channel, well signed": signed(f"c=eSws,{NONCE}"),
+    "no proof": f"c=biws,{NONCE}",
+    "an empty proof": f"c=biws,{NONCE},p=",
+    "nothing": "",
+    "no text": b"\xff\xfe",
+    "commas": ",,,,",
+}
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+def test_last_words_that_are_wrong_have_one_answer(words):
+    server = exchange()
+    server.first(VECTOR["first"].encode())
+    with pytest.raises(Refused) as refused:
+        server.final(words if isinstance(words, bytes) else words.encode())
+    assert (refused.value.code, refused.value.message) == (
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        FAILED,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "n,a=admin,n=user,r=rOprNGfwEbeRWgbNEkqO",
+        "p=tls-unique,,n=user,r=rOprNGfwEbeRWgbNEkqO",
+        "n,,n=user",
+        "n,,r=rOprNGfwEbeRWgbNEkqO",
+        "n,,m=x,n=user,r=rOprNGfwEbeRWgbNEkqO",
+        "",
+        "x" * 60_000,
+    ],
+)
+def test_first_words_that_are_wrong_have_one_answer_too(words):
+    """CVE-2017-12610: who asks to be another one is refused."""
+    with pytest.raises(Refused, match=re.escape(FAILED)):
+        exchange().first(words.encode())
+
+
+def test_about_somebody_unknown_the_same_is_answered_always_and_everywhere():
+    shape = re.compile(r"r=rOprNGfwEbeRWgbNEkqO[^,]+,s=[A-Za-z0-9+/]{22}==,i=4096")
+    told = [exchange(known, nonce=None).first(VECTOR["first"].encode()) for known in (0, 0, 1)]
+    assert all(map(shape.fullmatch, told))
+    salts = [each.split(",")[1] for each in told]
+    assert salts[0] == salts[1] != salts[2]
+    server = exchange(known=False)
+    server.first(VECTOR["first"].encode())
+    with pytest.raises(Refused, match=re.escape(FAILED)):
+        server.final(VECTOR["final"].encode())
+
+
+@pytest.mark.parametrize("iterations", [16_385, 10_000_000, 999_999_999])
+def test_a_broker_does_not_keep_a_client_busy(iterations):
+    words = Words(Login("SCRAM-SHA-256", "user", PASSWORD))
+    words.first()
+    with pytest.raises(AuthenticationFailed, match="more than 16384 iterations"):
+        words.final(f"r=abc,s=W22ZaJ0SNY7soEsUEjb6gQ==,i={iterations}".encode())
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def altered(image, **asked):
+    request = u.AlterUserScramCredentialsRequest(**asked)
+    lacking = None if image.users_secret else lambda: b"s" * users.SECRET_BYTES
+    changes, answer = users.alter(image.users, request, lacking)
+    for change in changes:
+        image.replay(change, image.offset)
+    return changes, {each.user: each.error for each in answer.users}
+
+
+def gone(user, mechanism="SCRAM-SHA-256"):
+    return u.ScramDeletion(user=user, mechanism=mechanism)
+
+
+def test_what_is_kept_checks_a_password_and_is_none():
+    image = ClusterImage()
+    changes, told = altered(image, upsertions=[wish(), wish(mechanism="SCRAM-SHA-512")])
+    assert told == {"user": None}
+    assert len(changes) == 3, "the secret that answers about nobody rest on, once"
+    assert image == ClusterImage.of_snapshot(image.changes(), image.offset)
+    assert image.copy() == image
+    shown = repr((changes, image))
+    for each in (wish(), wish(mechanism="SCRAM-SHA-512")):
+        kept = image.users["user", each.mechanism]
+        assert each.salted_password not in kept
+        for secret in (each.salted_password, kept.stored_key, kept.server_key, image.users_secret):
+            assert repr(secret)[2:-1] not in shown
+    assert altered(image, deletions=[gone("user")])[1] == {"user": None}
+    assert list(image.users) == [("user", "SCRAM-SHA-512")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"upsertions": [wish(), wish()]}, ErrorCode.DUPLICATE_RESOURCE),
+        ({"upsertions": [wish()], "deletions": [gone("user")]}, ErrorCode.DUPLICATE_RESOURCE),
+        ({"upsertions": [wish(iterations=4095)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"upsertions": [wish(iterations=16_385)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"upsertions": [wish(user="")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"upsertions": [wish(user="a\nb")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"upsertions": [wish(salt=b"short")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"deletions": [gone("user")]}, ErrorCode.RESOURCE_NOT_FOUND),
+        ({"deletions": [gone("user", "PLAIN")]}, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing_of_that_user(asked, code):
+    image = ClusterImage()
+    others = {kind: [*each] for kind, each in asked.items()}
+    others.setdefault("upsertions", []).append(wish(user="other"))
+    _, told = altered(image, **others)
+    assert told == {asked[next(iter(asked))][0].user: code, "other": None}
+    assert list(image.users) == [("other", "SCRAM-SHA-256")]
+
+
+# -- a node ----------------------------------------------------------------------------------------
+
+
+class World:
+    """A node where users log in; `admin` came in by the nodes' side before."""
+
+    def __init__(self, node, files):
+        self.node = node
+        self.address = f"127.0.0.1:{node.port}"
+        self.files = files
+
+    def options(self, user, password=PASSWORD, mechanism="SCRAM-SHA-256"):
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": self.files.authorities,
+            "sasl_username": user,
+            "sasl_password": password,
+            "sasl_mechanism": mechanism,
+        }
+
+    @asynccontextmanager
+    async def raw(self):
+        """A stream that nobody has logged in on, and its frames."""
+        stream = await TlsNetwork(Tls(self.files)).connect("127.0.0.1", self.node.port)
+        try:
+            yield stream, FrameReader(stream)
+        finally:
+            await stream.aclose()
+
+
+@pytest.fixture
+async def world(tmp_path):
+    nodes, clients = Authority(tmp_path / "nodes"), Authority(tmp_path / "clients")
+    shown = clients.issue("broker")
+    config = settings(
+        {
+            **inside(nodes.issue("node-1")),
+            **outside(shown),
+            "security.protocol": "SASL_SSL",
+            "authorizer.enable": "true",
+            "super.users": "User:admin",
+        }
+    )
+    async with new_node(SimDisk(), config, SystemClock()) as node:
+        await node.change(
+            u.AlterUserScramCredentialsRequest(
+                upsertions=[wish(user="admin", mechanism=mechanism) for mechanism in u.MECHANISMS]
+            )
+        )
+        yield World(node, clients.believed)
+
+
+@pytest.mark.parametrize("mechanism", u.MECHANISMS)
+async def test_a_user_logs_in_and_may_do_what_rules_say(world, mechanism):
+    async with Admin(world.address, **world.options("admin", mechanism=mechanism)) as admin:
+        await admin.create_topic("t")
+        await admin.set_password("alice", "pässwörd", iterations=5000)
+        rules = [("topic", "t", "WRITE"), ("topic", "t", "READ"), ("group", "g", "READ")]
+        await admin.create_acls(
+            Acl(kind, name, "LITERAL", "User:alice", "*", operation, "ALLOW")
+            for kind, name, operation in rules
+        )
+        (admin_too, alice) = await admin.list_users()
+        assert [each.user for each in (admin_too, alice)] == ["admin", "alice"]
+        assert {each.iterations for each in alice.credentials} == {5000}
+    options = world.options("alice", "pässwörd", mechanism)
+    async with Producer(world.address, acks="all", **options) as producer:
+        await (await producer.send("t", b"x" * 200_000))
+    reading = {"topics": ["t"], "group_id": "g", "auto_offset_reset": "earliest", **options}
+    async with Consumer(world.address, **reading) as consumer:
+        assert len((await anext(consumer)).value) == 200_000
+
+
+async def test_sparks_blocking_client_logs_in_too(world, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(f"{PASSWORD}\n")
+    login = Login("SCRAM-SHA-512", "admin", "", str(secret))
+
+    def look(way):
+        with closing(BlockingClient(world.address, way)) as client:
+            client.refresh([], timeout_s=PATIENCE_S)
+            return client.metadata.brokers
+
+    way = Way(Tls(world.files), login)
+    assert PASSWORD not in repr(way)
+    assert list(await trio.to_thread.run_sync(look, way)) == [1]
+    secret.write_text("another")
+    with pytest.raises(AuthenticationFailed, match=re.escape(FAILED)):
+        await trio.to_thread.run_sync(look, way)
+
+
+@pytest.mark.parametrize(("user", "password"), [("admin", "pencils"), ("nobody", PASSWORD)])
+async def test_who_does_not_know_the_password_hears_one_sentence_at_once(world, user, password):
+    with trio.fail_after(PATIENCE_S), pytest.raises(AuthenticationFailed) as failed:
+        async with Admin(world.address, **world.options(user, password)) as admin:
+            await admin.list_topics()
+    assert failed.value.message == FAILED
+
+
+async def test_before_somebody_is_in_only_a_login_is_spoken(world):
+    async with world.raw() as (stream, frames):
+        stream.send_now(wire.encode_request(m.ApiVersionsRequest(), request_id=1, client=""))
+        answer = await frames.next_frame()
+        envelope = wire.decode_response_envelope(wire.split_frame(answer, message_limit=1 << 20))
+        found = wire.decode_body(envelope.body, m.ApiVersionsResponse)
+        assert [api.name for api in found.apis] == [
+            *("api_versions", "sasl_handshake", "sasl_authenticate")
+        ]
+        stream.send_now(wire.encode_request(m.MetadataRequest(), request_id=2, client=""))
+        answer = await frames.next_frame()
+        envelope = wire.decode_response_envelope(wire.split_frame(answer, message_limit=1 << 20))
+        assert envelope.error.code == "ILLEGAL_SASL_STATE"
+        assert await frames.next_frame() is None
+
+
+async def test_a_frame_that_is_too_large_ends_a_login(world):
+    async with world.raw() as (stream, frames):
+        stream.send_now([(64 << 20).to_bytes(4)])
+        with trio.fail_after(PATIENCE_S):
+            assert await frames.next_frame() is None
+
+
+async def test_an_unknown_mechanism_is_told_those_that_there_are(world):
+    login = Login("SCRAM-SHA-1", "admin", PASSWORD)
+    network = LoginNetwork(TlsNetwork(Tls(world.files)), login)
+    with pytest.raises(AuthenticationFailed, match="expected one of SCRAM-SHA-256, SCRAM-SHA-512"):
+        await network.connect("127.0.0.1", world.node.port)
+
+
+async def test_nobody_logs_in_twice_or_without_need(world):
+    network = LoginNetwork(TlsNetwork(Tls(world.files)), Login("SCRAM-SHA-256", "admin", PASSWORD))
+    async with open_connection(network, "127.0.0.1", world.node.port) as connection:
+        with pytest.raises(ApiError, match="is open, as User:admin") as refused:
+            await Client(connection).call(u.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
+        assert refused.value.code is ErrorCode.ILLEGAL_SASL_STATE
+
+
+async def test_a_user_that_is_deleted_does_not_come_in_again(world):
+    async with Admin(world.address, **world.options("admin")) as admin:
+        await admin.set_password("bob", "first")
+        await admin.set_password("bob", "second")
+        for password, is_in in (("first", False), ("second", True)):
+            options = world.options("bob", password)
+            async with Admin(world.address, **options) as bob:
+                if is_in:
+                    await bob.describe_cluster()
+                else:
+                    with pytest.raises(AuthenticationFailed):
+                        await bob.describe_cluster()
+        await admin.delete_user("bob")
+        with pytest.raises(AuthenticationFailed):
+            async with Admin(world.address, **world.options("bob", "second")) as bob:
+                await bob.describe_cluster()
+        with pytest.raises(ApiError, match="there is no user 'bob'"):
+            await admin.delete_user("bob")
+
+
+async def test_no_secret_is_in_the_log(world, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with Admin(world.address, **world.options("admin")) as admin:
+        await admin.set_password("carol", "very-secret-indeed")
+    async with Admin(world.address, **world.options("carol", "very-secret-indeed")) as carol:
+        await carol.describe_cluster()
+    image = world.node.image
+    secrets = {"very-secret-indeed", image.users_secret.hex()}
+    for kept in image.users.values():
+        secrets |= {shown for key in kept[1:3] for shown in (key.hex(), repr(key)[2:-1])}
+        secrets |= {base64.b64encode(key).decode() for key in kept[1:3]}
+    assert "the SCRAM-SHA-256 password of user 'carol' is set" in caplog.text
+    assert not [secret for secret in secrets if secret in caplog.text]
+
+
+async def test_a_client_in_clear_text_says_what_the_other_side_wants(world):
+    with pytest.raises(Exception, match=r"SSL|TLS"):
+        async with open_connection(TcpNetwork(), "127.0.0.1", world.node.port) as connection:
+            await Client(connection).call(m.MetadataRequest())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"security_protocol": "SASL_SSL"}, "sasl.username or sasl.password is empty"),
+        ({"sasl_username": "a"}, "security.protocol is PLAINTEXT: expected SASL_SSL"),
+        ({"security_protocol": "SASL"}, "expected PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ],
+)
+async def test_settings_that_do_not_fit_are_told(options, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        async with Admin("127.0.0.1:1", **options):
+            pass
+
+
+def test_a_password_is_not_shown_with_the_options():
+    from hightide import AdminOptions
+
+    assert "hush" not in repr(AdminOptions(sasl_password="hush", sasl_username="a"))
+    with pytest.raises(UsageError) as refused:
+        AdminOptions(sasl_password=b"hush")
+    assert "hush" not in str(refused.value)
+
+
+def test_where_users_log_in_nodes_have_a_door_of_their_own_and_others_may_reach_it():
+    with pytest.raises(ConfigError, match=r"internal\.listen\.port is -1"):
+        check_listeners(make_config({"security.protocol": "SASL_PLAINTEXT"}))
+    inside = {"internal.listen.port": "1", "internal.security.protocol": "SSL"}
+    check_open(make_config({"listen.host": "db1", "security.protocol": "SASL_SSL", **inside}))
