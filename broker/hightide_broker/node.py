@@ -25,7 +25,7 @@ from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.roles import QuorumConfig
-from hightide_broker.formatting import directory_of, format_node, read_directory
+from hightide_broker.formatting import directory_of, first_users, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
@@ -178,6 +178,7 @@ class Node:
                 cluster_id=self.cluster_id,
                 config=config,
                 random=self._random,
+                first_users=first_users(self._disk, self._directory),
             )
         self.channel = ControllerChannel(
             self.quorum,

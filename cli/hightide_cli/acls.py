@@ -158,7 +158,7 @@ def _pattern(
     )
 
 
-@acls.command("list", epilog=EXAMPLES)
+@acls.command("list", epilog="Example: hightide acls list --concerning topic:orders")
 @pattern_options
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float, **which: str | None) -> None:

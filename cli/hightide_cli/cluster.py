@@ -66,7 +66,7 @@ data_option = click.option(
 @click.option(
     "--secure",
     is_flag=True,
-    help="TLS everywhere, and nobody without a certificate: makes them, and a client.toml for you.",
+    help="TLS, users that log in, permissions: makes an administrator, and a client.toml for you.",
 )
 @click.option(
     "--replace",
@@ -171,7 +171,7 @@ def _reached(plan: Plan) -> str:
     if plan.is_secure:
         file = write_client_file(plan.processes[0].data, address)
         use_client_file(file)
-        say(f"clients need its certificates: hightide --config {file} …")
+        say(f"clients log in, you as its administrator: hightide --config {file} …")
     return address
 
 

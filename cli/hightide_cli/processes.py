@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from hightide_broker.secure_local import make_certificates
+from hightide_broker.secure_local import first_users, make_secrets
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.output import say
 from hightide_cli.secure_cluster import CERTIFICATES, keys_of
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def is_secure(self) -> bool:
-        """Whether nobody comes in without a certificate."""
+        """Whether nobody comes in who does not log in."""
         return bool(self.internal)
 
     def security(self, process: NodeProcess) -> list[str]:
@@ -246,7 +246,7 @@ def make_plan(
     )
     if secure:
         data.mkdir(parents=True, exist_ok=True)
-        make_certificates(data / CERTIFICATES, [node.node for node in nodes])
+        make_secrets(data / CERTIFICATES, [node.node for node in nodes])
     if formats and cluster_id:
         _check_lost(data, [node for node in nodes if not clusters[node]], replaced)
     elif formats:
@@ -340,10 +340,12 @@ def format_nodes(plan: Plan, nodes: Sequence[NodeProcess], *, joining: bool = Fa
     from hightide_broker.runtime.base.disk import RealDisk
 
     ports = dict(plan.nodes)
+    data = plan.processes[0].data
+    users = first_users(data / CERTIFICATES) if plan.is_secure and not joining else []
     for node in nodes:
         keys = _keys(node, port=ports[node], cluster_id=plan.cluster_id, voters=plan.voters)
         config = make_config(read_assignments(tuple(keys)))
-        format_node(config, RealDisk(), system_random(), joining=joining)
+        format_node(config, RealDisk(), system_random(), joining=joining, users=users)
 
 
 def start_node(

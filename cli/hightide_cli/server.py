@@ -18,6 +18,7 @@ from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 
 if TYPE_CHECKING:
+    from hightide.protocol.login_messages import ScramUpsertion
     from hightide_broker.config import BrokerConfig
     from hightide_broker.node import Node
 
@@ -205,8 +206,17 @@ def new_id() -> None:
 @click.option(
     "--join", is_flag=True, help="For a cluster that exists: the node votes once it is admitted."
 )
+@click.option(
+    "--user",
+    metavar="NAME=FILE",
+    help="The first user, and a file with its password: for controllers of a new cluster.",
+)
 def format_(
-    config_file: Path | None, assignments: tuple[str, ...], cluster_id: str, join: bool
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    cluster_id: str,
+    join: bool,
+    user: str | None,
 ) -> None:
     """Make a data directory this node's; fine if it is already, refused if it is another's.
 
@@ -222,8 +232,25 @@ def format_(
     if named not in ("", cluster_id):
         raise click.UsageError(f"--cluster-id {cluster_id}, and the configuration says {named}")
     config = load_config(config_file, (*assignments, f"cluster.id={cluster_id}"))
-    meta = format_node(config, RealDisk(), system_random(), joining=join)
+    users = first_user(user) if user else []
+    if users and join:
+        raise click.UsageError("--user and --join: a cluster that exists has its users")
+    meta = format_node(config, RealDisk(), system_random(), joining=join, users=users)
     say(f"{config[LOG_DIRS]} belongs to node {meta.node_id} of cluster {meta.cluster_id}")
+
+
+def first_user(said: str) -> list[ScramUpsertion]:
+    """The user of `NAME=FILE`, as it is kept."""
+    from hightide.admin.passwords import salted
+
+    name, _, path = said.partition("=")
+    if not (name and path):
+        raise click.UsageError(f"--user {said!r}, expected NAME=FILE")
+    try:
+        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--user {said!r}: {error}") from error
+    return salted(name, password)
 
 
 @storage.command(epilog="Example: hightide storage info -c broker.toml")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: hightide users create alice --password-file alice.secret · hightide users list · "
-    "hightide users delete alice"
+    "hightide users alter alice · hightide users delete alice"
 )
 
 

@@ -58,16 +58,19 @@ def test_one_file_is_all_that_a_client_needs(secure):
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_who_has_no_certificate_of_it_does_not_come_in(secure, tmp_path):
+def test_who_does_not_log_in_does_not_come_in(secure, tmp_path):
     address = client.read_client_config(file_of(secure))["bootstrap_servers"]
     plain = hightide("topics", "list", "-b", address, code=REFUSED)
-    assert "security.protocol is SSL on the other side" in plain.err
+    assert "SSL on the other side" in plain.err
+    believes = f'ssl.ca.location = "{secure.data}/certs/ca.pem"\n'
+    login = 'security.protocol = "SASL_SSL"\nsasl.username = "admin"\nsasl.password = "guess"\n'
     stranger = tmp_path / "stranger.toml"
     for lines, said in (
-        ("", "is not believed"),
-        (f'ssl.ca.location = "{secure.data}/certs/ca.pem"', "certificate required"),
+        ('security.protocol = "SSL"', "is not believed"),
+        (f'security.protocol = "SSL"\n{believes}', "before it has logged in: users do, here"),
+        (f"{login}{believes}", "the user is unknown, or the password is another"),
     ):
-        stranger.write_text(f'security.protocol = "SSL"\n{lines}\n')
+        stranger.write_text(lines)
         ended = hightide("topics", "list", "-b", address, "--config", stranger, code=DENIED)
         assert said in ended.err
 
@@ -76,10 +79,17 @@ def test_who_has_no_certificate_of_it_does_not_come_in(secure, tmp_path):
 @pytest.mark.slow
 def test_a_user_may_do_what_rules_say(secure, tmp_path):
     told, certs = ("--config", file_of(secure)), secure.data / "certs"
-    hightide("certs", "create", certs, "--client", "alice")
+    create = ("users", "create", "alice", "--password-file", "-")
+    hightide(*create, *told, stdin=b"first\n")
+    hightide(*create, *told, stdin=b"x", code=CONFLICT)
+    (tmp_path / "password").write_text("second")
+    hightide("users", "alter", "alice", "--password-file", tmp_path / "password", *told)
+    rows = json.loads(hightide("users", "list", "-o", "json", *told).out)
+    assert [row["user"] for row in rows] == ["admin", "alice"]
     alice = tmp_path / "alice.toml"
-    alice.write_text(file_of(secure).read_text().replace("certs/", f"{certs}/"))
-    alice.write_text(alice.read_text().replace("/admin", "/alice"))
+    text = file_of(secure).read_text().replace("certs/admin.password", f"{tmp_path}/password")
+    text = text.replace('username = "admin"', 'username = "alice"')
+    alice.write_text(text.replace("certs/", f"{certs}/"))
     reading = ("consume", "t", "--from", "start", "-e", "--config", alice)
     refused = hightide(*reading, code=DENIED)
     assert "User:alice may not DESCRIBE topic:'t'" in refused.err
@@ -101,17 +111,22 @@ def test_a_user_may_do_what_rules_say(secure, tmp_path):
     hightide("acls", "delete", "--user", "alice", "--yes", *told)
     hightide("acls", "delete", "--user", "alice", *told, code=NOT_FOUND)
     hightide(*reading, code=DENIED)
+    hightide("users", "delete", "alice", *told)
+    assert "the user is unknown" in hightide(*reading, code=DENIED).err
+    hightide("users", "delete", "alice", *told, code=NOT_FOUND)
 
 
 @pytest.mark.live
 @pytest.mark.slow
 def test_its_secrets_are_for_its_owner_alone(secure):
-    for path in (file_of(secure), *(secure.data / "certs").glob("*-key.pem")):
+    certs = secure.data / "certs"
+    for path in (file_of(secure), certs / "admin.password", *certs.glob("*-key.pem")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    secret = (secure.data / "certs" / "admin-key.pem").read_text().splitlines()[1]
+    secrets = [(certs / "admin.password").read_text()]
+    secrets.append((certs / "node-1-key.pem").read_text().splitlines()[1])
     logs = [path.read_text() for path in (secure.data / "logs").iterdir()]
     assert len(logs) == 3
-    assert not any(secret in log for log in logs)
+    assert not [secret for secret in secrets for log in logs if secret in log]
 
 
 @pytest.mark.live
@@ -128,7 +143,7 @@ def test_new_certificates_are_taken_on_sighup_and_a_node_comes_back(secure):
     os.kill(rows[2], signal.SIGKILL)
     wait_until(lambda: {r["node"]: r["alive"] for r in secure.ps()}[2] is False, "it is gone")
     up = hightide("up", "--detach", "--secure", "--data", secure.data)
-    assert "clients need its certificates" in up.err
+    assert "clients log in" in up.err
     hightide("topics", "list", *told)
 
     def is_whole():

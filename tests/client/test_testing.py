@@ -150,7 +150,7 @@ async def test_a_secure_cluster_is_one_to_those_who_have_its_certificate(tmp_pat
             async with hightide.Admin(c.bootstrap, **options) as admin:
                 with pytest.raises((AuthenticationFailed, RemoteProtocolError)):
                     await admin.list_topics()
-    assert oct((tmp_path / "certs" / "admin-key.pem").stat().st_mode & 0o777) == "0o600"
+    assert oct((tmp_path / "certs" / "admin.password").stat().st_mode & 0o777) == "0o600"
 
 
 async def test_a_cluster_that_is_open_needs_no_options():

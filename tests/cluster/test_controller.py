@@ -20,12 +20,17 @@ from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
     AnyChange,
     ChangePartition,
+    CreateAcl,
     CreatePartition,
     CreateTopic,
     FenceBroker,
     RegisterBroker,
+    RemoveAcl,
+    RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetScramCredential,
+    SetUsersSecret,
     SetVoters,
     StopBroker,
     UnfenceBroker,
@@ -349,6 +354,17 @@ def test_validate_only_answers_the_same_and_writes_nothing() -> None:
 # What the log keeps.
 
 
+A_RULE = dict.fromkeys(("id", "resource", "name", "pattern", "principal", "host"), "x")
+A_RULE |= {"operation": "READ", "permission": "ALLOW"}
+A_PASSWORD = {
+    "user": "u",
+    "mechanism": "SCRAM-SHA-256",
+    "salt": b"1",
+    "stored_key": b"2",
+    "server_key": b"3",
+    "iterations": 4096,
+}
+
 OLD_RECORDS = [
     (
         RegisterBroker(broker=1, incarnation="i", host="h", port=9, rack="r", roles=("broker",)),
@@ -441,6 +457,14 @@ OLD_RECORDS = [
         {"type": "voters", "voters": [{"id": 2, "directory": "d", "host": "h", "port": 9}]},
     ),
     (AllocateProducerIds(next_id=1000), {"type": "producer_ids", "next_id": 1000}),
+    (CreateAcl(**A_RULE), {"type": "acl", **A_RULE}),
+    (RemoveAcl(id="x"), {"type": "remove_acl", "id": "x"}),
+    (SetUsersSecret(secret=b"s"), {"type": "users_secret", "secret": b"s"}),
+    (SetScramCredential(**A_PASSWORD), {"type": "user_scram", **A_PASSWORD}),
+    (
+        RemoveScramCredential(user="u", mechanism="SCRAM-SHA-256"),
+        {"type": "remove_user_scram", "user": "u", "mechanism": "SCRAM-SHA-256"},
+    ),
 ]
 
 

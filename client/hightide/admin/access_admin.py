@@ -5,18 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from hashlib import pbkdf2_hmac
-from secrets import token_bytes
 from typing import Any
 
 from hightide.admin.descriptions import AccessVerdict, Acl, AclPattern, UserDescription, described
+from hightide.admin.passwords import salted
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.protocol import access_messages as a
 from hightide.protocol import login_messages as u
-from hightide.protocol.errors import UsageError, whole
 from hightide.protocol.messages import Message
-
-_SALT_BYTES = 16
 
 
 class AccessAdmin(ABC):
@@ -75,24 +71,7 @@ class AccessAdmin(ABC):
     ) -> None:
         """Give a user a password, a new one or the first. It is salted and hashed here: brokers
         never see it. Raises `UsageError` for one that cannot be."""
-        name, text = _prepared("user", user), _prepared("password", password)
-        wishes = []
-        for mechanism in mechanisms:
-            salt = token_bytes(_SALT_BYTES)
-            kind = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-            try:
-                salted = pbkdf2_hmac(kind, text.encode(), salt, whole("iterations", iterations))
-            except ValueError as error:
-                raise UsageError(f"mechanism {mechanism!r}: {error}") from error
-            wishes.append(
-                u.ScramUpsertion(
-                    user=name,
-                    mechanism=mechanism,
-                    iterations=iterations,
-                    salt=salt,
-                    salted_password=salted,
-                )
-            )
+        wishes = salted(user, password, mechanisms=mechanisms, iterations=iterations)
         await self._alter(u.AlterUserScramCredentialsRequest(upsertions=wishes))
 
     async def delete_user(self, user: str) -> None:
@@ -114,21 +93,6 @@ class AccessAdmin(ABC):
         if (refusal := first_refusal(results)) is not None:
             refusal.broker = self.cluster.last_asked
             raise refusal
-
-
-def _prepared(what: str, text: str) -> str:
-    """As both ends of a login have it (RFC 4013)."""
-    try:
-        from scramp.utils import ScramException, saslprep
-    except ImportError as error:
-        raise UsageError("for users that log in: pip install 'hightide[secure]'") from error
-    try:
-        prepared = str(saslprep(text))
-    except ScramException as error:
-        raise UsageError(f"{what} cannot be: {error}") from error
-    if not prepared:
-        raise UsageError(f"{what} is empty")
-    return prepared
 
 
 def _filter(wanted: AclPattern) -> a.AclFilter:

@@ -34,7 +34,7 @@ class AclRule(Message, frozen=True, kw_only=True):
 class AclFilter(Message, frozen=True, kw_only=True):
     """Which rules are meant."""
 
-    resource: str = ANY
+    resource: str
     name: str | None = None
     pattern: str = ANY
     """LITERAL or PREFIXED as written; MATCH: all that concern a resource of this name."""
@@ -49,17 +49,19 @@ class CreateAclsRequest(Message, frozen=True, kw_only=True):
 
 
 class AclResult(Message, frozen=True, kw_only=True):
+    number: int
+    """Of the rule in the request."""
     error: str | None = None
     message: str = ""
 
 
 class CreateAclsResponse(Message, frozen=True, kw_only=True):
     acls: list[AclResult]
-    """In the order of the request; a rule that is there already is no error."""
+    """A rule that is there already is no error."""
 
 
 class DescribeAclsRequest(Message, frozen=True, kw_only=True):
-    filter: AclFilter = AclFilter()
+    filter: AclFilter = AclFilter(resource=ANY)
 
 
 class DescribeAclsResponse(Message, frozen=True, kw_only=True):

@@ -153,6 +153,9 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.GROUP_AUTHORIZATION_FAILED: ErrorInfo(
         30, False, False, "the sender may not do this to the group"
     ),
+    _C.CLUSTER_AUTHORIZATION_FAILED: ErrorInfo(
+        31, False, False, "the sender may not do this to the cluster"
+    ),
     _C.UNSUPPORTED_SASL_MECHANISM: ErrorInfo(
         33, False, False, "users do not log in here by this mechanism"
     ),
@@ -160,13 +163,10 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.SASL_AUTHENTICATION_FAILED: ErrorInfo(
         58, False, False, "the user is unknown, or the password is another"
     ),
+    _C.SECURITY_DISABLED: ErrorInfo(54, False, False, "the cluster keeps no permissions"),
     _C.RESOURCE_NOT_FOUND: ErrorInfo(91, False, False, "there is none of this name"),
     _C.DUPLICATE_RESOURCE: ErrorInfo(92, False, False, "the request names one thing twice"),
     _C.UNACCEPTABLE_CREDENTIAL: ErrorInfo(93, False, False, "the password cannot be kept as given"),
-    _C.SECURITY_DISABLED: ErrorInfo(54, False, False, "the cluster keeps no permissions"),
-    _C.CLUSTER_AUTHORIZATION_FAILED: ErrorInfo(
-        31, False, False, "the sender may not do this to the cluster"
-    ),
     _C.POLICY_VIOLATION: ErrorInfo(44, False, False, "the topic's policy forbids it"),
     _C.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorInfo(45, False, False, "a batch is missing before it"),
     _C.DUPLICATE_SEQUENCE_NUMBER: ErrorInfo(46, False, False, "the batch is stored already"),

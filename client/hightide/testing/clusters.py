@@ -27,10 +27,16 @@ from hightide.net.ports import Network, Stream, SystemClock, system_random
 from hightide.net.tcp import SocketStream, free_ports, listen
 from hightide.protocol.errors import UsageError
 from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.runtime.server.door import doors_of
-from hightide_broker.secure_local import client_settings, make_certificates, node_settings
+from hightide_broker.secure_local import (
+    client_settings,
+    first_users,
+    make_secrets,
+    node_settings,
+)
 
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -67,7 +73,7 @@ class TestCluster:
         """Broker → where the others come in; under TLS another one."""
         self._certificates = directory / "certs" if secure else None
         if self._certificates is not None:
-            make_certificates(self._certificates, ids)
+            make_secrets(self._certificates, ids)
         self._configs = {**CONFIGS, **configs}
         self._nursery = nursery
         self._lives: dict[int, _Life] = {}
@@ -81,7 +87,7 @@ class TestCluster:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """How clients come in, beside `bootstrap`: by certificate if the cluster is secure, as in
+        """How clients come in, beside `bootstrap`: as the administrator of a secure cluster, as in
         `Producer(c.bootstrap, **c.client_options)`."""
         if self._certificates is None:
             return {}
@@ -125,6 +131,9 @@ class TestCluster:
 
     async def _live(self, broker: int, life: _Life) -> None:
         config = self._config(broker)
+        if self._certificates is not None:
+            users = first_users(self._certificates)
+            format_node(config, RealDisk(), system_random(), users=users)
         doors = doors_of(config)
         try:
             with life.scope:

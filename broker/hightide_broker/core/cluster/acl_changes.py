@@ -20,7 +20,7 @@ def create(
     _check_count(len(request.acls))
     changes: list[AnyChange] = []
     results, there = [], set(known.values())
-    for rule in request.acls:
+    for number, rule in enumerate(request.acls):
         try:
             acl = acl_of(rule)
             if acl not in there and len(there) >= ACLS_MAX:
@@ -28,9 +28,9 @@ def create(
                     ErrorCode.INVALID_REQUEST, f"there are {ACLS_MAX} rules, and may be no more"
                 )
         except Refused as refusal:
-            results.append(a.AclResult(error=refusal.code, message=refusal.message))
+            results.append(a.AclResult(number=number, error=refusal.code, message=refusal.message))
             continue
-        results.append(a.AclResult())
+        results.append(a.AclResult(number=number))
         if acl not in there:
             there.add(acl)
             changes.append(CreateAcl(id=new_id(), **acl._asdict()))

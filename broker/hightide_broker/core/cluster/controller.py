@@ -29,6 +29,7 @@ from hightide_broker.core.cluster.changes import (
     CreateTopic,
     RemoveTopic,
     SetConfig,
+    SetUsersSecret,
 )
 from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
 from hightide_broker.core.cluster.partitions import Partitions
@@ -345,6 +346,14 @@ class Controller:
         image = self._image
         lacking = None if image.users_secret else new_secret
         return Decision(*users.alter(image.users, request, lacking))
+
+    def first_users(
+        self, made: Sequence[AnyChange], new_secret: Callable[[], bytes]
+    ) -> list[AnyChange]:
+        """Those that a directory was made with, if there never was a user."""
+        if not made or self._image.users_secret:
+            return []
+        return [SetUsersSecret(secret=new_secret()), *made]
 
     def create_acls(self, request: a.CreateAclsRequest, new_id: Callable[[], str]) -> Decision:
         """Rules about who may do what."""

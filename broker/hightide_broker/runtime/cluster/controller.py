@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -70,8 +70,11 @@ class ControllerShell:
         cluster_id: str,
         config: BrokerConfig,
         random: Random,
+        first_users: Sequence[AnyChange] = (),
     ) -> None:
+        """`first_users` are made if there never was one."""
         self._quorum = quorum
+        self._first_users = first_users
         self._metadata_loader = metadata_loader
         self._liveness = liveness
         self._cluster_id = cluster_id
@@ -136,6 +139,7 @@ class ControllerShell:
             try:
                 if not settled:
                     self._append(core.partitions.settle())
+                    self._append(core.first_users(self._first_users, self._new_secret))
                     settled = True
                 losses = self._liveness.losses.value
                 while gone := core.brokers.fence_gone(self._liveness.gone, trio.current_time()):
@@ -228,6 +232,9 @@ class ControllerShell:
             active.image.replay(change, first + number)
         return first
 
+    def _new_secret(self) -> bytes:
+        return self._random.randbytes(SECRET_BYTES)
+
     def _decide(self, core: Controller, request: m.Message, since: float) -> Decision:
         """What becomes of a request that came at `since`; raises `Refused`."""
         new_id: Callable[[], str] = partial(random_id, self._random)
@@ -252,7 +259,7 @@ class ControllerShell:
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
             case u.AlterUserScramCredentialsRequest():
-                return core.alter_users(request, partial(self._random.randbytes, SECRET_BYTES))
+                return core.alter_users(request, self._new_secret)
             case a.CreateAclsRequest():
                 return core.create_acls(request, new_id)
             case a.DeleteAclsRequest():
