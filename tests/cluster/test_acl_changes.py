@@ -9,6 +9,7 @@ and records are replayed from their bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -155,8 +156,8 @@ def test_what_is_no_rule_is_refused(facts: dict[str, str], sentence: str) -> Non
     asked = rule(**facts)
     assert said(acl_of, asked) == (E.INVALID_REQUEST, sentence)
     changes, results = created({}, rule("before"), asked, rule("after"))
-    refused = a.AclResult(error=E.INVALID_REQUEST, message=sentence)
-    assert results == [a.AclResult(), refused, a.AclResult()]
+    refused = a.AclResult(number=1, error=E.INVALID_REQUEST, message=sentence)
+    assert results == [a.AclResult(number=0), refused, a.AclResult(number=2)]
     assert [change.name for change in changes] == ["before", "after"]
 
 
@@ -206,7 +207,7 @@ def image_with(*asked: a.AclRule) -> ClusterImage:
 def test_rules_get_ids_and_are_there() -> None:
     asked = [rule("a", id="mine"), rule("a", permission="DENY"), rule("b", pattern="PREFIXED")]
     changes, results = created({}, *asked)
-    assert results == [a.AclResult()] * 3
+    assert results == [a.AclResult(number=number) for number in range(3)]
     assert [change.id for change in changes] == ["id-1", "id-2", "id-3"]
     image = image_of(changes)
     assert image.acls == dict(zip(["id-1", "id-2", "id-3"], map(acl_of, asked), strict=True))
@@ -215,7 +216,7 @@ def test_rules_get_ids_and_are_there() -> None:
 def test_a_rule_that_is_there_already_is_no_error_and_makes_no_record() -> None:
     known = image_with(rule("a")).acls
     changes, results = created(known, rule("a"), rule("b"), rule("b"), rule("a", id="x"))
-    assert results == [a.AclResult()] * 4
+    assert results == [a.AclResult(number=number) for number in range(4)]
     assert [(change.id, change.name) for change in changes] == [("id-2", "b")]
 
 
@@ -275,6 +276,9 @@ TOPICS = "a ab a… all"
 EVERY = " ".join(THERE)
 
 
+which = partial(a.AclFilter, resource=a.ANY)
+
+
 def deleted(known: dict[str, Acl], *filters: a.AclFilter) -> tuple[list[AnyChange], list[Any]]:
     changes, response = acl_changes.delete(known, a.DeleteAclsRequest(filters=list(filters)))
     return changes, response.acls
@@ -318,7 +322,7 @@ def deleted(known: dict[str, Acl], *filters: a.AclFilter) -> tuple[list[AnyChang
     },
 )
 def test_a_filter_means(facts: dict[str, str], found: str) -> None:
-    wanted = a.AclFilter(**facts)
+    wanted = which(**facts)
     check_filter(wanted)
     assert [number for number, acl in ACLS.items() if is_wanted(acl, wanted)] == found.split()
     changes, told = deleted(ACLS, wanted)
@@ -343,7 +347,7 @@ def test_a_filter_of_other_words_is_refused_and_removes_nothing(
     facts: dict[str, str], sentence: str
 ) -> None:
     """Not even what the filters beside it mean."""
-    bad, good = a.AclFilter(**facts), a.AclFilter(name="a")
+    bad, good = which(**facts), which(name="a")
     assert said(check_filter, bad) == (E.INVALID_REQUEST, sentence)
     for filters in ([bad], [good, bad], [bad, good]):
         assert said(deleted, ACLS, *filters) == (E.INVALID_REQUEST, sentence)
@@ -387,8 +391,8 @@ def test_what_matches_decides_and_what_does_not_decides_nothing(
 
 def test_what_some_filter_means_goes_once_and_the_others_stay() -> None:
     image = image_with(*THERE.values())
-    filters = [a.AclFilter(name="ab"), a.AclFilter(pattern="MATCH", name="ab")]
-    changes, told = deleted(image.acls, *filters, a.AclFilter(name="nothing"))
+    filters = [which(name="ab"), which(pattern="MATCH", name="ab")]
+    changes, told = deleted(image.acls, *filters, which(name="nothing"))
     assert [change.id for change in changes] == ["id-2", "id-3", "id-4", "id-6"]
     assert [each.id for each in told] == ["id-2", "id-3", "id-4", "id-6"]
     assert told[1] == msgspec.structs.replace(THERE["a…"], id="id-3")
@@ -402,13 +406,13 @@ def test_without_a_filter_nothing_goes() -> None:
 
 def test_with_a_filter_that_says_nothing_everything_goes() -> None:
     image = image_with(*THERE.values())
-    changes, told = deleted(image.acls, a.AclFilter())
+    changes, told = deleted(image.acls, which())
     assert (len(told), image_of(changes, image).acls) == (len(THERE), {})
 
 
 def test_what_was_removed_may_be_made_again() -> None:
     image = image_with(rule("a"), rule("b"))
-    changes, _ = deleted(image.acls, a.AclFilter(name="a"))
+    changes, _ = deleted(image.acls, which(name="a"))
     again, _ = created(image_of(changes, image).acls, rule("a"))
     assert [change.name for change in again] == ["a"]
 
@@ -417,7 +421,7 @@ def test_one_request_removes_so_many_rules_and_no_more(monkeypatch: pytest.Monke
     monkeypatch.setattr(acl_changes, "CHANGES_MAX", 4)
     assert len(deleted(ACLS, a.AclFilter(resource="topic"))[0]) == 4
     assert len(deleted(ACLS, *[a.AclFilter(resource="topic")] * 5)[0]) == 4
-    assert said(deleted, ACLS, a.AclFilter()) == (
+    assert said(deleted, ACLS, which()) == (
         E.INVALID_REQUEST,
         "7 rules in one request, expected 4 or less",
     )
