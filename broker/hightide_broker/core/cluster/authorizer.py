@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hightide_broker.core.cluster.acls import (
+    EVERYBODY,
     EVERYTHING,
     Acl,
     Operation,
@@ -22,6 +23,10 @@ from hightide_broker.core.cluster.acls import (
 
 REMEMBERED_MAX = 20_000
 """Decisions that are kept, all of them until a rule changes."""
+
+
+_Key = tuple[Resource, str, str]
+"""A kind, a name or a prefix, and who is meant."""
 
 
 class Verdict(NamedTuple):
@@ -40,17 +45,19 @@ class Authorizer:
     ) -> None:
         self._super_users = super_users
         self._everyone_if_none = everyone_if_none
-        self._by_name: dict[tuple[Resource, str], list[Acl]] = defaultdict(list)
-        self._by_prefix: dict[tuple[Resource, str], list[Acl]] = defaultdict(list)
+        self._by_name: dict[_Key, list[Acl]] = defaultdict(list)
+        self._by_prefix: dict[_Key, list[Acl]] = defaultdict(list)
+        self._named: set[tuple[Resource, Pattern, str]] = set()
         lengths: dict[Resource, set[int]] = defaultdict(set)
         self._all: dict[Resource, list[Acl]] = defaultdict(list)
         for acl in acls:
             self._all[acl.resource].append(acl)
-            if acl.pattern is Pattern.PREFIXED:
-                self._by_prefix[acl.resource, acl.name].append(acl)
+            self._named.add((acl.resource, acl.pattern, acl.name))
+            is_prefix = acl.pattern is Pattern.PREFIXED
+            found = self._by_prefix if is_prefix else self._by_name
+            found[acl.resource, acl.name, acl.principal].append(acl)
+            if is_prefix:
                 lengths[acl.resource].add(len(acl.name))
-            else:
-                self._by_name[acl.resource, acl.name].append(acl)
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
         self._known: dict[tuple[str, str, Operation, Resource, str], bool] = {}
 
@@ -73,16 +80,15 @@ class Authorizer:
         """The decision, with the rule that makes it."""
         if principal in self._super_users:
             return Verdict(True, f"{principal} is one of super.users")
-        allowing, is_named = None, False
-        for acl in self._naming(resource, name):
-            is_named = True
+        allowing = None
+        for acl in self._concerning(principal, resource, name):
             if acl.is_about(principal, host, operation):
                 if acl.permission is Permission.DENY:
                     return Verdict(False, "a rule denies it", acl)
                 allowing = allowing or acl
         if allowing is not None:
             return Verdict(True, "a rule allows it, and none denies it", allowing)
-        if not is_named and self._everyone_if_none:
+        if self._everyone_if_none and not self._is_named(resource, name):
             return Verdict(
                 True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
             )
@@ -103,15 +109,27 @@ class Authorizer:
             return True
         return any(not any(_covers(no, yes) for no in denying) for yes in allowing)
 
-    def _naming(self, resource: Resource, name: str) -> Iterator[Acl]:
-        """The rules that name a resource."""
-        yield from self._by_name.get((resource, name), ())
-        if name != EVERYTHING:
-            yield from self._by_name.get((resource, EVERYTHING), ())
+    def _concerning(self, principal: str, resource: Resource, name: str) -> Iterator[Acl]:
+        """The rules that name a resource, and somebody or everybody."""
+        for prefix in (name, EVERYTHING) if name != EVERYTHING else (name,):
+            for who in (principal, EVERYBODY):
+                yield from self._by_name.get((resource, prefix, who), ())
+        for prefix in self._prefixes(resource, name):
+            for who in (principal, EVERYBODY):
+                yield from self._by_prefix.get((resource, prefix, who), ())
+
+    def _is_named(self, resource: Resource, name: str) -> bool:
+        """Whether any rule is about a resource, whoever is meant."""
+        places = [(Pattern.LITERAL, name), (Pattern.LITERAL, EVERYTHING)]
+        places += [(Pattern.PREFIXED, prefix) for prefix in self._prefixes(resource, name)]
+        return any((resource, *place) in self._named for place in places)
+
+    def _prefixes(self, resource: Resource, name: str) -> Iterator[str]:
+        """Those of a name that are as long as some rule's."""
         for length in self._lengths.get(resource, ()):
             if length > len(name):
-                break
-            yield from self._by_prefix.get((resource, name[:length]), ())
+                return
+            yield name[:length]
 
 
 def _covers(no: Acl, yes: Acl) -> bool:
