@@ -67,6 +67,12 @@ INTERNAL_LISTEN_PORT = count(
     low=-1,
     high=65535,
 )
+SSL_PRINCIPAL_MAPPING_RULES = text(
+    "ssl.principal.mapping.rules",
+    "",
+    "who a client is by its certificate's whole name: DEFAULT, RULE:pattern/replacement/L, …; "
+    "empty: its common name",
+)
 INTERNAL_LISTEN_HOST = text(
     "internal.listen.host", "", "the address to listen on for nodes; empty: listen.host"
 )

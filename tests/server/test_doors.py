@@ -258,6 +258,39 @@ async def test_a_client_under_tls_does_all_that_clients_do(nodes, clients):
 
 
 @pytest.mark.parametrize(
+    ("rules", "principal"),
+    [
+        ("", "User:alice"),
+        ("RULE:^CN=(.*?),.*$/$1/U,DEFAULT", "User:ALICE"),
+        ("RULE:^CN=bob.*$/bob/", None),
+    ],
+)
+async def test_rules_say_who_a_certificate_is_of_and_nobody_comes_in_by_none(
+    nodes, clients, rules, principal
+):
+    over = {"ssl.principal.mapping.rules": rules}
+    shown = {**inside(nodes.issue("node-1")), **outside(clients.issue("broker"), "required")}
+    doors = door.doors_of(settings({**shown, **over}))
+    network, listener = TlsNetwork(Tls(clients.issue("alice"))), await listen("127.0.0.1", 0)
+    found = []
+
+    async def admit():
+        try:
+            stream, peer = await doors.all[0].admit(await listener.accept())
+            found.append(peer.principal)
+            await stream.aclose()
+        except AuthenticationFailed as error:
+            found.append(None if "ssl.principal.mapping.rules" in error.message else error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admit)
+        stream = await network.connect("127.0.0.1", listener.port)
+    await stream.aclose()
+    await listener.aclose()
+    assert found == [principal]
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({}, "the peer seems to speak TLS"),

@@ -102,15 +102,19 @@ def _own(context: ssl.SSLContext, files: TlsFiles) -> None:
         raise UsageError(f"{named!r} is no certificate with its key: {error}") from error
 
 
-def common_name(end: ssl.SSLObject) -> str:
-    """Of the certificate that the other end showed; empty if it showed none. Raises
-    `AuthenticationFailed` where its names cannot be read."""
+def subject(end: ssl.SSLObject) -> list[tuple[str, str]]:
+    """Of the certificate that the other end showed, kinds and values; empty if it showed none.
+    Raises `AuthenticationFailed` where its names cannot be read."""
     try:
         shown: dict[str, Any] = end.getpeercert() or {}
     except ValueError as error:  # names that are no text
         raise AuthenticationFailed(f"its certificate cannot be read: {error}") from error
-    parts = [pair for part in shown.get("subject", ()) for pair in part]
-    return next((value for name, value in reversed(parts) if name == "commonName"), "")
+    return [pair for part in shown.get("subject", ()) for pair in part]
+
+
+def common_name(end: ssl.SSLObject) -> str:
+    """Of that subject; empty if there is none. Raises as `subject`."""
+    return next((value for kind, value in reversed(subject(end)) if kind == "commonName"), "")
 
 
 PLAIN_PEER = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE")

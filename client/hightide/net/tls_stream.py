@@ -18,7 +18,7 @@ from contextlib import suppress
 import trio
 
 from hightide.net.tcp import SocketStream, TcpNetwork, TcpStream
-from hightide.net.tls import PLAIN_PEER, Tls, common_name, failed
+from hightide.net.tls import PLAIN_PEER, Tls, common_name, failed, subject
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.records import Buffer
 
@@ -68,6 +68,11 @@ class TlsStream(SocketStream):
     def common_name(self) -> str:
         """Of the other end's certificate; empty if it showed none."""
         return common_name(self._tls)
+
+    @property
+    def subject(self) -> list[tuple[str, str]]:
+        """Of the other end's certificate; empty if it showed none."""
+        return subject(self._tls)
 
     async def agree(self) -> None:
         """Shake hands; raises `ssl.SSLError` or `OSError`."""

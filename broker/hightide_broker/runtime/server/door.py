@@ -10,6 +10,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from hightide.protocol.errors import AuthenticationFailed, ErrorCode, UsageError
 from hightide.protocol.records import Buffer
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
+from hightide_broker.core.cluster.principals import Rule, name_by, parse_rules
 from hightide_broker.core.cluster.senders import name_of, node_of
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 
@@ -151,7 +153,8 @@ def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
         )
         certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
         found.append(certificates)
-        admit = _under_tls(certificates, of_nodes=False)
+        rules = parse_rules(config[keys.SSL_PRINCIPAL_MAPPING_RULES])
+        admit = _under_tls(certificates, partial(_user, rules))
     if config.users_log_in and find_spec("scramp") is None:
         raise ConfigError("for users that log in: pip install 'hightide[secure]'")
     host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
@@ -172,7 +175,7 @@ def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, N
         files, ssl.CERT_REQUIRED, node=config[keys.NODE_ID], network=network
     )
     found.append(certificates)
-    return Door(host, port, _under_tls(certificates, of_nodes=True), of_nodes=True), network
+    return Door(host, port, _under_tls(certificates, _node), of_nodes=True), network
 
 
 def _plain(*, may_be_node: bool) -> Admit:
@@ -182,12 +185,12 @@ def _plain(*, may_be_node: bool) -> Admit:
     return admit
 
 
-def _under_tls(certificates: Certificates, *, of_nodes: bool) -> Admit:
+def _under_tls(certificates: Certificates, proven: Callable[[TlsStream], Peer]) -> Admit:
     async def admit(stream: Stream) -> tuple[Stream, Peer]:
         assert isinstance(stream, TcpStream), "TLS needs a socket"
         inside = await secured(stream, certificates.context, server_side=True)
         try:
-            return inside, _proven(inside, of_nodes=of_nodes)
+            return inside, proven(inside)
         except AuthenticationFailed as error:
             with suppress(OSError):
                 inside.send_now(_farewell(error.message))
@@ -197,17 +200,26 @@ def _under_tls(certificates: Certificates, *, of_nodes: bool) -> Admit:
     return admit
 
 
-def _proven(stream: TlsStream, *, of_nodes: bool) -> Peer:
-    """Who is there, by the certificate that was shown; raises `AuthenticationFailed`."""
-    host, name = _host_of(stream), stream.common_name
-    if not of_nodes:
-        return Peer(host, f"User:{name}" if name else ANONYMOUS, may_be_node=False)
+def _user(rules: Sequence[Rule], stream: TlsStream) -> Peer:
+    """Who is there, by the certificate that was shown, if one was; raises
+    `AuthenticationFailed`."""
+    host, shown = _host_of(stream), stream.subject
+    name = name_by(rules, shown) if rules and shown else stream.common_name
+    if shown and not name:
+        why = "no rule of ssl.principal.mapping.rules matches" if rules else "it has no common name"
+        raise AuthenticationFailed(f"its certificate is nobody's: {why}")
+    return Peer(host, f"User:{name}" if name else ANONYMOUS, may_be_node=False)
+
+
+def _node(stream: TlsStream) -> Peer:
+    """Which node is there; raises `AuthenticationFailed`."""
+    name = stream.common_name
     node = node_of(name)
     if node is None:
         raise AuthenticationFailed(
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
-    return Peer(host, f"User:{name}", node)
+    return Peer(_host_of(stream), f"User:{name}", node)
 
 
 def _farewell(why: str) -> list[Buffer]:
