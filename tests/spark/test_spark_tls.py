@@ -4,6 +4,7 @@ Method: a broker process whose listeners are both under TLS, with certificates t
 paths are the only thing that Spark is told of them.
 """
 
+import tomllib
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from certificates import Authority
+from commands import StartedCluster
 from patience import PATIENCE_S
 from spark_support import Broker, spark  # noqa: F401
 
@@ -72,6 +74,50 @@ def test_rows_go_to_a_topic_and_come_back(spark, secured, authority):  # noqa: F
     read = spark.read.format("hightide").options(**options, subscribe="t").load()
     found = read.selectExpr("cast(value AS string) AS value").collect()
     assert sorted(int(row.value) for row in found) == [*range(5000)]
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    """A cluster whose users log in, and the options of its administrator."""
+    data = tmp_path_factory.mktemp("closed") / "data"
+    made = StartedCluster(data, "--port", "0", "-n", "3", "--secure", "--topic", "t:2:3")
+    with (data / "client.toml").open("rb") as file:
+        told = _dotted(tomllib.load(file))
+    options = {
+        name: str(data / value) if name.endswith(".location") else value
+        for name, value in told.items()
+    }
+    yield options
+    made.end()
+
+
+def _dotted(table, prefix=""):
+    found = {}
+    for name, value in table.items():
+        is_table = isinstance(value, dict)
+        found |= _dotted(value, f"{prefix}{name}.") if is_table else {prefix + name: value}
+    return found
+
+
+def test_a_query_reads_and_writes_as_a_user_that_logs_in(spark, closed, tmp_path):  # noqa: F811
+    rows = spark.range(3000).selectExpr("cast(id AS string) AS value")
+    rows.write.format("hightide").options(**closed, topic="t").mode("append").save()
+    read = spark.readStream.format("hightide").options(**closed, startingOffsets="earliest")
+    query = (
+        read.option("subscribe", "t")
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "found"))
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    assert spark.read.parquet(str(tmp_path / "found")).count() == 3000
+    with pytest.raises(Exception, match=r"unknown option|no option|did you mean"):
+        spark.read.format("hightide").options(
+            **{**closed, "sasl.password": "shown in pages"}, subscribe="t"
+        ).load()
 
 
 @pytest.mark.parametrize(
