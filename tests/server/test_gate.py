@@ -365,13 +365,14 @@ async def test_a_request_that_is_passed_on_is_judged_as_its_sender(tmp_path):
 async def test_decisions_are_written_down_and_names_cannot_forge_lines(tmp_path, caplog):
     caplog.set_level(logging.INFO, "hightide.audit")
     async with guarded(tmp_path) as world:
-        asked = m.DeleteTopicsRequest(topics=["x\nlet through: everything"])
+        asked = m.DeleteTopicsRequest(topics=["x\nallowed: everything"])
         assert await world.codes(asked) == {TOPIC}
     said = [each for each in caplog.messages if "denied" in each]
     assert said == [
-        "denied: User:alice may not DELETE topic:'x\\nlet through: everything', from 127.0.0.1"
+        "denied: User:alice may not DELETE topic:'x\\nallowed: everything', from 127.0.0.1"
     ]
-    assert any("CreateTopicsRequest of User:admin" in each for each in caplog.messages)
+    assert "allowed: User:admin create_topics 't', from 127.0.0.1" in caplog.messages
+    assert not [each for each in caplog.messages if each.startswith("allowed: User:alice")]
 
 
 async def test_rules_hold_after_a_restart(tmp_path):

@@ -38,6 +38,8 @@ audit = logging.getLogger("hightide.audit")
 
 CHANGING = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
 """What is written down although it is allowed."""
+NAMES_MAX = 10
+"""So many are written down of one request."""
 _CODES = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -111,8 +113,8 @@ class Gate:
             for named in _all_named(permission, None, call.request):
                 if not visit.may(permission, named):
                     raise self._refusal(visit, permission.operation, named)
-        self._write_down(call, permissions)
         if parts is None or not each:
+            self._write_down(call, permissions[0])
             return begin(call)
         assert len(each) == 1, "parts are asked for one thing"
         return self._begin_parts(visit, parts, each[0], call, begin)
@@ -137,6 +139,8 @@ class Gate:
                 why = self._refusal(visit, permission.operation, named)
                 refused.append(parts.refused(part, error=why.code, message=why.message))
         request = self._without_creation(visit, call.request, allowed)
+        if allowed:
+            self._write_down(call, permission, [parts.named(part)[1] for part in allowed])
         if not refused:
             return begin(call if request is call.request else _with(call, request))
         smaller = _with(call, exchanged(request, **{parts.field: allowed}))
@@ -172,12 +176,16 @@ class Gate:
         self._refusals.write(logging.INFO, "denied: %s, from %s", said, visit.host)
         return Refused(_CODES[resource], f"{said} (hightide acls explain says why)")
 
-    def _write_down(self, call: Call[Any], permissions: Iterable[Permission]) -> None:
-        changes = any(permission.operation in CHANGING for permission in permissions)
-        level = logging.INFO if changes else logging.DEBUG
-        if audit.isEnabledFor(level):
-            kind, who = type(call.request).__name__, call.peer
-            audit.log(level, "let through: %s of %s, from %s", kind, who.principal, who.host)
+    def _write_down(
+        self, call: Call[Any], permission: Permission, names: Sequence[str | None] = ()
+    ) -> None:
+        level = logging.INFO if permission.operation in CHANGING else logging.DEBUG
+        if not audit.isEnabledFor(level):
+            return
+        api, who = API_BY_REQUEST[type(call.request)].name, call.peer
+        about = f" {', '.join(map(repr, names[:NAMES_MAX]))}" if names else ""
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        audit.log(level, "allowed: %s %s%s%s, from %s", who.principal, api, about, more, who.host)
 
 
 class _Visit:
