@@ -109,6 +109,13 @@ ALLOW_INSECURE_LISTENER = switch(
     "false",
     "whether to listen where others reach it and nobody has to prove who they are",
 )
+CONNECTIONS_MAX_REAUTH_MS = count(
+    "connections.max.reauth.ms",
+    "0",
+    "how long a login is good for: clients make it again before, on the same connection; 0: for "
+    "as long as that lasts",
+    unit="ms",
+)
 AUTHORIZER_ENABLE = switch(
     "authorizer.enable",
     "false",

@@ -254,7 +254,8 @@ class Node:
     def _serving(self, routes: Routes) -> Server:
         most = self.config[keys.MAX_CONNECTIONS]
         room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
-        logins = Logins(lambda: self.image, self._why_not)
+        lifetime_ms = self.config[keys.CONNECTIONS_MAX_REAUTH_MS]
+        logins = Logins(lambda: self.image, self._why_not, lifetime_ms=lifetime_ms)
         return Server(Terms(routes, self.config, self._agenda, files_max=room.files), room, logins)
 
     def _routes(self, clock: WallClock) -> Routes:

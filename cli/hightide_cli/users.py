@@ -149,7 +149,7 @@ def _set(
 @click.argument("user")
 @client_options
 def delete(user: str, bootstrap: str, output: str, timeout_s: float) -> None:
-    """Let USER log in no more; connections that it has stay until they end."""
+    """Let USER log in no more; connections that it has stay (connections.max.reauth.ms)."""
 
     async def remove(admin: Admin) -> None:
         await admin.delete_user(user)

@@ -15,14 +15,17 @@ from contextlib import asynccontextmanager, closing
 import pytest
 import scramp
 import trio
-from brokers import Client, new_node, settings
+import trio.testing
+from brokers import Client, new_node, quiet, settings
 from certificates import Authority
+from logins import PASSWORD, wish
 from patience import PATIENCE_S
 from test_doors import inside, outside
 
-from hightide import Acl, Admin, AuthenticationFailed, Consumer, Producer
+from hightide import Acl, Admin, AuthenticationFailed, BrokerUnreachable, Consumer, Producer
 from hightide.net.connection import FrameReader, open_connection
-from hightide.net.login import Login, LoginNetwork, Way, Words
+from hightide.net.login import Login, LoginNetwork, Way, Words, said_by
+from hightide.net.pool import ConnectionPool
 from hightide.net.ports import SystemClock
 from hightide.net.tcp import TcpNetwork
 from hightide.net.tls import Tls
@@ -34,11 +37,9 @@ from hightide.protocol.errors import ApiError, ErrorCode, Refused, UsageError
 from hightide.spark.client import BlockingClient
 from hightide_broker.config import ConfigError, check_listeners, check_open, make_config
 from hightide_broker.core.cluster import users
-from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.runtime.server.login import FAILED, _Scram
+from hightide_broker.runtime.server.login import FAILED, Session, _Scram
 from hightide_broker.simulation.disk import SimDisk
 
-PASSWORD = "pencil"
 VECTOR = {
     "nonce": "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0",
     "first": "n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
@@ -49,15 +50,6 @@ VECTOR = {
     "end": "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
 }
 """RFC 7677, section 3."""
-
-
-def wish(user="user", password=PASSWORD, mechanism="SCRAM-SHA-256", salt=None, iterations=4096):
-    salt = salt or base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    kind = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-    salted = hashlib.pbkdf2_hmac(kind, password.encode(), salt, iterations)
-    return u.ScramUpsertion(
-        user=user, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted
-    )
 
 
 def exchange(known=True, nonce=VECTOR["nonce"]):
@@ -159,62 +151,6 @@ def test_a_broker_does_not_keep_a_client_busy(iterations):
         words.final(f"r=abc,s=W22ZaJ0SNY7soEsUEjb6gQ==,i={iterations}".encode())
 
 
-# -- what is kept ----------------------------------------------------------------------------------
-
-
-def altered(image, **asked):
-    request = u.AlterUserScramCredentialsRequest(**asked)
-    lacking = None if image.users_secret else lambda: b"s" * users.SECRET_BYTES
-    changes, answer = users.alter(image.users, request, lacking)
-    for change in changes:
-        image.replay(change, image.offset)
-    return changes, {each.user: each.error for each in answer.users}
-
-
-def gone(user, mechanism="SCRAM-SHA-256"):
-    return u.ScramDeletion(user=user, mechanism=mechanism)
-
-
-def test_what_is_kept_checks_a_password_and_is_none():
-    image = ClusterImage()
-    changes, told = altered(image, upsertions=[wish(), wish(mechanism="SCRAM-SHA-512")])
-    assert told == {"user": None}
-    assert len(changes) == 3, "the secret that answers about nobody rest on, once"
-    assert image == ClusterImage.of_snapshot(image.changes(), image.offset)
-    assert image.copy() == image
-    shown = repr((changes, image))
-    for each in (wish(), wish(mechanism="SCRAM-SHA-512")):
-        kept = image.users["user", each.mechanism]
-        assert each.salted_password not in kept
-        for secret in (each.salted_password, kept.stored_key, kept.server_key, image.users_secret):
-            assert repr(secret)[2:-1] not in shown
-    assert altered(image, deletions=[gone("user")])[1] == {"user": None}
-    assert list(image.users) == [("user", "SCRAM-SHA-512")]
-
-
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        ({"upsertions": [wish(), wish()]}, ErrorCode.DUPLICATE_RESOURCE),
-        ({"upsertions": [wish()], "deletions": [gone("user")]}, ErrorCode.DUPLICATE_RESOURCE),
-        ({"upsertions": [wish(iterations=4095)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"upsertions": [wish(iterations=16_385)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"upsertions": [wish(user="")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"upsertions": [wish(user="a\nb")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"upsertions": [wish(salt=b"short")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"deletions": [gone("user")]}, ErrorCode.RESOURCE_NOT_FOUND),
-        ({"deletions": [gone("user", "PLAIN")]}, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
-    ],
-)
-def test_a_change_that_cannot_be_changes_nothing_of_that_user(asked, code):
-    image = ClusterImage()
-    others = {kind: [*each] for kind, each in asked.items()}
-    others.setdefault("upsertions", []).append(wish(user="other"))
-    _, told = altered(image, **others)
-    assert told == {asked[next(iter(asked))][0].user: code, "other": None}
-    assert list(image.users) == [("other", "SCRAM-SHA-256")]
-
-
 # -- a node ----------------------------------------------------------------------------------------
 
 
@@ -245,8 +181,8 @@ class World:
             await stream.aclose()
 
 
-@pytest.fixture
-async def world(tmp_path):
+@asynccontextmanager
+async def a_world(tmp_path, over=None):
     nodes, clients = Authority(tmp_path / "nodes"), Authority(tmp_path / "clients")
     shown = clients.issue("broker")
     config = settings(
@@ -256,15 +192,19 @@ async def world(tmp_path):
             "security.protocol": "SASL_SSL",
             "authorizer.enable": "true",
             "super.users": "User:admin",
+            **(over or {}),
         }
     )
     async with new_node(SimDisk(), config, SystemClock()) as node:
-        await node.change(
-            u.AlterUserScramCredentialsRequest(
-                upsertions=[wish(user="admin", mechanism=mechanism) for mechanism in u.MECHANISMS]
-            )
-        )
+        made = [wish(user="admin", mechanism=mechanism) for mechanism in u.MECHANISMS]
+        await node.change(u.AlterUserScramCredentialsRequest(upsertions=made))
         yield World(node, clients.believed)
+
+
+@pytest.fixture
+async def world(tmp_path):
+    async with a_world(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("mechanism", u.MECHANISMS)
@@ -344,12 +284,100 @@ async def test_an_unknown_mechanism_is_told_those_that_there_are(world):
         await network.connect("127.0.0.1", world.node.port)
 
 
-async def test_nobody_logs_in_twice_or_without_need(world):
-    network = LoginNetwork(TlsNetwork(Tls(world.files)), Login("SCRAM-SHA-256", "admin", PASSWORD))
+def network_of(world, user="admin", password=PASSWORD, mechanism="SCRAM-SHA-256"):
+    return LoginNetwork(TlsNetwork(Tls(world.files)), Login(mechanism, user, password))
+
+
+@asynccontextmanager
+async def connected(world, **who):
+    network = network_of(world, **who)
     async with open_connection(network, "127.0.0.1", world.node.port) as connection:
-        with pytest.raises(ApiError, match="is open, as User:admin") as refused:
-            await Client(connection).call(u.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
-        assert refused.value.code is ErrorCode.ILLEGAL_SASL_STATE
+        yield connection
+
+
+async def again(connection, user="admin", password=PASSWORD, mechanism="SCRAM-SHA-256"):
+    """Log in on a connection that is open."""
+
+    async def ask(request):
+        return (await connection.call(request, timeout_s=PATIENCE_S))[0]
+
+    return await said_by(ask, Login(mechanism, user, password))
+
+
+async def test_a_user_logs_in_again_on_the_same_connection(world):
+    async with connected(world) as connection:
+        for _ in range(2):
+            assert await again(connection) == 0, "as long as the connection"
+            await Client(connection).call(m.MetadataRequest())
+
+
+@pytest.mark.parametrize(
+    ("who", "code"),
+    [
+        ({"password": "pencils"}, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ({"user": "bob"}, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ({"mechanism": "SCRAM-SHA-512"}, ErrorCode.ILLEGAL_SASL_STATE),
+    ],
+)
+async def test_a_connection_stays_one_users_and_ends_with_a_login_that_fails(world, who, code):
+    await world.node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish(user="bob")]))
+    async with connected(world) as connection:
+        with pytest.raises(ApiError) as refused:
+            await again(connection, **who)
+        assert refused.value.code is code
+        with pytest.raises(BrokerUnreachable):
+            await Client(connection).call(m.MetadataRequest())
+
+
+async def test_words_of_a_login_without_their_handshake_are_refused(world):
+    async with connected(world) as connection:
+        with pytest.raises(ApiError, match="a handshake comes first"):
+            await Client(connection).call(u.SaslAuthenticateRequest(data=b"n,,n=admin,r=abc"))
+
+
+async def test_where_nobody_logs_in_there_is_nothing_to_log_in_to():
+    async with new_node(SimDisk(), settings()) as node:
+        network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", "admin", PASSWORD))
+        with pytest.raises(AuthenticationFailed, match="is open, as User:ANONYMOUS"):
+            await network.connect("127.0.0.1", node.port)
+
+
+def test_a_login_is_over_when_its_time_is_up_and_made_again_it_is_not():
+    kept = users.credential_of(wish(user="admin"))
+
+    async def main():
+        session = Session(lambda *_: tuple(kept), str, 60_000)
+
+        async def ask(request):
+            return session.answer(request)
+
+        login = Login("SCRAM-SHA-256", "admin", PASSWORD)
+        assert await said_by(ask, login) == 60
+        for late_s, is_over in ((59, False), (59, True)):
+            await trio.sleep(late_s)
+            assert session.is_over is is_over
+        await said_by(ask, login)
+        assert not session.is_over
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_who_does_not_log_in_again_in_time_is_closed_and_who_does_stays(tmp_path, mock_clock):
+    async with a_world(tmp_path, {"connections.max.reauth.ms": "60s"}) as world:
+        network = network_of(world)
+        async with trio.open_nursery() as nursery:
+            pool = ConnectionPool(network, nursery, client_id="c")
+            kept = await pool.connection("127.0.0.1", world.node.port)
+            async with connected(world) as left:
+                for _ in range(20):
+                    await quiet()
+                    mock_clock.jump(9)
+                await quiet()
+                assert (await Client(kept).call(m.MetadataRequest())).controller == 1
+                with pytest.raises(BrokerUnreachable):
+                    await Client(left).call(m.MetadataRequest())
+            await pool.aclose()
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_user_that_is_deleted_does_not_come_in_again(world):

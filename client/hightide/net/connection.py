@@ -227,6 +227,11 @@ class Connection:
         return f"<Connection {self.address} {state} waiting={len(self._waiting)}>"
 
     @property
+    def stream(self) -> Stream:
+        """What it runs on."""
+        return self._stream
+
+    @property
     def common_name(self) -> str:
         """Whom the other end has proven to be; empty: nobody."""
         return self._stream.common_name

@@ -6,13 +6,17 @@ same. A password is salted and hashed here, and never leaves.
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from hightide.net.connection import FrameReader
+import trio
+
+from hightide.net.connection import Connection, FrameReader
 from hightide.net.ports import Network, Stream
 from hightide.net.tls import Tls, TlsFiles, tls_of
 from hightide.protocol import login_messages as u
@@ -22,14 +26,16 @@ from hightide.protocol.errors import (
     ApiError,
     AuthenticationFailed,
     ErrorCode,
+    HightideError,
     RemoteProtocolError,
     UsageError,
     error_code,
 )
 from hightide.protocol.messages import Message
 
-T = TypeVar("T", bound=Message)
 _LOGIN_BYTES_MAX = 64 << 10
+AGAIN = (0.85, 0.95)
+"""After what part of its time a login is made again, by chance: clients do not come all at once."""
 _ITERATIONS = re.compile(r"(?:^|,)i=([0-9]{1,9})(?:,|$)")
 _FATAL = (
     ErrorCode.SASL_AUTHENTICATION_FAILED,
@@ -184,6 +190,7 @@ class LoginNetwork:
         """Raises `UsageError` for a login that cannot be."""
         self._network = network
         self._login = login
+        self._lifetimes_s: WeakKeyDictionary[Stream, float] = WeakKeyDictionary()
         login.words()
 
     async def connect(self, host: str, port: int) -> Stream:
@@ -191,7 +198,7 @@ class LoginNetwork:
         stream = await self._network.connect(host, port)
         is_in = False
         try:
-            await _Exchange(stream).log_in(self._login)
+            self._lifetimes_s[stream] = await said_by(_Exchange(stream).ask, self._login)
             is_in = True
             return stream
         except ApiError as error:
@@ -204,6 +211,36 @@ class LoginNetwork:
             if not is_in:
                 await stream.aclose()
 
+    async def keep(self, connection: Connection) -> None:
+        """Log in again on a connection before its login is over, as long as it is open; one that
+        is not let in again is closed."""
+
+        async def ask(request: Message) -> Any:
+            return (await connection.call(request))[0]
+
+        lifetime_s = self._lifetimes_s.pop(connection.stream, 0.0)
+        try:
+            while lifetime_s and connection.is_open:
+                await trio.sleep(lifetime_s * random.uniform(*AGAIN))
+                lifetime_s = await said_by(ask, self._login)
+        except HightideError:
+            await connection.aclose()
+
+
+Ask = Callable[[Message], Awaitable[Any]]
+"""Sends a request, and waits for its answer."""
+
+
+async def said_by(ask: Ask, login: Login) -> float:
+    """Log in; how long that is good for, in seconds, 0: as long as the connection. Raises as
+    `Words`, and what `ask` raises."""
+    words = login.words()
+    await ask(u.SaslHandshakeRequest(mechanism=login.mechanism))
+    first = await ask(u.SaslAuthenticateRequest(data=words.first()))
+    last = await ask(u.SaslAuthenticateRequest(data=words.final(first.data)))
+    words.check(last.data)
+    return float(last.session_lifetime_ms) / 1000
+
 
 class _Exchange:
     """Requests on a stream that nobody else uses yet, one after the other."""
@@ -213,20 +250,8 @@ class _Exchange:
         self._reader = FrameReader(stream, frame_limit=_LOGIN_BYTES_MAX)
         self._count = 0
 
-    async def log_in(self, login: Login) -> None:
-        words = login.words()
-        await self._ask(u.SaslHandshakeRequest(mechanism=login.mechanism))
-        first = await self._say(words.first())
-        words.check(await self._say(words.final(first)))
-        if self._reader.has_more:
-            raise RemoteProtocolError("something came behind the last word of a login")
-
-    async def _say(self, data: bytes) -> bytes:
-        answer = await self._ask(u.SaslAuthenticateRequest(data=data))
-        assert isinstance(answer, u.SaslAuthenticateResponse)
-        return answer.data
-
-    async def _ask(self, request: Message) -> Any:
+    async def ask(self, request: Message) -> Any:
+        """The answer; raises `ApiError`, `OSError`, `RemoteProtocolError`."""
         self._count += 1
         buffers = wire.encode_request(request, request_id=self._count, client="")
         left = [memoryview(buffer) for buffer in buffers if len(buffer)]
@@ -242,4 +267,6 @@ class _Exchange:
         envelope = wire.decode_response_envelope(frame)
         if envelope.error is not None:
             raise ApiError(error_code(envelope.error.code), envelope.error.message)
+        if self._reader.has_more:
+            raise RemoteProtocolError("something came behind the answer to a login")
         return wire.decode_body(envelope.body, API_BY_REQUEST[type(request)].response)

@@ -6,6 +6,7 @@ import trio
 
 from hightide.net.background import start
 from hightide.net.connection import Connection, connect
+from hightide.net.login import LoginNetwork
 from hightide.net.ports import Network
 from hightide.protocol.errors import ClosedError
 
@@ -47,6 +48,8 @@ class ConnectionPool:
             try:
                 self._check_open()  # otherwise nobody would read its answers
                 start(self._nursery, fresh.run)
+                if isinstance(self._network, LoginNetwork):
+                    start(self._nursery, self._network.keep, fresh)
             except (ClosedError, RuntimeError) as error:  # or the nursery is closed by now
                 await fresh.aclose()
                 raise ClosedError("the client was closed meanwhile") from error

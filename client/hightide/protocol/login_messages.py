@@ -35,6 +35,9 @@ class SaslAuthenticateRequest(Message, frozen=True, kw_only=True):
 
 class SaslAuthenticateResponse(Message, frozen=True, kw_only=True):
     data: bytes
+    session_lifetime_ms: int = 0
+    """From its last word on, how long the login is good for: it is made again before, on the same
+    connection (KIP-368). 0: as long as the connection."""
 
     def __repr__(self) -> str:
         return "SaslAuthenticateResponse(…)"

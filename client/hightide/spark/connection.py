@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import time
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hightide.net.login import Login, turned_away
+from hightide.net.login import AGAIN, Login, turned_away
 from hightide.net.tls import failed
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
@@ -66,8 +67,16 @@ class BlockingConnection:
         self._socket = sock if context is None else self._secured(sock, context, host)
         self._next_id = 0
         self._unanswered: set[int] = set()
-        if login is not None:
-            self._log_in(login)
+        self._login = login
+        self._login_again_at = -math.inf
+        self._look_at_login()
+
+    def _look_at_login(self) -> None:
+        """Log in if it is time to, and nothing is on its way."""
+        is_due = time.monotonic() > self._login_again_at
+        if self._login is not None and is_due and not self._unanswered:
+            self._login_again_at = math.inf  # what is said now is the login
+            self._log_in(self._login)
 
     def _log_in(self, login: Login) -> None:
         words = login.words()
@@ -77,6 +86,9 @@ class BlockingConnection:
             answer = self._call(u.SaslAuthenticateRequest(data=words.first()))
             answer = self._call(u.SaslAuthenticateRequest(data=words.final(answer.data)))
             words.check(answer.data)
+            if answer.session_lifetime_ms:
+                lifetime_s = answer.session_lifetime_ms / 1000
+                self._login_again_at = time.monotonic() + AGAIN[0] * lifetime_s
             is_in = True
         except ApiError as error:
             meant = turned_away(error)
@@ -96,6 +108,7 @@ class BlockingConnection:
         attachments: Sequence[Buffer] = (),
     ) -> Asked:
         """Send a request; raises `BrokerUnreachable` or `RequestTimedOut`."""
+        self._look_at_login()
         self._next_id += 1
         buffers = wire.encode_request(
             request, request_id=self._next_id, client=CLIENT_ID, attachments=attachments

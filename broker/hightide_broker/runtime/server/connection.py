@@ -46,6 +46,7 @@ from hightide_broker.runtime.base.call import (
     Reply,
 )
 from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.server.login import Session
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -54,6 +55,7 @@ RECEIVE_BYTES_MAX = 256 << 20
 """Bytes of requests that may be on their way in at a time, over all connections."""
 SMALL_REQUEST_BYTES = 64 << 10
 """Requests up to this size do not count: max.connections bounds them."""
+SASL = ("sasl_handshake", "sasl_authenticate")
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
 CLIENT_BYTES_PER_S_MIN = 256 << 10
@@ -133,7 +135,11 @@ def _nothing() -> None:
 class ServedConnection:
     """A connection that was admitted."""
 
-    def __init__(self, terms: Terms, stream: Stream, peer: Peer) -> None:
+    def __init__(
+        self, terms: Terms, stream: Stream, peer: Peer, session: Session | None = None
+    ) -> None:
+        """`session`: the login of its user, where users log in."""
+        self._session = session
         self._terms = terms
         self._peer = peer
         self._stream = stream
@@ -274,9 +280,11 @@ class ServedConnection:
     def _begin(self, request_id: int, api: Api, call: Call[Any]) -> None:
         """Begin a request, and answer it if nothing is to be waited for."""
         try:
-            outcome = self._terms.handlers.begin(api, call)
+            outcome = self._outcome(api, call)
         except Refused as refusal:
             self._refuse(request_id, refusal)
+            if api.name in SASL and self._session is not None:
+                raise CloseConnection(refusal.message) from refusal
             return
         if outcome is None:
             return
@@ -289,6 +297,14 @@ class ServedConnection:
         else:
             self._parked[outcome] = None
             outcome.begin(_Asker(self, request_id, outcome))
+
+    def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
+        if self._session is not None:
+            if api.name in SASL:
+                return Reply(self._session.answer(call.request))
+            if self._session.is_over:
+                raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
+        return self._terms.handlers.begin(api, call)
 
     def _refuse(self, request_id: int, refusal: Refused) -> None:
         self._at_work += 1

@@ -18,8 +18,11 @@ from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.connection import ServedConnection, Terms
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door
-from hightide_broker.runtime.server.login import Logins
+from hightide_broker.runtime.server.login import Logins, Session
 from hightide_broker.runtime.server.room import Room
+
+_Admitted = tuple[Stream, Peer | None, Session | None]
+"""A connection as it goes on, who it is, None if it does not, and its login."""
 
 
 class Server:
@@ -47,9 +50,9 @@ class Server:
         stream = arrived
         try:
             if self._has_room(arrived, door):
-                stream, peer = await self._admit(arrived, door)
+                stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
-                    await self._serve(ServedConnection(self._terms, stream, peer), door)
+                    await self._serve(ServedConnection(self._terms, stream, peer, session), door)
         finally:
             await stream.aclose()
 
@@ -61,8 +64,10 @@ class Server:
         self._log.write(logging.WARNING, "refused %s: %d connections, %s", arrived.peer, count, why)
         return False
 
-    async def _admit(self, arrived: Stream, door: Door) -> tuple[Stream, Peer | None]:
-        """The connection as it goes on, and who it is; None: it does not."""
+    async def _admit(
+        self, arrived: Stream, door: Door
+    ) -> tuple[Stream, Peer | None, Session | None]:
+        """The connection as it goes on, who it is, None if it does not, and its login."""
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         if len(self._at_the_door) >= self._room.at_the_door:
             # Who says nothing keeps nobody out: the one that has been there longest goes.
@@ -71,9 +76,10 @@ class Server:
             with trio.move_on_after(HANDSHAKE_S) as scope:
                 self._at_the_door[scope] = None
                 stream, peer = await door.admit(arrived)
-                if door.users_log_in:
-                    peer = await self._log_in(stream, peer)
-                return stream, peer
+                if not door.users_log_in:
+                    return stream, peer, None
+                session = await self._log_in(stream)
+                return stream, peer._replace(principal=f"User:{session.user}"), session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
@@ -81,14 +87,14 @@ class Server:
         finally:
             self._at_the_door.pop(scope, None)
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
-        return arrived, None
+        return arrived, None, None
 
-    async def _log_in(self, stream: Stream, peer: Peer) -> Peer:
+    async def _log_in(self, stream: Stream) -> Session:
         is_in = False
         try:
-            user = await self._logins.log_in(stream)
+            session = await self._logins.log_in(stream)
             is_in = True
-            return peer._replace(principal=f"User:{user}")
+            return session
         finally:
             if not is_in:
                 await stream.aclose()

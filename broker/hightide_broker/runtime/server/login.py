@@ -7,6 +7,7 @@ user that there is not, the same is answered as about one that there is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,21 +28,37 @@ LOGIN_BYTES_MAX = 64 << 10
 FAILED_S = 0.1
 """How long who failed waits to hear so; Kafka: connection.failed.authentication.delay.ms."""
 FAILED = "authentication failed: the user is unknown, or the password is another"
+_WORDS = (u.SaslHandshakeRequest, u.SaslAuthenticateRequest, u.SaslAuthenticateRequest)
 _SPOKEN = (m.ApiVersionsRequest, u.SaslHandshakeRequest, u.SaslAuthenticateRequest)
+
+
+Credentials = Callable[[str, str], tuple[bytes, bytes, bytes, int]]
+"""What is kept of a user's password, for a mechanism; also of who is none."""
+WhyNot = Callable[[], str]
 
 
 class Logins:
     """Those of a node's clients."""
 
-    def __init__(self, image: Callable[[], ClusterImage], why_not: Callable[[], str]) -> None:
-        """`why_not` says why the node does not know its users yet, and nothing once it does."""
+    def __init__(
+        self,
+        image: Callable[[], ClusterImage],
+        why_not: Callable[[], str],
+        *,
+        lifetime_ms: int = 0,
+    ) -> None:
+        """`why_not` says why the node does not know its users yet, and nothing once it does;
+        `lifetime_ms` is how long a login is good for, 0: for ever."""
         self._image = image
         self._why_not = why_not
+        self._lifetime_ms = lifetime_ms
 
-    async def log_in(self, stream: Stream) -> str:
+    async def log_in(self, stream: Stream) -> Session:
         """Who is there; raises `AuthenticationFailed`, `RemoteProtocolError` or `OSError`, and the
         other end has been told."""
-        return await _Login(stream, self._credential, self._why_not).run()
+        session = Session(self._credential, self._why_not, self._lifetime_ms)
+        await _Login(stream, session).run()
+        return session
 
     def _credential(self, user: str, mechanism: str) -> tuple[bytes, bytes, bytes, int]:
         image = self._image()
@@ -50,32 +67,79 @@ class Logins:
         return tuple(known or of_nobody(secret, user, mechanism))  # type: ignore[return-value]
 
 
-class _Login:
-    """One."""
+class Session:
+    """A login that is being made, or was; and is made again in time (KIP-368)."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        credential: Callable[[str, str], tuple[bytes, bytes, bytes, int]],
-        why_not: Callable[[], str],
-    ) -> None:
-        self._stream = stream
-        self._reader = FrameReader(stream, frame_limit=LOGIN_BYTES_MAX)
+    def __init__(self, credential: Credentials, why_not: WhyNot, lifetime_ms: int) -> None:
+        self.user = ""
+        """Who has logged in; empty: nobody has."""
+        self._mechanism = ""
         self._credential = credential
         self._why_not = why_not
+        self._lifetime_ms = lifetime_ms
+        self._until = math.inf
+        self._server: _Scram | None = None
+        self._is_final = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was to be made again before now."""
+        return trio.current_time() > self._until
+
+    def answer(self, request: m.Message) -> m.Message:
+        """The answer to the next word of it. Raises `Refused`."""
+        if isinstance(request, u.SaslHandshakeRequest):
+            self._begin(request.mechanism)
+            return u.SaslHandshakeResponse(mechanisms=[*u.MECHANISMS])
+        server = self._server
+        if server is None or not isinstance(request, u.SaslAuthenticateRequest):
+            raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "a handshake comes first (sasl_handshake)")
+        if not self._is_final:
+            self._is_final = True
+            return u.SaslAuthenticateResponse(data=server.first(request.data).encode())
+        self._server = None
+        said = server.final(request.data)
+        if self.user not in ("", server.user):
+            why = f"{FAILED}: the connection is another user's"
+            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
+        self.user = server.user
+        if self._lifetime_ms:
+            self._until = trio.current_time() + self._lifetime_ms / 1000
+        return u.SaslAuthenticateResponse(data=said.encode(), session_lifetime_ms=self._lifetime_ms)
+
+    def _begin(self, mechanism: str) -> None:
+        if why := self._why_not():
+            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
+        if mechanism not in u.MECHANISMS:
+            raise Refused(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+                f"mechanism {mechanism[:60]!r}, expected one of {', '.join(u.MECHANISMS)}",
+            )
+        if self._mechanism not in ("", mechanism):
+            raise Refused(
+                ErrorCode.ILLEGAL_SASL_STATE,
+                f"mechanism {mechanism}, expected {self._mechanism} again",
+            )
+        self._mechanism = mechanism
+        self._server, self._is_final = _Scram(mechanism, self._credential), False
+
+
+class _Login:
+    """The first one on a stream: nothing else is spoken before its end."""
+
+    def __init__(self, stream: Stream, session: Session) -> None:
+        self._stream = stream
+        self._session = session
+        self._reader = FrameReader(stream, frame_limit=LOGIN_BYTES_MAX)
         self._id = -1
 
-    async def run(self) -> str:
+    async def run(self) -> None:
         try:
-            server = self._begin((await self._request(u.SaslHandshakeRequest)).mechanism)
-            await self._answer(u.SaslHandshakeResponse(mechanisms=[*u.MECHANISMS]))
-            first = (await self._request(u.SaslAuthenticateRequest)).data
-            await self._answer(_words(server.first(first)))
-            final = (await self._request(u.SaslAuthenticateRequest)).data
-            answer = server.final(final)
-            if self._reader.has_more:
-                raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "something was said before the answer")
-            await self._answer(_words(answer))
+            for kind in _WORDS:
+                answer = self._session.answer(await self._request(kind))
+                if self._session.user and self._reader.has_more:
+                    raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "it did not wait for the answer")
+                await self._answer(answer)
         except Refused as refusal:
             if refusal.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 await trio.sleep(FAILED_S)
@@ -85,17 +149,6 @@ class _Login:
                 )
             )
             raise AuthenticationFailed(refusal.message) from refusal
-        return server.user
-
-    def _begin(self, mechanism: str) -> _Scram:
-        if why := self._why_not():
-            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
-        if mechanism not in u.MECHANISMS:
-            raise Refused(
-                ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-                f"mechanism {mechanism[:60]!r}, expected one of {', '.join(u.MECHANISMS)}",
-            )
-        return _Scram(mechanism, self._credential)
 
     async def _request(self, wanted: type[Any]) -> Any:
         """The next request, which must be of this kind; what may be spoken is told before it."""
@@ -136,7 +189,7 @@ class _Scram:
     def __init__(
         self,
         mechanism: str,
-        credential: Callable[[str, str], tuple[bytes, bytes, bytes, int]],
+        credential: Credentials,
         nonce: str | None = None,
     ) -> None:
         """`nonce` is drawn by chance, if not given."""
@@ -168,10 +221,6 @@ class _Scram:
         except (ScramException, ValueError) as error:
             raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED) from error
         return str(said)
-
-
-def _words(said: str) -> u.SaslAuthenticateResponse:
-    return u.SaslAuthenticateResponse(data=said.encode())
 
 
 def _spoken() -> m.ApiVersionsResponse:
