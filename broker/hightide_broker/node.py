@@ -68,6 +68,7 @@ from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.runtime.server.room import room_for
 from hightide_broker.runtime.server.routes import Routes
+from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.storage.directory import (
     METADATA_DIRECTORY,
     RESERVE,
@@ -254,9 +255,11 @@ class Node:
     def _serving(self, routes: Routes) -> Server:
         most = self.config[keys.MAX_CONNECTIONS]
         room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
+        throttle = Throttle(lambda: self.image)
+        terms = Terms(routes, self.config, self._agenda, throttle, files_max=room.files)
         lifetime_ms = self.config[keys.CONNECTIONS_MAX_REAUTH_MS]
         logins = Logins(lambda: self.image, self._why_not, lifetime_ms=lifetime_ms)
-        return Server(Terms(routes, self.config, self._agenda, files_max=room.files), room, logins)
+        return Server(terms, room, logins)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators

@@ -31,6 +31,7 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
+from hightide.protocol import quota_messages as k
 from hightide.protocol.apis import API_BY_REQUEST, APIS
 from hightide.protocol.errors import ApiError, ErrorCode, Refused
 from hightide_broker.config import ConfigError, check_listeners
@@ -137,6 +138,8 @@ SAMPLES = [
     of_cluster(q.AddVoterRequest(id=9, host="h", port=1), "ALTER"),
     of_cluster(q.RemoveVoterRequest(id=9), "ALTER"),
     of_cluster(q.DescribeQuorumRequest(), "DESCRIBE"),
+    of_cluster(k.AlterClientQuotasRequest(quotas=[]), "ALTER_CONFIGS"),
+    of_cluster(k.DescribeClientQuotasRequest(), "DESCRIBE_CONFIGS"),
     of_cluster(u.AlterUserScramCredentialsRequest(), "ALTER"),
     of_cluster(u.DescribeUserScramCredentialsRequest(), "DESCRIBE"),
     of_cluster(a.CreateAclsRequest(acls=[]), "ALTER"),

@@ -37,7 +37,7 @@ async def never(_stream):
 
 def server_with(**over):
     room = Room(**{"clients": 2, "nodes": 2, "at_the_door": 2, "files": 0} | over)
-    return Server(Terms(None, settings(), Agenda(), files_max=room.files), room, None)
+    return Server(Terms(None, settings(), Agenda(), None, files_max=room.files), room, None)
 
 
 class Visit:

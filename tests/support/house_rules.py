@@ -34,7 +34,7 @@ def these(package, names):
 
 PURE_WIRE = (
     "errors records columns messages controller_messages group_messages node_messages "
-    "quorum_messages access_messages login_messages topic_partition"
+    "quorum_messages access_messages login_messages quota_messages topic_partition"
 )
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {

@@ -11,6 +11,7 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
+from hightide.protocol import quota_messages as k
 
 
 class Api(NamedTuple):
@@ -66,6 +67,8 @@ APIS: tuple[Api, ...] = (
         u.DescribeUserScramCredentialsRequest,
         u.DescribeUserScramCredentialsResponse,
     ),
+    Api("alter_client_quotas", k.AlterClientQuotasRequest, k.AlterClientQuotasResponse),
+    Api("describe_client_quotas", k.DescribeClientQuotasRequest, k.DescribeClientQuotasResponse),
     Api("create_acls", a.CreateAclsRequest, a.CreateAclsResponse),
     Api("describe_acls", a.DescribeAclsRequest, a.DescribeAclsResponse),
     Api("delete_acls", a.DeleteAclsRequest, a.DeleteAclsResponse),

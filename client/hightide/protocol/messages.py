@@ -153,6 +153,8 @@ class ProduceResult(Message, frozen=True, kw_only=True):
 
 class ProduceResponse(Message, frozen=True, kw_only=True):
     partitions: list[ProduceResult]
+    throttle_time_ms: int = 0
+    """How long nothing more is read of who sent this: a quota (KIP-219)."""
 
 
 class FetchPartition(Message, frozen=True, kw_only=True):
@@ -217,6 +219,8 @@ class FetchResponse(Message, frozen=True, kw_only=True):
     partitions: list[FetchResult]
     session_id: int = -1
     """The session that was asked in; -1: who answers keeps none."""
+    throttle_time_ms: int = 0
+    """For how long nothing more is read of who asked: a quota (KIP-219)."""
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):

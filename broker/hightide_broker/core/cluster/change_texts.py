@@ -13,6 +13,7 @@ from hightide_broker.core.cluster.changes import (
     RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetQuota,
     SetScramCredential,
 )
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage
@@ -28,6 +29,10 @@ def sentence(change: AnyChange, image: ClusterImage) -> str:
         case SetConfig():
             whose = f"{change.kind} {change.name}".rstrip()
             value = "back to its default" if change.value is None else f"set to {change.value!r}"
+            return f"{change.key} of {whose} is {value}"
+        case SetQuota():
+            whose = f"user {change.user or 'any'}, client {change.client_id or 'any'}"
+            value = "removed" if change.value is None else f"set to {change.value:g}"
             return f"{change.key} of {whose} is {value}"
         case SetScramCredential():
             return f"the {change.mechanism} password of user {change.user!r} is set"

@@ -162,6 +162,16 @@ class RemoveScramCredential(Change, tag="remove_user_scram", frozen=True, kw_onl
     mechanism: str
 
 
+class SetQuota(Change, tag="quota", frozen=True, kw_only=True):
+    """How much a user, a client, or a client of a user may send or read; value None: as much as it
+    likes."""
+
+    key: str
+    user: str | None
+    client_id: str | None
+    value: float | None
+
+
 class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):
     """Every producer id below `next_id` has been handed out."""
 
@@ -180,6 +190,7 @@ AnyChange = (
     | SetConfig
     | SetVoters
     | AllocateProducerIds
+    | SetQuota
     | SetUsersSecret
     | SetScramCredential
     | RemoveScramCredential

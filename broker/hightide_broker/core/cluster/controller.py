@@ -19,8 +19,9 @@ from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
+from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster import acl_changes, offsets_topic, users
+from hightide_broker.core.cluster import acl_changes, offsets_topic, quotas, users
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (
     AllocateProducerIds,
@@ -346,6 +347,10 @@ class Controller:
         image = self._image
         lacking = None if image.users_secret else new_secret
         return Decision(*users.alter(image.users, request, lacking))
+
+    def alter_quotas(self, request: k.AlterClientQuotasRequest) -> Decision:
+        """How much users and clients may send and read."""
+        return Decision(*quotas.alter(self._image.quotas, request))
 
     def first_users(
         self, made: Sequence[AnyChange], new_secret: Callable[[], bytes]

@@ -26,6 +26,7 @@ from hightide_broker.core.cluster.changes import (
     RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetQuota,
     SetScramCredential,
     SetUsersSecret,
     SetVoters,
@@ -140,6 +141,8 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
+    quotas: dict[tuple[str | None, str | None], dict[str, float]] = field(default_factory=dict)
+    """(user, client id) → what they may, by key."""
     users: dict[UserKey, Credential] = field(default_factory=dict)
     """What is kept of passwords."""
     users_secret: bytes = field(default=b"", repr=False)
@@ -178,6 +181,8 @@ class ClusterImage:
                 self._set_config(change, offset)
             case SetVoters():
                 self.voters = change.voters
+            case SetQuota():
+                self._set_quota(change)
             case SetUsersSecret():
                 self.users_secret = change.secret
             case SetScramCredential():
@@ -275,6 +280,16 @@ class ClusterImage:
             if self._is_synced(topic):
                 topic.synced_since = offset
 
+    def _set_quota(self, change: SetQuota) -> None:
+        holder = (change.user, change.client_id)
+        entries = self.quotas.setdefault(holder, {})
+        if change.value is None:
+            entries.pop(change.key, None)
+        else:
+            entries[change.key] = change.value
+        if not entries:
+            del self.quotas[holder]
+
     def _is_synced(self, topic: TopicState) -> bool:
         """Whether the metadata says so: without a record each node went by its own file."""
         return self.topic_settings(topic.name).get(FLUSH.name) == SYNCED
@@ -339,6 +354,11 @@ class ClusterImage:
                 )
                 for number, state in enumerate(topic.partitions)
             ]
+        found += [
+            SetQuota(key=key, user=user, client_id=client, value=value)
+            for (user, client), entries in self.quotas.items()
+            for key, value in entries.items()
+        ]
         if self.users_secret:
             found.append(SetUsersSecret(secret=self.users_secret))
         found += [
@@ -374,6 +394,7 @@ class ClusterImage:
             configs={resource: dict(entries) for resource, entries in self.configs.items()},
             next_producer_id=self.next_producer_id,
             voters=self.voters,
+            quotas={holder: dict(entries) for holder, entries in self.quotas.items()},
             users=dict(self.users),
             users_secret=self.users_secret,
             acls=dict(self.acls),

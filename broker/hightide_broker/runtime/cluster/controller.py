@@ -23,6 +23,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
+from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
@@ -258,6 +259,8 @@ class ControllerShell:
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():
                 return core.elect_leaders(request)
+            case k.AlterClientQuotasRequest():
+                return core.alter_quotas(request)
             case u.AlterUserScramCredentialsRequest():
                 return core.alter_users(request, self._new_secret)
             case a.CreateAclsRequest():

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from hightide.protocol import access_messages as a
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
+from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster import users
+from hightide_broker.core.cluster import quotas, users
 from hightide_broker.core.cluster.acls import Operation, Resource, check_filter, is_wanted, word_of
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.call import Call, Reply
@@ -19,7 +20,7 @@ from hightide_broker.runtime.server.gate import Gate
 
 
 class AccessHandlers:
-    """describe_acls, explain_access, describe_user_scram_credentials."""
+    """What is known here of rules, users and quotas."""
 
     def __init__(self, gate: Gate, image: Callable[[], ClusterImage]) -> None:
         self._gate = gate
@@ -31,6 +32,10 @@ class AccessHandlers:
             ErrorCode.ILLEGAL_SASL_STATE,
             f"this connection is open, as {call.peer.principal}: there is nothing to log in to",
         )
+
+    def describe_quotas(self, _call: Call[k.DescribeClientQuotasRequest]) -> Reply:
+        """How much users and clients may send and read."""
+        return Reply(quotas.described(self._image().quotas))
 
     def describe_users(self, call: Call[u.DescribeUserScramCredentialsRequest]) -> Reply:
         """Who has a password, by which mechanisms."""

@@ -9,17 +9,20 @@ the stretch that brings what they wait for; others finish in a task of their own
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import trio
+from msgspec.structs import replace as exchanged
 
 from hightide.net.background import let_go, single
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import FilePart, Outbox, SendTimeout
 from hightide.net.ports import Stream
+from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
 from hightide.protocol.bins import bin_header
@@ -47,6 +50,7 @@ from hightide_broker.runtime.base.call import (
 )
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.login import Session
+from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -113,10 +117,17 @@ class Terms:
     """What holds for every connection of a node."""
 
     def __init__(
-        self, handlers: Handlers, config: BrokerConfig, agenda: Agenda, *, files_max: int
+        self,
+        handlers: Handlers,
+        config: BrokerConfig,
+        agenda: Agenda,
+        throttle: Throttle,
+        *,
+        files_max: int,
     ) -> None:
         """`files_max`: how many files may be open to be sent at a time."""
         self.handlers = handlers
+        self.throttle = throttle
         self.agenda = agenda
         self.frame_limit = config[keys.SOCKET_REQUEST_MAX_BYTES]
         self.idle_s = config.seconds(keys.CONNECTIONS_MAX_IDLE_MS)
@@ -155,6 +166,8 @@ class ServedConnection:
         self._answered = trio.Event()
         self._parked: dict[Parked, None] = {}
         self._heard_at = trio.current_time()
+        self._muted_until = -math.inf
+        """Until when nothing is read, because of a quota."""
         self._failure: Exception | None = None
 
     def stop_reading(self) -> None:
@@ -194,6 +207,7 @@ class ServedConnection:
 
     async def _read_requests(self) -> None:
         while not self._stopped:
+            await self._be_muted()
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
@@ -207,6 +221,11 @@ class ServedConnection:
                 hold.release()
                 self._may_be_stopped = True
                 self._heard_at = trio.current_time()
+
+    async def _be_muted(self) -> None:
+        if self._muted_until > trio.current_time():
+            await trio.sleep_until(self._muted_until)
+            self._heard_at = trio.current_time()
 
     async def _next_length(self) -> int | None:
         if self._reader.has_more:
@@ -286,17 +305,22 @@ class ServedConnection:
             if api.name in SASL and self._session is not None:
                 raise CloseConnection(refusal.message) from refusal
             return
+        self._mute(self._terms.throttle.sent(call))
         if outcome is None:
             return
         self._at_work += 1
         if isinstance(outcome, Reply):
-            self._answer(request_id, outcome)
+            self._answer(request_id, outcome, call)
         elif callable(outcome):
             assert self._nursery is not None, "requests are read inside of it"
-            self._nursery.start_soon(self._finish, request_id, outcome)
+            self._nursery.start_soon(self._finish, request_id, outcome, call)
         else:
             self._parked[outcome] = None
-            outcome.begin(_Asker(self, request_id, outcome))
+            outcome.begin(_Asker(self, request_id, outcome, call))
+
+    def _mute(self, delay_s: float) -> None:
+        if delay_s:
+            self._muted_until = max(self._muted_until, trio.current_time() + delay_s)
 
     def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
         if self._session is not None:
@@ -310,17 +334,17 @@ class ServedConnection:
         self._at_work += 1
         self._protest(request_id, refusal.code, refusal.message, self._has_left)
 
-    async def _finish(self, request_id: int, later: Later) -> None:
+    async def _finish(self, request_id: int, later: Later, call: Call[Any]) -> None:
         try:
             reply = await later()
         except Refused as refusal:
             self._protest(request_id, refusal.code, refusal.message, self._has_left)
         else:
-            self._answer(request_id, reply)
+            self._answer(request_id, reply, call)
 
-    def answer_parked(self, request_id: int, parked: Parked, reply: Reply) -> None:
+    def answer_parked(self, request_id: int, parked: Parked, reply: Reply, call: Call[Any]) -> None:
         self._parked.pop(parked, None)
-        self._answer(request_id, reply)
+        self._answer(request_id, reply, call)
 
     def end(self, failure: Exception) -> None:
         """Something failed for this connection, in somebody else's stretch."""
@@ -334,13 +358,14 @@ class ServedConnection:
         payload = wire.encode_response(None, request_id=request_id, error=code, message=message)
         self._send(wire.frame_buffers(payload, ()), sent)
 
-    def _answer(self, request_id: int, reply: Reply) -> None:
+    def _answer(self, request_id: int, reply: Reply, call: Call[Any]) -> None:
         parts: list[Buffer | FilePart] = []
         try:
             # In this stretch: from here on the segment may go, the descriptor stays.
             parts.extend(map(self._open, reply.attachments))
             sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
-            payload = wire.encode_response(reply.body, request_id=request_id)
+            body = self._told(reply.body, call, sum(sizes))
+            payload = wire.encode_response(body, request_id=request_id)
             message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
             for size, part in zip(sizes, parts, strict=True):
                 message += (bin_header(size), part)
@@ -350,6 +375,15 @@ class ServedConnection:
                 raise OSError(str(error)) from error
             raise
         self._send(message, partial(self._has_left, parts))
+
+    def _told(self, body: Message, call: Call[Any], size: int) -> Message:
+        """The answer, with how long nothing is read of who gets it, if a quota wants that."""
+        throttle = self._terms.throttle
+        self._mute(throttle.read(call.request, self._peer, call.client_id, size))
+        left_s = self._muted_until - trio.current_time()
+        if left_s <= 0 or not isinstance(body, m.ProduceResponse | m.FetchResponse):
+            return body
+        return exchanged(body, throttle_time_ms=math.ceil(left_s * 1000))
 
     def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
         if not isinstance(attachment, FileSlice):
@@ -402,16 +436,19 @@ class ServedConnection:
 class _Asker:
     """Implements `call.Asker`: a request of a connection."""
 
-    __slots__ = ("_connection", "_parked", "_request_id")
+    __slots__ = ("_call", "_connection", "_parked", "_request_id")
 
-    def __init__(self, connection: ServedConnection, request_id: int, parked: Parked) -> None:
+    def __init__(
+        self, connection: ServedConnection, request_id: int, parked: Parked, call: Call[Any]
+    ) -> None:
+        self._call = call
         self._connection = connection
         self._request_id = request_id
         self._parked = parked
 
     def answer(self, reply: Reply) -> None:
         def send() -> None:
-            self._connection.answer_parked(self._request_id, self._parked, reply)
+            self._connection.answer_parked(self._request_id, self._parked, reply, self._call)
 
         self.work(send)
 

@@ -21,6 +21,7 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
+from hightide.protocol import quota_messages as k
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide_broker.core.cluster.acls import Operation, Resource
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
@@ -149,7 +150,7 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
 
 
 def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
-    """Who may come in, and who may do what."""
+    """Who may come in, who may do what, and how much of it."""
 
     async def change(call: Call[m.Message]) -> Reply:
         access.check_on()
@@ -159,6 +160,8 @@ def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
     return [
         row(u.SaslHandshakeRequest, access.too_late),
         row(u.SaslAuthenticateRequest, access.too_late),
+        later(k.AlterClientQuotasRequest, admin.change, cluster("ALTER_CONFIGS")),
+        row(k.DescribeClientQuotasRequest, access.describe_quotas, cluster("DESCRIBE_CONFIGS")),
         later(u.AlterUserScramCredentialsRequest, admin.change, alter),
         row(u.DescribeUserScramCredentialsRequest, access.describe_users, describe),
         later(a.CreateAclsRequest, change, alter),
