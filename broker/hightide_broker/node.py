@@ -179,6 +179,7 @@ class Node:
                 cluster_id=self.cluster_id,
                 config=config,
                 random=self._random,
+                judge=self._judge,
                 first_users=first_users(self._disk, self._directory),
             )
         self.channel = ControllerChannel(
@@ -250,7 +251,8 @@ class Node:
                 replicas=self.replicas,
             )
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
-        self.server = self._serving(self._routes(clock))
+        self._table = self._routes(clock)
+        self.server = self._serving(self._table)
 
     def _serving(self, routes: Routes) -> Server:
         most = self.config[keys.MAX_CONNECTIONS]
@@ -263,7 +265,11 @@ class Node:
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
-        gate = Gate(lambda: self.image, config)
+        gate = Gate(
+            lambda: self.image,
+            config,
+            lambda: self.quorum.is_current(self.metadata_loader.applied.value),
+        )
         records = RecordHandlers(
             self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
         )
@@ -282,6 +288,9 @@ class Node:
         return Routes(
             rows, gate, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
         )
+
+    def _judge(self, sender: Peer, request: m.Message) -> None:
+        self._table.judge(sender, request)
 
     def _why_not(self) -> str:
         if self.serving.is_set():

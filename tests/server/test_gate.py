@@ -348,21 +348,63 @@ async def test_who_may_describe_a_topic_does_not_make_one_by_asking(tmp_path):
         assert "made" in world.node.image.topics
 
 
-async def test_a_request_that_is_passed_on_is_judged_as_its_sender(tmp_path):
-    """The node that it came to may lag behind."""
+async def test_a_request_that_is_passed_on_is_judged_as_its_sender_where_it_is_decided(tmp_path):
+    """The node that it came to may know less, or may have waited meanwhile."""
     async with guarded(tmp_path) as world:
         new = m.CreateTopicsRequest(topics=[m.NewTopic(topic="n")])
         envelope = partial(
             c.EnvelopeRequest, api="create_topics", body=msgspec.Raw(msgspec.msgpack.encode(new))
         )
-        routes, node = world.node.server._terms.handlers, Peer(node=2)
-        api = API_BY_REQUEST[c.EnvelopeRequest]
-        with pytest.raises(Refused, match="User:alice may not CREATE topic:'n'") as refused:
-            routes.begin(api, Call(envelope(principal="User:alice"), peer=node))
-        assert refused.value.code is TOPIC
-        for principal in ("", "User:admin"):
-            assert callable(routes.begin(api, Call(envelope(principal=principal), peer=node)))
         assert await world.codes(envelope(principal="User:admin")) == {CLUSTER}, "from a client"
+        channel, alice = world.node.channel, Peer("10.0.0.1", "User:alice")
+        for way in (
+            channel.open_envelope(Call(envelope(principal="User:alice"), peer=Peer(node=1))),
+            partial(channel.ask, new, sender=alice),
+        ):
+            with pytest.raises(Refused, match="User:alice may not CREATE topic:'n'") as refused:
+                await way()
+            assert refused.value.code is TOPIC
+        await world.node.change(new, sender=Peer("10.0.0.1", "User:admin"))
+        assert "n" in world.node.image.topics
+
+
+async def test_while_rules_may_be_missing_only_super_users_are_served(tmp_path):
+    async with guarded(tmp_path, allow_everyone_if_no_acl_found="true") as world:
+        gate = world.node._table._gate
+        gate._has_been_current, gate._is_current = False, bool
+        assert await world.codes(fetch("t")) == {ErrorCode.BROKER_NOT_AVAILABLE}
+        assert len(await world.admin.list_topics()) == 1
+        gate._is_current = lambda: True
+        assert await world.codes(fetch("t")) == set()
+        gate._is_current = bool
+        assert await world.codes(fetch("t")) == set(), "it knows them from now on"
+
+
+async def test_a_request_that_names_more_than_can_be_judged_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("hightide_broker.runtime.server.gate.PARTS_MAX", 2)
+    async with guarded(tmp_path) as world:
+        for topics, refused in ((["a", "b"], {TOPIC}), (["a", "b", "c"], {"INVALID_REQUEST"})):
+            assert await world.codes(m.DeleteTopicsRequest(topics=topics)) == refused
+
+
+async def test_a_name_that_nothing_has_is_not_remembered_and_is_shown_cut(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hightide.audit")
+    async with guarded(tmp_path) as world:
+        assert await world.codes(g.FindCoordinatorRequest(group="g" * 10_000)) == {GROUP}
+        assert await world.codes(g.FindCoordinatorRequest(group="g")) == {GROUP}
+        known = {name for *_, name in world.node._table._gate.authorizer._known}
+    assert {name for name in known if name.startswith("g")} == {"g"}
+    assert max(map(len, caplog.messages)) < 300
+
+
+async def test_nobody_hides_behind_the_noise_of_another(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hightide.audit")
+    async with guarded(tmp_path) as world:
+        gate = world.node._table._gate
+        for number in range(50):
+            gate.tell_refused(Peer("h", "User:mallory"), f"noise {number}")
+        await world.codes(m.DeleteTopicsRequest(topics=["quiet"]))
+    assert any("topic:'quiet'" in each for each in caplog.messages)
 
 
 async def test_decisions_are_written_down_and_names_cannot_forge_lines(tmp_path, caplog):

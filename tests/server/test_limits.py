@@ -15,7 +15,7 @@ from brokers import client_of, new_node, quiet, settings
 from streams import memory_streams, send_all
 
 from hightide.net.connection import ADMITTED_BYTES_MAX, READ_BYTES_MAX, FrameReader
-from hightide.net.tcp import TcpNetwork
+from hightide.net.tcp import TcpNetwork, listen
 from hightide.protocol.errors import RemoteProtocolError
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
@@ -75,20 +75,44 @@ async def test_clients_do_not_take_the_room_of_nodes():
         nursery.cancel_scope.cancel()
 
 
-async def test_who_says_nothing_at_the_door_makes_room_for_who_comes():
-    silent, quick = Door("", 0, never), Door("", 0, at_once)
+async def test_who_says_nothing_at_the_door_makes_room_for_who_comes_there():
+    clients, nodes = Door("", 0, never), Door("", 0, never, of_nodes=True)
     server = server_with()
     async with trio.open_nursery() as nursery:
-        waiting = [await come(server, silent, nursery) for _ in range(2)]
-        entered = await come(server, quick, nursery)
-        assert [visit.is_over for visit in (*waiting, entered)] == [True, False, False]
+        node = await come(server, nodes, nursery)
+        waiting = [await come(server, clients, nursery) for _ in range(5)]
+        assert [visit.is_over for visit in waiting] == [True, True, True, False, False]
+        assert not node.is_over, "a door of its own"
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("open_files", [16, 100, 150, 512, 2048, 1 << 20])
+async def test_who_has_spoken_stays_where_somebody_is_silent():
+    listener = await listen("127.0.0.1", 0)
+    ends = [await TcpNetwork().connect("127.0.0.1", listener.port) for _ in range(3)]
+    speaking, silent, _ = streams = [await listener.accept() for _ in ends]
+    ends[0].send_now([b"x"])
+    await speaking.receive_into(memoryview(bytearray(1)))
+    door, server, over = Door("", 0, never), server_with(), []
+
+    async def serve(stream):
+        await server.serve_stream(stream, door)
+        over.append(stream)
+
+    async with trio.open_nursery() as nursery:
+        for stream in streams:
+            nursery.start_soon(serve, stream)
+            await quiet()
+        assert over == [silent]
+        nursery.cancel_scope.cancel()
+    for each in (*ends, *streams):
+        await each.aclose()
+    await listener.aclose()
+
+
+@pytest.mark.parametrize("open_files", [24, 100, 150, 512, 2048, 1 << 20])
 def test_all_shares_together_leave_descriptors_over(open_files):
     room = room_for(connections_max=10_000, open_files=open_files)
-    assert sum(room) < open_files
+    assert sum(room) + room.at_the_door < open_files, "two doors"
     assert min(room.clients, room.nodes, room.at_the_door) >= 1
 
 

@@ -47,7 +47,7 @@ def rows():
 
 
 def routes(*, is_broker=True, why_not=""):
-    gate = Gate(ClusterImage, settings())
+    gate = Gate(ClusterImage, settings(), bool)
     return Routes(rows(), gate, node=4, is_broker=is_broker, why_not=lambda: why_not)
 
 

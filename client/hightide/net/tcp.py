@@ -26,6 +26,8 @@ class SocketStream:
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._socket = sock
         self._peer = peer
+        self.has_spoken = False
+        """Whether anything has come from the other end."""
 
     @property
     def peer(self) -> str:
@@ -81,7 +83,9 @@ class TcpStream(SocketStream):
             self._check_open()
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):
-                return self._socket.recv_into(view)
+                count = self._socket.recv_into(view)
+                self.has_spoken = True
+                return count
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         self._check_open()

@@ -52,6 +52,7 @@ class TlsStream(SocketStream):
     ) -> None:
         """Takes the socket of `stream`; `host` is whose certificate is expected."""
         super().__init__(stream.detach(), stream.peer)
+        self._plain = stream
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=host
@@ -161,6 +162,7 @@ class TlsStream(SocketStream):
         with suppress(BlockingIOError):
             data = self._socket.recv(TURN_BYTES)
             self._fruitless += len(data)
+            self._plain.has_spoken = True
             if data:
                 self._incoming.write(data)
             else:

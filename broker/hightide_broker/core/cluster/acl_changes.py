@@ -9,6 +9,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.acls import ACLS_MAX, Acl, acl_of, check_filter, is_wanted
 from hightide_broker.core.cluster.changes import AnyChange, CreateAcl, RemoveAcl
 
+FILTERS_MAX = 100
 CHANGES_MAX = 10_000
 """Rules that one request may make or remove."""
 
@@ -41,6 +42,11 @@ def delete(
     known: Mapping[str, Acl], request: a.DeleteAclsRequest
 ) -> tuple[list[AnyChange], a.DeleteAclsResponse]:
     """All rules that some filter means. Raises `Refused`, and then none is removed."""
+    if len(request.filters) > FILTERS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(request.filters)} filters in one request, expected {FILTERS_MAX} or less",
+        )
     for each in request.filters:
         check_filter(each)
     found = {

@@ -6,6 +6,7 @@ Sources: KIP-11 (operations), KIP-290 (prefixes), Kafka's StandardAuthorizer.
 from __future__ import annotations
 
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
 from hightide.protocol.access_messages import ANY, AclFilter, AclRule
@@ -118,12 +119,13 @@ def word_of(kind: type[W], text: str) -> W:
 
 def acl_of(rule: AclRule) -> Acl:
     """The rule that somebody asks for; raises `Refused` if it can be none."""
+    host = _host(rule.host)
     acl = Acl(
         word_of(Resource, rule.resource),
         rule.name,
         word_of(Pattern, rule.pattern),
         rule.principal,
-        rule.host,
+        host,
         word_of(Operation, rule.operation),
         word_of(Permission, rule.permission),
     )
@@ -145,6 +147,20 @@ def acl_of(rule: AclRule) -> Acl:
             f"the cluster's name is {CLUSTER_NAME!r}, LITERAL, not {acl.name!r}, {acl.pattern}",
         )
     return acl
+
+
+def _host(text: str) -> str:
+    """An address as connections have it, or everywhere; raises `Refused`: anything else would never
+    match, and a rule that denies deny nobody."""
+    if text == EVERYWHERE:
+        return text
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"host {text[:60]!r}, expected one address of IPv4 or IPv6, or {EVERYWHERE}",
+        ) from None
 
 
 def check_filter(wanted: AclFilter) -> None:

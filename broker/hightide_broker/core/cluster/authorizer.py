@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hightide_broker.core.cluster.acls import (
     EVERYBODY,
     EVERYTHING,
+    NAME_CHARACTERS_MAX,
     Acl,
     Operation,
     Pattern,
@@ -60,6 +61,7 @@ class Authorizer:
                 lengths[acl.resource].add(len(acl.name))
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
         self._known: dict[tuple[str, str, Operation, Resource, str], bool] = {}
+        self._known_any: dict[tuple[str, str, Operation, Resource], bool] = {}
 
     def allows(
         self, principal: str, host: str, operation: Operation, resource: Resource, name: str
@@ -69,6 +71,8 @@ class Authorizer:
         known = self._known.get(asked)
         if known is None:
             known = self.verdict(*asked).allowed
+            if len(name) > NAME_CHARACTERS_MAX:
+                return known  # nothing is called so; it is not kept for whoever asks
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
             self._known[asked] = known
@@ -102,12 +106,22 @@ class Authorizer:
         authorizeByResourceType)."""
         if principal in self._super_users:
             return True
+        asked = (principal, host, operation, resource)
+        if (known := self._known_any.get(asked)) is None:
+            if len(self._known_any) >= REMEMBERED_MAX:
+                self._known_any.clear()
+            known = self._known_any[asked] = self._finds_any(*asked)
+        return known
+
+    def _finds_any(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool:
+        if self._everyone_if_none and (resource, Pattern.LITERAL, EVERYTHING) not in self._named:
+            return True  # something is called as nothing that any rule names
         about = [a for a in self._all[resource] if a.is_about(principal, host, operation)]
-        denying = [acl for acl in about if acl.permission is Permission.DENY]
-        allowing = [acl for acl in about if acl.permission is Permission.ALLOW]
-        if self._everyone_if_none and not any(acl.name == EVERYTHING for acl in denying):
-            return True
-        return any(not any(_covers(no, yes) for no in denying) for yes in allowing)
+        denials = {(a.pattern, a.name) for a in about if a.permission is Permission.DENY}
+        allowing = (a for a in about if a.permission is Permission.ALLOW)
+        return any(not _is_covered(acl, denials) for acl in allowing)
 
     def _concerning(self, principal: str, resource: Resource, name: str) -> Iterator[Acl]:
         """The rules that name a resource, and somebody or everybody."""
@@ -132,11 +146,14 @@ class Authorizer:
             yield name[:length]
 
 
-def _covers(no: Acl, yes: Acl) -> bool:
-    """Whether a rule that denies is about everything that one that allows is about."""
-    if no.pattern is Pattern.PREFIXED:
-        is_literal_all = yes.pattern is Pattern.LITERAL and yes.name == EVERYTHING
-        return not is_literal_all and yes.name.startswith(no.name)
-    if no.name == EVERYTHING:
+def _is_covered(yes: Acl, denials: set[tuple[Pattern, str]]) -> bool:
+    """Whether one of these is about everything that a rule that allows is about."""
+    if (Pattern.LITERAL, EVERYTHING) in denials:
         return True
-    return yes.pattern is Pattern.LITERAL and yes.name == no.name
+    is_literal = yes.pattern is Pattern.LITERAL
+    if is_literal and yes.name == EVERYTHING:
+        return False
+    if is_literal and (Pattern.LITERAL, yes.name) in denials:
+        return True
+    prefixes = (yes.name[:length] for length in range(1, len(yes.name) + 1))
+    return any((Pattern.PREFIXED, prefix) in denials for prefix in prefixes)

@@ -32,6 +32,11 @@ class Peer(NamedTuple):
     may_be_node: bool = True
     """Whether it came where nodes may: by a listener of theirs, or by one that is for everybody."""
 
+    @property
+    def shown(self) -> str:
+        """The principal, for a line of a log that it cannot forge."""
+        return self.principal if self.principal.isprintable() else repr(self.principal)[1:-1]
+
 
 NOBODY_KNOWN = Peer()
 

@@ -33,6 +33,7 @@ from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetV
 from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.users import SECRET_BYTES
+from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
@@ -49,6 +50,9 @@ def random_id(random: Random) -> str:
         text = base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()
         if not text.startswith("-"):
             return text
+
+
+Judge = Callable[[Peer, m.Message], None]
 
 
 class _Active(NamedTuple):
@@ -71,9 +75,12 @@ class ControllerShell:
         cluster_id: str,
         config: BrokerConfig,
         random: Random,
+        judge: Judge,
         first_users: Sequence[AnyChange] = (),
     ) -> None:
-        """`first_users` are made if there never was one."""
+        """`judge` raises `Refused` for what somebody may not ask; `first_users` are made if there
+        never was one."""
+        self._judge = judge
         self._quorum = quorum
         self._first_users = first_users
         self._metadata_loader = metadata_loader
@@ -175,8 +182,10 @@ class ControllerShell:
 
     # -- requests --------------------------------------------------------------------------------
 
-    async def submit(self, request: m.Message) -> tuple[m.Message, int]:
-        """Decide, append, wait for commit; the reply and the metadata offset it holds at.
+    async def submit(self, request: m.Message, sender: Peer | None = None) -> tuple[m.Message, int]:
+        """Decide, append, wait for commit; the reply and the metadata offset it holds at. What
+        `sender` may ask is judged here, by what is committed: whoever passed it on may have known
+        less, or have waited.
 
         Raises `Refused`: NOT_CONTROLLER where or when this node is not active, REQUEST_TIMED_OUT
         when the changes do not commit in time.
@@ -188,13 +197,15 @@ class ControllerShell:
             raise not_controller(self._quorum.leader)
         term = self._active.term
         try:
+            if sender is not None:
+                self._judge(sender, request)
             decision = self._decide(self._active.core, request, since)
         except Refused as refusal:
             # It, too, may come from what is not committed yet.
             await self._committed(term, "refused")
             raise refusal
         reply = decision.reply
-        first = self._append(decision.changes)
+        first = self._append(decision.changes, sender)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
                 reply = c.RegisterBrokerResponse(broker_epoch=first + number)
@@ -221,15 +232,16 @@ class ControllerShell:
             f"request.timeout.ms={self._timeout_s * 1000:.0f}",
         )
 
-    def _append(self, changes: list[AnyChange]) -> int:
+    def _append(self, changes: list[AnyChange], sender: Peer | None = None) -> int:
         """Write changes to the log and into the controller's own image; the first one's offset."""
+        asked = "" if sender is None or sender.principal == ANONYMOUS else f", for {sender.shown}"
         active = self._active
         if not changes or active is None:
             return -1
         first = self._quorum.append(changes, active.term.epoch)
         for number, change in enumerate(changes):
             if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
-                log.info("%s", told)
+                log.info("%s%s", told, asked)
             active.image.replay(change, first + number)
         return first
 

@@ -83,7 +83,7 @@ class ControllerChannel:
         if self._controller is not None and (
             self._controller.is_active or leader == self._quorum.node
         ):
-            return await self._controller.submit(request)
+            return await self._controller.submit(request, sender)
         if leader in (NOBODY, self._quorum.node):
             raise not_controller(leader)
         api = API_BY_REQUEST[type(request)]
@@ -110,9 +110,10 @@ class ControllerChannel:
         controller, inner = self._controller, decode_body(request.body, api.request)
         if call.peer.node >= 0:
             check_sender(inner, call.peer.node)
+        sender = Peer(request.host, request.principal) if request.principal else None
 
         async def later() -> Reply:
-            reply, offset = await controller.submit(inner)
+            reply, offset = await controller.submit(inner, sender)
             body = msgspec.Raw(msgspec.msgpack.encode(reply))
             return Reply(c.EnvelopeResponse(metadata_offset=offset, body=body))
 

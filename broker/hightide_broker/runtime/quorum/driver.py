@@ -410,6 +410,12 @@ class QuorumDriver:
             wake = Wake()
             self._parked[wake] = None
 
+    def is_current(self, end: int) -> bool:
+        """Whether what is committed below an offset has something of the current epoch: then it has
+        all that was committed in those before."""
+        is_led = self.leader != NOBODY and end > 0
+        return is_led and self.metadata.snapshot_id(end).epoch == self.core.epoch
+
     def describe(self, cluster_id: str) -> q.DescribeQuorumResponse:
         """The quorum as its leader sees it; raises `Refused` elsewhere."""
         voters, observers = self.core.describe(trio.current_time())

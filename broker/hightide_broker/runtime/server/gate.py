@@ -9,6 +9,7 @@ refused with it. Nodes need nothing of this: by their own door they are known by
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +41,12 @@ CHANGING = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER
 """What is written down although it is allowed."""
 NAMES_MAX = 10
 """So many are written down of one request."""
+SHOWN_CHARACTERS_MAX = 100
+"""Of a name."""
+PARTS_MAX = 10_000
+"""Topics, partitions or groups that one request may name, where each is judged."""
+PRINCIPALS_MAX = 1000
+"""Whose refusals are counted, each apart; those that were refused last."""
 _CODES = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -63,14 +70,24 @@ class Permission(NamedTuple):
 class Gate:
     """A node's."""
 
-    def __init__(self, image: Callable[[], ClusterImage], config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        image: Callable[[], ClusterImage],
+        config: BrokerConfig,
+        is_current: Callable[[], bool],
+    ) -> None:
+        """`is_current` says whether the image has all that was committed when the node came up:
+        before that, rules may be missing that deny."""
+        self._is_current = is_current
+        self._has_been_current = False
         self.is_on = config[keys.AUTHORIZER_ENABLE]
         self._image = image
         users = config[keys.SUPER_USERS].split(";")
         self._super_users = frozenset(filter(None, (user.strip() for user in users)))
         self._everyone_if_none = config[keys.ALLOW_EVERYONE_IF_NO_ACL_FOUND]
         self._by: tuple[ClusterImage, int] | None = None
-        self._refusals = SparingLog(audit)
+        self._refusals: OrderedDict[str, SparingLog] = OrderedDict()
+        """By principal: nobody hides behind others' noise."""
 
     @property
     def authorizer(self) -> Authorizer:
@@ -104,6 +121,7 @@ class Gate:
         """Begin a request, as far as it is allowed. Raises `Refused` or `CloseConnection`."""
         if not self.is_on or call.peer.node >= 0 or not permissions:
             return begin(call)
+        self._check_current(call.peer)
         visit, parts = _Visit(self.authorizer, call.peer), PARTS.get(type(call.request))
         each: list[Permission] = []
         for permission in permissions:
@@ -130,6 +148,11 @@ class Gate:
         asked: list[Any] | None = getattr(call.request, parts.field, None)
         if asked is None:  # for everything: what is found is left out where it is not allowed
             return _added(begin(call), visit.only_allowed(parts, permission))
+        if len(asked) > PARTS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(asked)} {parts.field} in one request, expected {PARTS_MAX} or less",
+            )
         allowed, refused = [], []
         for part in asked:
             named = parts.named(part)
@@ -169,12 +192,31 @@ class Gate:
             return request
         return exchanged(request, auto_create=False)
 
+    def _check_current(self, peer: Peer) -> None:
+        """Raise `Refused` while rules may be missing; super users need none."""
+        self._has_been_current = self._has_been_current or self._is_current()
+        if not self._has_been_current and peer.principal not in self._super_users:
+            raise Refused(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                "this node has not heard of all rules yet: it waits for the controllers",
+            )
+
     def _refusal(self, visit: _Visit, operation: Operation, named: Named) -> Refused:
         resource, name = named
-        which = f"any {resource}" if name is None else f"{resource}:{name!r}"
-        said = f"{visit.principal} may not {operation} {which}"
-        self._refusals.write(logging.INFO, "denied: %s, from %s", said, visit.host)
+        which = f"any {resource}" if name is None else f"{resource}:{_shown(name)}"
+        said = f"{visit.peer.shown} may not {operation} {which}"
+        self.tell_refused(visit.peer, said)
         return Refused(_CODES[resource], f"{said} (hightide acls explain says why)")
+
+    def tell_refused(self, peer: Peer, said: str) -> None:
+        """Write down that somebody was refused something."""
+        log = self._refusals.get(peer.principal)
+        if log is None:
+            log = self._refusals[peer.principal] = SparingLog(audit)
+            if len(self._refusals) > PRINCIPALS_MAX:
+                self._refusals.popitem(last=False)
+        self._refusals.move_to_end(peer.principal)
+        log.write(logging.INFO, "denied: %s, from %s", said, peer.host)
 
     def _write_down(
         self, call: Call[Any], permission: Permission, names: Sequence[str | None] = ()
@@ -183,9 +225,9 @@ class Gate:
         if not audit.isEnabledFor(level):
             return
         api, who = API_BY_REQUEST[type(call.request)].name, call.peer
-        about = f" {', '.join(map(repr, names[:NAMES_MAX]))}" if names else ""
+        about = f" {', '.join(_shown(name or '') for name in names[:NAMES_MAX])}" if names else ""
         more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-        audit.log(level, "allowed: %s %s%s%s, from %s", who.principal, api, about, more, who.host)
+        audit.log(level, "allowed: %s %s%s%s, from %s", who.shown, api, about, more, who.host)
 
 
 class _Visit:
@@ -193,12 +235,11 @@ class _Visit:
 
     def __init__(self, authorizer: Authorizer, peer: Peer) -> None:
         self._authorizer = authorizer
-        self.principal = peer.principal
-        self.host = peer.host
+        self.peer = peer
 
     def may(self, permission: Permission, named: Named) -> bool:
         """Whether an operation on what is named is allowed; on any at all, if it has no name."""
-        may, who = self._authorizer, (self.principal, self.host)
+        may, who = self._authorizer, (self.peer.principal, self.peer.host)
         cluster = (Resource.CLUSTER, CLUSTER_NAME)
         instead = permission.or_on_cluster
         if instead is not None and may.allows(*who, instead, *cluster):
@@ -218,6 +259,10 @@ class _Visit:
             return answer
 
         return rebuild
+
+
+def _shown(name: str) -> str:
+    return repr(name[:SHOWN_CHARACTERS_MAX])
 
 
 def _is_of_parts(permission: Permission, parts: Parts | None) -> bool:

@@ -8,11 +8,12 @@ at work, files being sent, time to send a request, time to take an answer, time 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 
 import trio
 
 from hightide.net.ports import Stream
+from hightide.net.tcp import SocketStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.sparing import SparingLog
@@ -34,8 +35,8 @@ class Server:
         self._logins = logins
         self._inside: dict[ServedConnection, None] = {}
         self._by_door: Counter[Door] = Counter()
-        self._at_the_door: dict[trio.CancelScope, None] = {}
-        """Connections that are not admitted yet, the oldest first."""
+        self._at_the_door: defaultdict[Door, dict[trio.CancelScope, Stream]] = defaultdict(dict)
+        """Connections that are not admitted yet, by door, the oldest first."""
         self._all_closed = trio.Event()
         self._stopping = False
         self._log = SparingLog(logging.getLogger("hightide.server"))
@@ -69,12 +70,12 @@ class Server:
     ) -> tuple[Stream, Peer | None, Session | None]:
         """The connection as it goes on, who it is, None if it does not, and its login."""
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
-        if len(self._at_the_door) >= self._room.at_the_door:
-            # Who says nothing keeps nobody out: the one that has been there longest goes.
-            next(iter(self._at_the_door)).cancel()
+        waiting = self._at_the_door[door]
+        if len(waiting) >= self._room.at_the_door:
+            self._make_way(waiting)
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
-                self._at_the_door[scope] = None
+                waiting[scope] = arrived
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     return stream, peer, None
@@ -85,9 +86,18 @@ class Server:
         except AuthenticationFailed as error:
             why = error.message
         finally:
-            self._at_the_door.pop(scope, None)
+            waiting.pop(scope, None)
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
+
+    @staticmethod
+    def _make_way(waiting: dict[trio.CancelScope, Stream]) -> None:
+        """Who says nothing keeps nobody out: of those that have not spoken, or else of all, the one
+        that has been there longest goes."""
+        silent = (scope for scope, stream in waiting.items() if not _has_spoken(stream))
+        scope = next(silent, None) or next(iter(waiting))
+        scope.cancel()
+        del waiting[scope]
 
     async def _log_in(self, stream: Stream) -> Session:
         is_in = False
@@ -120,3 +130,7 @@ class Server:
             connection.stop_reading()
         with trio.move_on_after(timeout_s):
             await self._all_closed.wait()
+
+
+def _has_spoken(stream: Stream) -> bool:
+    return isinstance(stream, SocketStream) and stream.has_spoken

@@ -25,7 +25,7 @@ class Room(NamedTuple):
     nodes: int
     """Connections by the nodes' own door."""
     at_the_door: int
-    """Connections that are not admitted yet."""
+    """Connections by each door that are not admitted yet."""
     files: int
     """Files that are being sent."""
 
@@ -35,8 +35,8 @@ def room_for(*, connections_max: int, open_files: int) -> Room:
     descriptors that the process may have. A part stays for connections of the node's own."""
     room = Room(
         clients=_at_least_one(min(connections_max, open_files * 3 // 4)),
-        nodes=_at_least_one(min(connections_max, open_files // 16)),
-        at_the_door=_at_least_one(min(AT_THE_DOOR_MAX, open_files // 16)),
+        nodes=_at_least_one(min(connections_max, open_files // 24)),
+        at_the_door=_at_least_one(min(AT_THE_DOOR_MAX, open_files // 24)),
         files=min(FILES_MAX, open_files // 16),
     )
     if room.clients < connections_max:

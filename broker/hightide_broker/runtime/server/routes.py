@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST, Api
+from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide.protocol.wire import decode_body
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.runtime.base.call import Begin, Call, Outcome, Peer, Reply
 from hightide_broker.runtime.server.gate import Gate, Permission
@@ -94,28 +92,26 @@ class Routes:
         """Begin a request, in order of arrival. Raises `Refused` or `CloseConnection`."""
         route = self._route_of(api, call.request)
         if not route.is_for_clients:
-            check_node(call)
+            try:
+                check_node(call)
+            except Refused as refusal:
+                self._gate.tell_refused(call.peer, refusal.message)
+                raise
         if not route.is_early and (why := self._why_not()):
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
         if route.is_of_broker and not self._is_broker:
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node} is a controller, not a broker"
             )
-        if isinstance(call.request, c.EnvelopeRequest):
-            self._check_forwarded(call.request)
         if not route.is_for_clients:
             return route.begin(call)
         return self._gate.begin(route.permissions, call, route.begin)
 
-    def _check_forwarded(self, envelope: c.EnvelopeRequest) -> None:
-        """Raise `Refused` unless who asked another node may ask for this, by what is known here:
-        the other may lag behind (KIP-590)."""
-        api = API_BY_NAME.get(envelope.api)
-        if not self._gate.is_on or not envelope.principal or api is None:
-            return
-        request = decode_body(envelope.body, api.request)
-        peer = Peer(envelope.host, envelope.principal)
-        self._gate.check(peer, self._route_of(api, request).permissions, request)
+    def judge(self, sender: Peer, request: m.Message) -> None:
+        """Raise `Refused` unless somebody may ask all of this, by what is known here."""
+        if self._gate.is_on and sender.node < 0:
+            route = self._route_of(API_BY_REQUEST[type(request)], request)
+            self._gate.check(sender, route.permissions, request)
 
     def _route_of(self, api: Api, request: m.Message) -> Route:
         for route in self._by_api.get(api.name, ()):
