@@ -3,6 +3,7 @@
 Method: fake brokers in memory, and a network that turns clients away while the test wants it.
 """
 
+import msgspec
 import pytest
 import trio
 from fake_broker import FakeBroker, Trick, in_memory
@@ -98,6 +99,29 @@ async def test_a_producer_that_gets_no_id_gives_its_records_up_at_once(autojump_
         broker.always(m.InitProducerIdRequest, None)
         await (await producer.send("t", b"y"))
     assert broker.values() == [b"y"]
+
+
+async def test_records_for_a_topic_that_may_not_be_known_any_more_fail_at_once(autojump_clock):
+    broker = FakeBroker({"t": 1, "u": 1})
+    async with (
+        in_memory(broker) as network,
+        Producer(broker.address, acks="all", network=network) as producer,
+    ):
+        for topic in ("t", "u"):
+            await (await producer.send(topic, b"first"))
+        answer = broker._metadata(m.MetadataRequest(topics=["t", "u"]))
+        denied = m.TopicMetadata(topic="t", error="TOPIC_AUTHORIZATION_FAILED", message="no")
+        known = [each for each in answer.topics if each.topic == "u"]
+        body = msgspec.structs.replace(answer, topics=[denied, *known])
+        broker.always(m.MetadataRequest, Trick(body=body))
+        producer._cluster.lost_leader("t", 0)
+        began = trio.current_time()
+        delivery = await producer.send("t", b"second")
+        other = await producer.send("u", b"second")
+        with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED: no"):
+            await delivery
+        await other
+        assert trio.current_time() - began < 5
 
 
 async def test_a_record_that_waited_for_a_producers_id_says_why_there_was_none(autojump_clock):

@@ -7,7 +7,7 @@ with both doors under TLS, users by certificate, requests on the wire.
 """
 
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from certificates import Authority
 from patience import PATIENCE_S
 from test_doors import inside, outside
 
-from hightide import Acl, AclPattern, Admin
+from hightide import Acl, AclPattern, Admin, Consumer
 from hightide.net.connection import open_connection
 from hightide.net.ports import SystemClock
 from hightide.net.tls import Tls
@@ -178,7 +178,8 @@ def rules(*texts, user="alice", permission="ALLOW"):
 class Guarded:
     """A node that asks for permissions; `admin` may do everything, `alice` what rules say."""
 
-    def __init__(self, node, admin, alice):
+    def __init__(self, node, admin, alice, options):
+        self.options = options
         self.node = node
         self.admin = admin
         self.alice = alice
@@ -235,7 +236,11 @@ async def guarded(tmp_path, disk=None, **over):
     ):
         if "t" not in node.image.topics:
             await admin.create_topic("t")
-        yield Guarded(node, admin, Client(connection))
+        alice = options | {
+            "ssl_certificate_location": files.certificate,
+            "ssl_key_location": files.key,
+        }
+        yield Guarded(node, admin, Client(connection), alice)
 
 
 def test_every_request_of_clients_is_in_the_samples_or_free():
@@ -430,6 +435,30 @@ async def test_rules_hold_after_a_restart(tmp_path):
         assert await world.codes(m.MetadataRequest(topics=["t"])) == {TOPIC}
         assert await world.admin.describe_acls() == made
         assert len(made) == 2
+
+
+async def poll_for_ever(consumer):
+    while True:
+        await consumer.poll(timeout_ms=50)
+
+
+async def test_a_member_whose_group_is_taken_away_hears_so_and_goes_on_when_it_is_back(tmp_path):
+    async with guarded(tmp_path) as world:
+        mine = rules("READ topic:t", "READ group:g")
+        await world.only(*mine)
+        options = {"group_id": "g", "heartbeat_interval_ms": 50, "auto_offset_reset": "earliest"}
+        address = f"127.0.0.1:{world.node.port}"
+        async with Consumer(address, topics=["t"], **options, **world.options) as consumer:
+            with trio.fail_after(PATIENCE_S):
+                while not consumer.assignment():
+                    await consumer.poll(timeout_ms=50)
+                await world.only(rules("READ topic:t")[0])
+                with pytest.raises(ApiError, match="GROUP_AUTHORIZATION_FAILED"):
+                    await poll_for_ever(consumer)
+                await world.only(*mine)
+                while not consumer.assignment():
+                    with suppress(ApiError):  # from before
+                        await consumer.poll(timeout_ms=50)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,11 @@ class Membership:
             self.must_join = self.is_lost = True
             self.last_reason = error.message
             self._forget_membership()
+        elif error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            # What it owned is somebody else's once its session is over: it asks to join again, and
+            # its caller hears why it is not let in.
+            self.must_join = self.is_lost = True
+            self.last_reason = error.message
         elif error.code is ErrorCode.FENCED_INSTANCE_ID:
             self.failure = error
         self._wake()

@@ -146,7 +146,8 @@ class Rebalancer:
             await self._take(given)
             self.joins_since = None
         except HightideError as error:
-            if not membership.is_lost:
+            denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            if not membership.is_lost or (isinstance(error, ApiError) and error.code is denied):
                 self._fetcher.fail(error)
             membership.must_join = True
         finally:

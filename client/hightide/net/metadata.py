@@ -33,6 +33,8 @@ class Metadata:
         self.topics: dict[str, m.TopicMetadata] = {}
         self.stale_at = float("-inf")
         """When it gets too old; before anything was learned it is."""
+        self.denied: dict[str, str] = {}
+        """Topics that this client may not know of, and how that was said."""
         self._max_age_s = max_age_s
         self._leaders: dict[TopicPartition, m.PartitionMetadata] = {}
         self._newest: dict[TopicPartition, tuple[str, int]] = {}
@@ -72,9 +74,12 @@ class Metadata:
             self.topics = {}
         believed = True
         for topic in answer.topics:
+            self.denied.pop(topic.topic, None)
             if topic.error is None:
                 believed = self._learn_topic(topic) and believed
             else:
+                if topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    self.denied[topic.topic] = topic.message
                 self.forget(topic.topic)
         return believed
 

@@ -78,11 +78,16 @@ class Sender:
 
     def abandon_all(self, error: HightideError) -> None:
         """The producer is closed: those who still wait for a record get `error`."""
-        self._abandon_waiting(error)
+        self._abandon(self.accumulator.unfinished(), error)
         self.room.set()
 
-    def _abandon_waiting(self, error: HightideError) -> None:
-        for batch in self.accumulator.unfinished():
+    def _abandon_waiting(self, error: HightideError, topic: str | None = None) -> None:
+        """What was not sent, to one topic or to any, never will be."""
+        queues = [queue for queue in self.accumulator.active() if topic in (None, queue.topic)]
+        self._abandon([batch for queue in queues for batch in queue.pending], error)
+
+    def _abandon(self, batches: list[Batch], error: HightideError) -> None:
+        for batch in batches:
             self.accumulator.abandon(batch, error)
             self._announce(batch)
 
@@ -116,6 +121,8 @@ class Sender:
             await self._cluster.refresh(list(self.partition_counts))
         except HightideError as error:
             self._tell_retry(error)
+        for topic, why in self._cluster.metadata.denied.items():
+            self._abandon_waiting(ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why), topic)
         for topic in self.partition_counts:
             self.partition_counts[topic] = (
                 self._cluster.metadata.partition_count(topic) or self.partition_counts[topic]
