@@ -135,6 +135,14 @@ class Quorum:
         return self._watermark.value
 
     @property
+    def told_watermark(self) -> int:
+        """What is committed for certain, as the leader said in this life, or as this leader knows;
+        -1: nobody has said it yet."""
+        if not self.is_leader:
+            return self._follower.leader_watermark
+        return self.high_watermark if self.high_watermark > self.epoch_start else -1
+
+    @property
     def voters_are_committed(self) -> bool:
         """Whether the last record of the voters is known to be."""
         return self.high_watermark >= self._log.voters_end

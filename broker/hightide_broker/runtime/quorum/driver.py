@@ -411,10 +411,10 @@ class QuorumDriver:
             self._parked[wake] = None
 
     def is_current(self, end: int) -> bool:
-        """Whether what is committed below an offset has something of the current epoch: then it has
-        all that was committed in those before."""
-        is_led = self.leader != NOBODY and end > 0
-        return is_led and self.metadata.snapshot_id(end).epoch == self.core.epoch
+        """Whether all that was committed when this node came up is below an offset: the leader has
+        said how far that is, and something of its epoch is there, after which it knows."""
+        said = self.core.told_watermark
+        return 0 <= said <= end and self.metadata.snapshot_id(end).epoch == self.core.epoch
 
     def describe(self, cluster_id: str) -> q.DescribeQuorumResponse:
         """The quorum as its leader sees it; raises `Refused` elsewhere."""
