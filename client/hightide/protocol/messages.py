@@ -220,7 +220,6 @@ class FetchResponse(Message, frozen=True, kw_only=True):
     session_id: int = -1
     """The session that was asked in; -1: who answers keeps none."""
     throttle_time_ms: int = 0
-    """For how long nothing more is read of who asked: a quota (KIP-219)."""
 
 
 class ListOffsetsPartition(Message, frozen=True, kw_only=True):
@@ -483,8 +482,7 @@ class ElectLeadersRequest(Message, frozen=True, kw_only=True):
     """An election by hand (KIP-460)."""
 
     unclean: bool = False
-    """False: move leadership to the preferred replica. True: elect any live one, data may be
-    lost."""
+    """False: the preferred replica leads. True: any live one, data may be lost."""
     partitions: list[PartitionName] | None = None
     """None: every partition that needs one."""
     timeout_ms: int = 30_000
