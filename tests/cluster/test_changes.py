@@ -137,13 +137,13 @@ OLD_RECORDS = [
     ),
     (AllocateProducerIds(next_id=1000), {"type": "producer_ids", "next_id": 1000}),
     (
-        SetQuota(key="producer_byte_rate", user="u", client_id=None, value=1.5),
+        SetQuota(key="producer_byte_rate", user="u", client_id=None, value=15),
         {
             "type": "quota",
             "key": "producer_byte_rate",
             "user": "u",
             "client_id": None,
-            "value": 1.5,
+            "value": 15,
         },
     ),
     (CreateAcl(**A_RULE), {"type": "acl", **A_RULE}),

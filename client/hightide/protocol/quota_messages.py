@@ -22,7 +22,7 @@ class QuotaSetting(Message, frozen=True, kw_only=True):
     """None: whichever user it is."""
     client_id: str | None = None
     """None: whichever client it is."""
-    value: float | None = None
+    value: int | None = None
     """None: there is none any more."""
 
 

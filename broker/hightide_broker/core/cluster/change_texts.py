@@ -32,7 +32,7 @@ def sentence(change: AnyChange, image: ClusterImage) -> str:
             return f"{change.key} of {whose} is {value}"
         case SetQuota():
             whose = f"user {change.user or 'any'}, client {change.client_id or 'any'}"
-            value = "removed" if change.value is None else f"set to {change.value:g}"
+            value = "removed" if change.value is None else f"set to {change.value}"
             return f"{change.key} of {whose} is {value}"
         case SetScramCredential():
             return f"the {change.mechanism} password of user {change.user!r} is set"

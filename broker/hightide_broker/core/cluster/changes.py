@@ -169,7 +169,7 @@ class SetQuota(Change, tag="quota", frozen=True, kw_only=True):
     key: str
     user: str | None
     client_id: str | None
-    value: float | None
+    value: int | None
 
 
 class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):

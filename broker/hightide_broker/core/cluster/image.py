@@ -141,7 +141,7 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
-    quotas: dict[tuple[str | None, str | None], dict[str, float]] = field(default_factory=dict)
+    quotas: dict[tuple[str | None, str | None], dict[str, int]] = field(default_factory=dict)
     """(user, client id) → what they may, by key."""
     users: dict[UserKey, Credential] = field(default_factory=dict)
     """What is kept of passwords."""

@@ -6,7 +6,6 @@ client's, a name before whoever has none of their own. Source: KIP-13, KIP-546.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ NAME_CHARACTERS_MAX = 256
 QUOTAS_MAX = 10_000
 Entity = tuple[str | None, str | None]
 """User and client id; None: it does not matter."""
-Quotas = Mapping[Entity, Mapping[str, float]]
+Quotas = Mapping[Entity, Mapping[str, int]]
 
 
 class Quota(NamedTuple):
@@ -26,7 +25,7 @@ class Quota(NamedTuple):
 
     holder: Entity
     """Who shares it: each user, each client, or each client of each user."""
-    value: float
+    value: int
 
 
 def quota_for(quotas: Quotas, user: str, client_id: str, key: str) -> Quota | None:
@@ -82,8 +81,8 @@ def _check(known: Quotas, wish: k.QuotaSetting) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, "a quota is of a user, of a client, or of both")
     if wish.value is None:
         return
-    if not (0 < wish.value < math.inf):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{wish.key} {wish.value:g}, expected more than 0")
+    if wish.value <= 0:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{wish.key} {wish.value}, expected more than 0")
     if (wish.user, wish.client_id) not in known and len(known) >= QUOTAS_MAX:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{QUOTAS_MAX} have quotas, and may be no more")
 
