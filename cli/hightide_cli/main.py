@@ -26,6 +26,7 @@ COMMANDS = {
     "topics": ("topics", "topics", "create, list, describe, alter and delete topics"),
     "partitions": ("partitions", "partitions", "elect leaders, compare replicas"),
     "brokers": ("brokers", "brokers", "list and describe brokers"),
+    "quotas": ("quotas", "quotas", "show and change how much users and clients may send"),
     "users": ("users", "users", "show and change who may log in"),
     "acls": ("acls", "acls", "show and change who may do what"),
     "quorum": ("quorum", "quorum", "show and change the quorum of controllers"),

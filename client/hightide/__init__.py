@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         PartitionDescription,
         QuorumDescription,
         QuorumReplica,
+        Quota,
         Rebalance,
         ReplicaDescription,
         TopicDescription,
@@ -104,6 +105,7 @@ __all__ = [
     "AccessVerdict",
     "UserDescription",
     "UserCredential",
+    "Quota",
     "CreatedTopic",
     "TopicDescription",
     "PartitionDescription",
@@ -156,7 +158,7 @@ _NAMES = {
     "admin.admin": "Admin",
     "admin.options": "AdminOptions",
     "net.config_file": "read_client_config",
-    "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential "
+    "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential Quota "
     "CreatedTopic TopicDescription PartitionDescription ConfigEntry ClusterDescription "
     "BrokerDescription LogDirDescription NodeDescription ReplicaDescription ElectionResult "
     "QuorumDescription QuorumReplica GroupListing GroupDescription MemberDescription Rebalance "

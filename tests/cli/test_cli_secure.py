@@ -111,6 +111,13 @@ def test_a_user_may_do_what_rules_say(secure, tmp_path):
     hightide("acls", "delete", "--user", "alice", "--yes", *told)
     hightide("acls", "delete", "--user", "alice", *told, code=NOT_FOUND)
     hightide(*reading, code=DENIED)
+    quota = ("quotas", "set", "--user", "alice", "producer_byte_rate=1MiB", *told)
+    hightide(*quota)
+    (row,) = json.loads(hightide("quotas", "list", "-o", "json", *told).out)
+    assert (row["user"], row["client_id"], row["value"]) == ("alice", None, 1 << 20)
+    hightide("quotas", "set", "--user", "alice", "speed=1", *told, code=USAGE)
+    hightide("quotas", "delete", "--user", "alice", *told)
+    hightide("quotas", "delete", "--user", "alice", *told, code=NOT_FOUND)
     hightide("users", "delete", "alice", *told)
     assert "the user is unknown" in hightide(*reading, code=DENIED).err
     hightide("users", "delete", "alice", *told, code=NOT_FOUND)

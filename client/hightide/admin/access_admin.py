@@ -7,11 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hightide.admin.descriptions import AccessVerdict, Acl, AclPattern, UserDescription, described
+from hightide.admin.descriptions import (
+    AccessVerdict,
+    Acl,
+    AclPattern,
+    Quota,
+    UserDescription,
+    described,
+)
 from hightide.admin.passwords import salted
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.protocol import access_messages as a
 from hightide.protocol import login_messages as u
+from hightide.protocol import quota_messages as k
 from hightide.protocol.messages import Message
 
 
@@ -84,6 +92,18 @@ class AccessAdmin(ABC):
             for each in only(found.users).credentials
         ]
         await self._alter(u.AlterUserScramCredentialsRequest(deletions=gone))
+
+    # -- quotas ----------------------------------------------------------------------------------
+
+    async def describe_quotas(self) -> list[Quota]:
+        """All of them."""
+        found = await self._call(k.DescribeClientQuotasRequest())
+        return [described(Quota, each) for each in found.quotas]
+
+    async def alter_quotas(self, quotas: Iterable[Quota]) -> None:
+        """Set quotas, or remove those whose value is None."""
+        wishes = [k.QuotaSetting(**asdict(quota)) for quota in quotas]
+        self._raise_first((await self._call(k.AlterClientQuotasRequest(quotas=wishes))).quotas)
 
     async def _alter(self, request: u.AlterUserScramCredentialsRequest) -> None:
         reply: u.AlterUserScramCredentialsResponse = await self._call(request)

@@ -79,6 +79,19 @@ class UserDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """How many bytes a second somebody may send or read, at each broker."""
+
+    key: str
+    """producer_byte_rate or consumer_byte_rate."""
+    value: int | None
+    """None, to remove it."""
+    user: str | None = None
+    """None: whichever it is; `<default>`: who has no quota of their own."""
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreatedTopic:
     """A topic that was made, or, with `validate_only`, would have been."""
 

@@ -25,6 +25,7 @@ from hightide.admin.descriptions import (
     LogDirDescription,
     NodeDescription,
     QuorumDescription,
+    Quota,
     TopicDescription,
     UserDescription,
 )
@@ -242,3 +243,11 @@ class Admin(Blocking):
     def delete_user(self, user: str) -> None:
         """Take all passwords of a user away."""
         self._run(self._async.delete_user, user)
+
+    def describe_quotas(self) -> list[Quota]:
+        """All quotas."""
+        return self._run(self._async.describe_quotas)
+
+    def alter_quotas(self, quotas: Iterable[Quota]) -> None:
+        """Set quotas, or remove those whose value is None."""
+        self._run(self._async.alter_quotas, list(quotas))
