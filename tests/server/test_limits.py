@@ -81,7 +81,8 @@ async def test_who_says_nothing_at_the_door_makes_room_for_who_comes_there():
     async with trio.open_nursery() as nursery:
         node = await come(server, nodes, nursery)
         waiting = [await come(server, clients, nursery) for _ in range(5)]
-        assert [visit.is_over for visit in waiting] == [True, True, True, False, False]
+        assert [visit.is_over for visit in waiting].count(False) == 2
+        assert not waiting[-1].is_over
         assert not node.is_over, "a door of its own"
         nursery.cancel_scope.cancel()
 

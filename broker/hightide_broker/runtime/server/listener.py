@@ -8,6 +8,7 @@ at work, files being sent, time to send a request, time to take an answer, time 
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter, defaultdict
 
 import trio
@@ -36,7 +37,7 @@ class Server:
         self._inside: dict[ServedConnection, None] = {}
         self._by_door: Counter[Door] = Counter()
         self._at_the_door: defaultdict[Door, dict[trio.CancelScope, Stream]] = defaultdict(dict)
-        """Connections that are not admitted yet, by door, the oldest first."""
+        """Connections that are not admitted yet, by door."""
         self._all_closed = trio.Event()
         self._stopping = False
         self._log = SparingLog(logging.getLogger("hightide.server"))
@@ -92,10 +93,11 @@ class Server:
 
     @staticmethod
     def _make_way(waiting: dict[trio.CancelScope, Stream]) -> None:
-        """Who says nothing keeps nobody out: of those that have not spoken, or else of all, the one
-        that has been there longest goes."""
-        silent = (scope for scope, stream in waiting.items() if not _has_spoken(stream))
-        scope = next(silent, None) or next(iter(waiting))
+        """Who says nothing keeps nobody out: of those that have not spoken, or else of all, one
+        goes. By chance: of who comes from far, and has not been heard yet, some stay; were it the
+        one that has been there longest, a flood would turn all of them away."""
+        silent = [scope for scope, stream in waiting.items() if not _has_spoken(stream)]
+        scope = random.choice(silent or [*waiting])
         scope.cancel()
         del waiting[scope]
 
