@@ -437,6 +437,16 @@ async def test_rules_hold_after_a_restart(tmp_path):
         assert len(made) == 2
 
 
+async def test_who_reads_a_topic_that_it_may_not_see_in_a_group_hears_so(tmp_path):
+    async with guarded(tmp_path) as world:
+        await world.only(*rules("READ topic:t", "READ group:g"))
+        address = f"127.0.0.1:{world.node.port}"
+        options = {"topics": ["t", "secret"], "group_id": "g", **world.options}
+        async with Consumer(address, **options) as consumer:
+            with trio.fail_after(PATIENCE_S), pytest.raises(ApiError, match="topic:'secret'"):
+                await poll_for_ever(consumer)
+
+
 async def poll_for_ever(consumer):
     while True:
         await consumer.poll(timeout_ms=50)

@@ -97,6 +97,12 @@ class Membership:
         """Whether what stays is kept through a rebalance (KIP-429)."""
         return list(self._assignors) == ["cooperative-sticky"]
 
+    @property
+    def denied(self) -> list[str]:
+        """Why topics that it is a member for may not be known, as far as it has asked for them."""
+        known = self._cluster.metadata.denied
+        return [known[topic] for topic in self.topics if topic in known]
+
     # -- joining ---------------------------------------------------------------------------------
 
     async def join(self, owned: Iterable[TopicPartition]) -> list[TopicPartition]:

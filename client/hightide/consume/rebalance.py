@@ -145,6 +145,8 @@ class Rebalancer:
                 return  # it is closed
             await self._take(given)
             self.joins_since = None
+            for why in membership.denied:
+                self._fetcher.fail(ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why))
         except HightideError as error:
             denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
             if not membership.is_lost or (isinstance(error, ApiError) and error.code is denied):
