@@ -174,12 +174,17 @@ def _record_rows(
         }
 
 
+SECRETS = ("secret", "salt", "stored_key", "server_key")
+"""Fields of records about users."""
+
+
 def _decoded(topic: str, record: Record) -> tuple[Any, Any]:
     """Key and value; those of hightide's own topics as what they mean."""
     from hightide_broker.core.groups.records import GroupRecordDamaged, decode
 
     if topic == METADATA and record.value is not None:
-        return encode_bytes(record.key), msgspec.msgpack.decode(record.value)
+        said = msgspec.msgpack.decode(record.value)
+        return encode_bytes(record.key), _with_bytes(_without_secrets(said))
     if topic == OFFSETS:
         with suppress(GroupRecordDamaged):
             key, value = decode(record.key or b"", record.value)
@@ -187,6 +192,11 @@ def _decoded(topic: str, record: Record) -> tuple[Any, Any]:
             said = None if value is None else _with_bytes(msgspec.structs.asdict(value))
             return {"type": kind, **msgspec.structs.asdict(key)}, said
     return encode_bytes(record.key), encode_bytes(record.value)
+
+
+def _without_secrets(change: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of passwords is of use to who would guess them."""
+    return {name: "…" if name in SECRETS else value for name, value in change.items()}
 
 
 def _with_bytes(value: Any) -> Any:

@@ -126,7 +126,9 @@ def _set(
     *,
     is_new: bool,
 ) -> None:
-    password = _password(password_file)
+    from hightide.admin.passwords import prepared
+
+    user, password = prepared("user", user), _password(password_file)
 
     async def change(admin: Admin) -> bool:
         is_there = user in {each.user for each in await admin.list_users()}

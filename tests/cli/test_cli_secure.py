@@ -130,6 +130,12 @@ def test_its_secrets_are_for_its_owner_alone(secure):
     for path in (file_of(secure), certs / "admin.password", *certs.glob("*-key.pem")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     secrets = [(certs / "admin.password").read_text()]
+    metadata = secure.data / "broker-1" / "__cluster_metadata-0"
+    dumped = hightide("log", "dump", metadata, "--records", "-J").out.decode()
+    batches = [json.loads(line) for line in dumped.splitlines()]
+    values = [each["value"] for batch in batches for each in batch.get("records", ())]
+    (kept, *_) = [value for value in values if value.get("type") == "user_scram"]
+    assert [kept[name] for name in ("salt", "stored_key", "server_key")] == ["…"] * 3
     secrets.append((certs / "node-1-key.pem").read_text().splitlines()[1])
     logs = [path.read_text() for path in (secure.data / "logs").iterdir()]
     assert len(logs) == 3

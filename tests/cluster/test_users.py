@@ -49,6 +49,7 @@ def test_what_is_kept_checks_a_password_and_is_none():
         ({"upsertions": [wish()], "deletions": [gone("user")]}, ErrorCode.DUPLICATE_RESOURCE),
         ({"upsertions": [wish(iterations=4095)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"upsertions": [wish(iterations=16_385)]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"upsertions": [wish(user="ANONYMOUS")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"upsertions": [wish(user="")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"upsertions": [wish(user="a\nb")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"upsertions": [wish(salt=b"short")]}, ErrorCode.UNACCEPTABLE_CREDENTIAL),

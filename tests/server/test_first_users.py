@@ -12,6 +12,7 @@ from hightide.admin.passwords import salted
 from hightide.protocol import login_messages as u
 from hightide.protocol.errors import Refused
 from hightide_broker.formatting import FIRST_USERS, first_users, format_node
+from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.directory import WrongDirectory
 
@@ -50,6 +51,14 @@ def test_what_is_kept_in_the_directory_does_not_log_in():
     found = contents(made(*ADMIN))
     for each in ADMIN:
         assert each.salted_password not in found
+
+
+def test_a_directory_and_its_files_are_for_their_owner_alone(tmp_path):
+    config = settings(data=str(tmp_path / "node"))
+    format_node(config, RealDisk(), random.Random(1), users=ADMIN)
+    found = [tmp_path / "node", *(tmp_path / "node").rglob("*")]
+    assert len(found) > 4
+    assert [path for path in found if path.stat().st_mode & 0o077] == []
 
 
 def test_a_directory_that_is_there_keeps_its_users():

@@ -123,12 +123,22 @@ def test_last_words_that_are_wrong_have_one_answer(words):
         "n,,m=x,n=user,r=rOprNGfwEbeRWgbNEkqO",
         "",
         "x" * 60_000,
+        f"n,,n={'a' * 257},r=rOprNGfwEbeRWgbNEkqO",
     ],
 )
 def test_first_words_that_are_wrong_have_one_answer_too(words):
     """CVE-2017-12610: who asks to be another one is refused."""
     with pytest.raises(Refused, match=re.escape(FAILED)):
         exchange().first(words.encode())
+
+
+def test_words_that_take_long_to_prepare_are_not_prepared():
+    """The letters of a name are put in order one by one: 60 kB held the loop for seconds."""
+    session = Session(lambda *_: pytest.fail("it was looked for"), str, 0)
+    session.answer(u.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
+    slow = "a" + "\u0300" * 15_000 + "\u0316" * 15_000
+    with pytest.raises(Refused, match=re.escape(FAILED)):
+        session.answer(u.SaslAuthenticateRequest(data=f"n,,n={slow},r=abc".encode()))
 
 
 def test_about_somebody_unknown_the_same_is_answered_always_and_everywhere():
@@ -333,6 +343,21 @@ async def test_words_of_a_login_without_their_handshake_are_refused(world):
     async with connected(world) as connection:
         with pytest.raises(ApiError, match="a handshake comes first"):
             await Client(connection).call(u.SaslAuthenticateRequest(data=b"n,,n=admin,r=abc"))
+
+
+async def test_what_keeps_a_login_ends_with_its_connection(world):
+    network = network_of(world)
+    async with trio.open_nursery() as nursery:
+        pool = ConnectionPool(network, nursery, client_id="c")
+        before = len(nursery.child_tasks)
+        for _ in range(5):
+            connection = await pool.connection("127.0.0.1", world.node.port)
+            network._lifetimes_s[connection.stream] = 3600.0
+            await quiet()
+            await connection.aclose()
+            await quiet()
+        assert len(nursery.child_tasks) == before
+        await pool.aclose()
 
 
 async def test_where_nobody_logs_in_there_is_nothing_to_log_in_to():

@@ -15,7 +15,7 @@ from hightide.admin.descriptions import (
     UserDescription,
     described,
 )
-from hightide.admin.passwords import salted
+from hightide.admin.passwords import prepared, salted
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.protocol import access_messages as a
 from hightide.protocol import login_messages as u
@@ -84,6 +84,7 @@ class AccessAdmin(ABC):
 
     async def delete_user(self, user: str) -> None:
         """Take all passwords of a user away: who is logged in stays so, nobody does again."""
+        user = prepared("user", user)
         asked = u.DescribeUserScramCredentialsRequest(users=[user])
         found: u.DescribeUserScramCredentialsResponse = await self._call(asked)
         self._raise_first(found.users)

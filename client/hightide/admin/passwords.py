@@ -20,7 +20,7 @@ def salted(
     iterations: int = u.ITERATIONS_MIN,
 ) -> list[u.ScramUpsertion]:
     """For each mechanism; raises `UsageError` for what cannot be a name or a password."""
-    name, text = _prepared("user", user), _prepared("password", password)
+    name, text = prepared("user", user), prepared("password", password)
     return [
         _salted(name, text, mechanism, whole("iterations", iterations)) for mechanism in mechanisms
     ]
@@ -38,7 +38,7 @@ def _salted(user: str, password: str, mechanism: str, iterations: int) -> u.Scra
     )
 
 
-def _prepared(what: str, text: str) -> str:
+def prepared(what: str, text: str) -> str:
     """As both ends of a login have it (RFC 4013)."""
     try:
         from scramp.utils import ScramException, saslprep

@@ -208,6 +208,9 @@ def _api_name(kind: type[Message]) -> str:
     return next(api.name for api in API_BY_NAME.values() if api.response is kind)
 
 
+Beside = Callable[["Connection"], Awaitable[None]]
+
+
 class Connection:
     """An open connection; made by `open_connection`."""
 
@@ -305,9 +308,12 @@ class Connection:
         """Drop interest in an answer; it is ignored when it comes."""
         self._waiting.pop(request_id, None)
 
-    async def run(self) -> None:
-        """Read answers, and send what does not leave at once, until the stream ends or breaks."""
+    async def run(self, beside: Beside | None = None) -> None:
+        """Read answers, and send what does not leave at once, until the stream ends or breaks; do
+        something `beside` it as long."""
         async with trio.open_nursery() as nursery:
+            if beside is not None:
+                start(nursery, beside, self)
             start(nursery, self._send_the_rest, nursery.cancel_scope)
             await self._read_answers()
             nursery.cancel_scope.cancel()

@@ -34,6 +34,7 @@ from hightide.protocol.errors import (
 from hightide.protocol.messages import Message
 
 _LOGIN_BYTES_MAX = 64 << 10
+AGAIN_S_MIN = 1.0
 AGAIN = (0.85, 0.95)
 """After what part of its time a login is made again, by chance: clients do not come all at once."""
 _ITERATIONS = re.compile(r"(?:^|,)i=([0-9]{1,9})(?:,|$)")
@@ -221,7 +222,7 @@ class LoginNetwork:
         lifetime_s = self._lifetimes_s.pop(connection.stream, 0.0)
         try:
             while lifetime_s and connection.is_open:
-                await trio.sleep(lifetime_s * random.uniform(*AGAIN))
+                await trio.sleep(max(lifetime_s * random.uniform(*AGAIN), AGAIN_S_MIN))
                 lifetime_s = await said_by(ask, self._login)
         except HightideError:
             await connection.aclose()
@@ -239,6 +240,8 @@ async def said_by(ask: Ask, login: Login) -> float:
     first = await ask(u.SaslAuthenticateRequest(data=words.first()))
     last = await ask(u.SaslAuthenticateRequest(data=words.final(first.data)))
     words.check(last.data)
+    if last.session_lifetime_ms < 0:
+        raise RemoteProtocolError(f"a login is good for {last.session_lifetime_ms} ms")
     return float(last.session_lifetime_ms) / 1000
 
 

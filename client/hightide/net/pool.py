@@ -47,9 +47,9 @@ class ConnectionPool:
             fresh = await connect(self._network, host, port, client=self._client_id)
             try:
                 self._check_open()  # otherwise nobody would read its answers
-                start(self._nursery, fresh.run)
-                if isinstance(self._network, LoginNetwork):
-                    start(self._nursery, self._network.keep, fresh)
+                network = self._network
+                keep = network.keep if isinstance(network, LoginNetwork) else None
+                start(self._nursery, fresh.run, keep)
             except (ClosedError, RuntimeError) as error:  # or the nursery is closed by now
                 await fresh.aclose()
                 raise ClosedError("the client was closed meanwhile") from error

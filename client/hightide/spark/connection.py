@@ -79,9 +79,9 @@ class BlockingConnection:
             self._log_in(self._login)
 
     def _log_in(self, login: Login) -> None:
-        words = login.words()
         is_in = False
         try:
+            words = login.words()
             self._call(u.SaslHandshakeRequest(mechanism=login.mechanism))
             answer = self._call(u.SaslAuthenticateRequest(data=words.first()))
             answer = self._call(u.SaslAuthenticateRequest(data=words.final(answer.data)))

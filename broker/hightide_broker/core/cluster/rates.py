@@ -1,47 +1,28 @@
-"""How fast somebody sends, over the last seconds, and how long to wait to be slow enough. Pure.
+"""How long who is faster than a quota has to wait. Pure.
 
-Kafka's windows: samples of a second, eleven of them. Who was too fast waits until the same amount
-over a longer time would have been right. Source: KIP-13, Kafka's Rate and QuotaUtils.
+What somebody sends takes as long as the quota says, one after the other; who is ahead of that by
+more than a burst waits. A debt is never forgiven: it goes by with time. Kafka's rate over eleven
+samples of a second allows the same burst, and forgets what is older.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 
-SAMPLE_S = 1.0
-"""Kafka: quota.window.size.seconds."""
-SAMPLES = 11
-"""Kafka: quota.window.num."""
+BURST_S = 10.0
+"""So far ahead somebody may be: Kafka's quota.window.num less one, of a second each."""
 
 
 class Rate:
     """Of one holder of a quota; times are monotonic, in seconds."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque()
-        """When each began, and how much there was in it."""
+        self._paid_until = -math.inf
 
-    def record(self, amount: float, now: float) -> None:
-        """So much more."""
-        self._forget(now)
-        if self._samples and now - self._samples[-1][0] < SAMPLE_S:
-            began, there = self._samples[-1]
-            self._samples[-1] = (began, there + amount)
-        else:
-            self._samples.append((now, amount))
+    def record(self, amount: float, limit: float, now: float) -> None:
+        """So much more, where `limit` a second are allowed."""
+        self._paid_until = max(self._paid_until, now) + amount / limit
 
-    def delay_s(self, limit: float, now: float) -> float:
-        """How long to wait from now, so that what there was is no more than `limit` a second."""
-        self._forget(now)
-        total = sum(amount for _, amount in self._samples)
-        return max(total / limit - self._window_s(now), 0.0)
-
-    def _window_s(self, now: float) -> float:
-        """What the amounts are measured over: all but one sample at least, as if they had been
-        there all the time; so a short burst is none."""
-        oldest = self._samples[0][0] if self._samples else now
-        return max(now - oldest + SAMPLE_S, SAMPLE_S * (SAMPLES - 1))
-
-    def _forget(self, now: float) -> None:
-        while self._samples and self._samples[0][0] <= now - SAMPLE_S * SAMPLES:
-            self._samples.popleft()
+    def delay_s(self, now: float) -> float:
+        """How long to wait from now."""
+        return max(self._paid_until - BURST_S - now, 0.0)

@@ -27,6 +27,7 @@ UNKNOWN_SALT_BYTES = 16
 """As long as the salts that clients of ours make."""
 SECRET_BYTES = 32
 USERS_MAX = 10_000
+RESERVED = ("ANONYMOUS", "<default>", "*")
 _HASHES = {"SCRAM-SHA-256": sha256, "SCRAM-SHA-512": sha512}
 UserKey = tuple[str, str]
 """Whose, and for which mechanism."""
@@ -72,6 +73,10 @@ def check_user(user: str, mechanism: str) -> None:
         raise Refused(
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             f"mechanism {mechanism[:60]!r}, expected one of {', '.join(_HASHES)}",
+        )
+    if user in RESERVED:
+        raise Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{user} is what those are called who have no name"
         )
     if not 0 < len(user) <= NAME_CHARACTERS_MAX or not user.isprintable():
         raise Refused(

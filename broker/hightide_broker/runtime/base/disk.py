@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 OPEN_FILES_MAX = 4096
 """Upper bound of the descriptor cache; half of the process's limit if that is lower."""
+MODE = 0o600
+"""Of files: records, and what is kept of passwords, are for their owner alone."""
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 REWRITE_BYTES = 1 << 20
 
@@ -236,7 +238,7 @@ class RealLock:
 
 def _put(path: str, temporary: str, data: bytes) -> None:
     """Write a file beside another one, sync it, and have it take the other one's place."""
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
     try:
         try:
             view = memoryview(data)
@@ -274,7 +276,7 @@ class _Reserve:
 
     def keep(self, path: str) -> None:
         with self._lock, suppress(OSError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, MODE)
             weakref.finalize(self, os.close, descriptor)
             self._descriptor = descriptor
             self._fill(descriptor)
@@ -318,7 +320,7 @@ class RealDisk:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         with self._changing(path, "open") if create else mapped(path, "open"):
             if create and not os.path.exists(path):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE))
             return RealFile(self._descriptors, path, os.stat(path).st_size)
 
     def exists(self, path: str) -> bool:
@@ -413,7 +415,7 @@ class RealDisk:
 
     def lock(self, path: str) -> RealLock:
         with mapped(path, "open"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         try:
             begun = self._tenancy.begin(os.path.dirname(path) or ".")
         except OSError as error:

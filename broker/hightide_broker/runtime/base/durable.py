@@ -61,7 +61,7 @@ def make_dirs(path: str) -> None:
     if not os.path.exists(above):
         make_dirs(above)
     try:
-        os.mkdir(path)
+        os.mkdir(path, 0o700)
     except FileExistsError:
         if not os.path.isdir(path):
             raise

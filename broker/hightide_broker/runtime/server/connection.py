@@ -166,8 +166,10 @@ class ServedConnection:
         self._answered = trio.Event()
         self._parked: dict[Parked, None] = {}
         self._heard_at = trio.current_time()
-        self._muted_until = -math.inf
-        """Until when nothing is read, because of a quota."""
+        self._throttled: Call[Any] | None = None
+        """What was asked last that a quota may be about, without what came with it."""
+        self._is_muted = False
+        """Whether nothing is read, because of a quota."""
         self._failure: Exception | None = None
 
     def stop_reading(self) -> None:
@@ -207,7 +209,7 @@ class ServedConnection:
 
     async def _read_requests(self) -> None:
         while not self._stopped:
-            await self._be_muted()
+            await self._wait_for_quota()
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
@@ -222,10 +224,12 @@ class ServedConnection:
                 self._may_be_stopped = True
                 self._heard_at = trio.current_time()
 
-    async def _be_muted(self) -> None:
-        if self._muted_until > trio.current_time():
-            await trio.sleep_until(self._muted_until)
-            self._heard_at = trio.current_time()
+    async def _wait_for_quota(self) -> None:
+        """Do nothing for who is ahead of its quota, by what it asked last."""
+        while self._throttled and (due_s := self._terms.throttle.due_s(self._throttled)):
+            self._is_muted = True
+            await trio.sleep(due_s)
+        self._is_muted = False
 
     async def _next_length(self) -> int | None:
         if self._reader.has_more:
@@ -243,7 +247,8 @@ class ServedConnection:
     def _look_if_idle(self) -> None:
         """Have the reader end if nothing was said for too long, and nothing is at work."""
         now, idle_s = trio.current_time(), self._terms.idle_s
-        heard_at = now if self._at_work or not self._may_be_stopped else self._heard_at
+        is_idle = self._may_be_stopped and not (self._at_work or self._is_muted)
+        heard_at = self._heard_at if is_idle else now
         if heard_at + idle_s <= now:
             log.info("closed %s: nothing was said for connections.max.idle.ms", self._stream.peer)
             self._reading.cancel()
@@ -279,6 +284,7 @@ class ServedConnection:
             self._refuse(request_id, refusal)
             return
         call = Call(request, frame.attachments, self._peer, envelope.client)
+        call = await self._in_time(call)
         with self._terms.agenda.stretch():
             self._begin(request_id, api, call)
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.
@@ -305,7 +311,6 @@ class ServedConnection:
             if api.name in SASL and self._session is not None:
                 raise CloseConnection(refusal.message) from refusal
             return
-        self._mute(self._terms.throttle.sent(call))
         if outcome is None:
             return
         self._at_work += 1
@@ -318,9 +323,18 @@ class ServedConnection:
             self._parked[outcome] = None
             outcome.begin(_Asker(self, request_id, outcome, call))
 
-    def _mute(self, delay_s: float) -> None:
-        if delay_s:
-            self._muted_until = max(self._muted_until, trio.current_time() + delay_s)
+    async def _in_time(self, call: Call[Any]) -> Call[Any]:
+        """The request, when a quota has it begin, as far as one has it ask."""
+        request, throttle = call.request, self._terms.throttle
+        if isinstance(request, m.ProduceRequest | m.FetchRequest):
+            self._throttled = Call(request, (), call.peer, call.client_id)
+            await self._wait_for_quota()  # for what came by other connections, or is answered yet
+            throttle.charge(call, sum(map(len, call.attachments)))
+        most = throttle.bytes_max(call)
+        if most is None or request.max_bytes <= most:
+            return call
+        smaller = exchanged(request, max_bytes=most)
+        return Call(smaller, call.attachments, call.peer, call.client_id)
 
     def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
         if self._session is not None:
@@ -378,12 +392,11 @@ class ServedConnection:
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
-        throttle = self._terms.throttle
-        self._mute(throttle.read(call.request, self._peer, call.client_id, size))
-        left_s = self._muted_until - trio.current_time()
-        if left_s <= 0 or not isinstance(body, m.ProduceResponse | m.FetchResponse):
+        if not isinstance(body, m.ProduceResponse | m.FetchResponse):
             return body
-        return exchanged(body, throttle_time_ms=math.ceil(left_s * 1000))
+        self._terms.throttle.charge(call, size)
+        due_s = self._terms.throttle.due_s(call)
+        return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000)) if due_s else body
 
     def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
         if not isinstance(attachment, FileSlice):

@@ -21,10 +21,12 @@ from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.core.cluster.users import of_nobody
+from hightide_broker.core.cluster.users import NAME_CHARACTERS_MAX, of_nobody
 
 LOGIN_BYTES_MAX = 64 << 10
 """The largest frame before somebody is let in."""
+WORDS_BYTES_MAX = 4096
+"""Of SCRAM, at a time: names are prepared letter by letter, which takes time."""
 FAILED_S = 0.1
 """How long who failed waits to hear so; Kafka: connection.failed.authentication.delay.ms."""
 FAILED = "authentication failed: the user is unknown, or the password is another"
@@ -94,14 +96,16 @@ class Session:
         server = self._server
         if server is None or not isinstance(request, u.SaslAuthenticateRequest):
             raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "a handshake comes first (sasl_handshake)")
+        if len(request.data) > WORDS_BYTES_MAX:
+            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED)
         if not self._is_final:
             self._is_final = True
-            return u.SaslAuthenticateResponse(data=server.first(request.data).encode())
+            said = server.first(request.data)
+            if self.user not in ("", server.user):
+                raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED)
+            return u.SaslAuthenticateResponse(data=said.encode())
         self._server = None
         said = server.final(request.data)
-        if self.user not in ("", server.user):
-            why = f"{FAILED}: the connection is another user's"
-            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
         self.user = server.user
         if self._lifetime_ms:
             self._until = trio.current_time() + self._lifetime_ms / 1000
@@ -206,7 +210,14 @@ class _Scram:
 
     def first(self, words: bytes) -> str:
         """The answer to the client's first words."""
-        return self._said(lambda: self._server.set_client_first(words.decode()), "first")
+
+        def hear() -> None:
+            text = words.decode()
+            if len(max(text.split(","), key=len)) > NAME_CHARACTERS_MAX:
+                raise ValueError("a name, or a nonce, that is too long")
+            self._server.set_client_first(text)
+
+        return self._said(hear, "first")
 
     def final(self, words: bytes) -> str:
         """The answer to the client's last words."""
