@@ -209,7 +209,8 @@ class ServedConnection:
 
     async def _read_requests(self) -> None:
         while not self._stopped:
-            await self._wait_for_quota()
+            if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
+                await self._wait_for_quota()  # and take no room for what comes next
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
@@ -226,10 +227,10 @@ class ServedConnection:
 
     async def _wait_for_quota(self) -> None:
         """Do nothing for who is ahead of its quota, by what it asked last."""
-        while self._throttled and (due_s := self._terms.throttle.due_s(self._throttled)):
-            self._is_muted = True
+        if self._throttled and (due_s := self._terms.throttle.due_s(self._throttled)):
+            before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
             await trio.sleep(due_s)
-        self._is_muted = False
+            self._may_be_stopped, self._is_muted = before, False
 
     async def _next_length(self) -> int | None:
         if self._reader.has_more:

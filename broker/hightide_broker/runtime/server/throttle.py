@@ -16,9 +16,13 @@ from hightide.protocol import messages as m
 from hightide.protocol.quota_messages import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.quotas import Entity, Quota, quota_for
-from hightide_broker.core.cluster.rates import BURST_S, Rate
+from hightide_broker.core.cluster.rates import Rate
 from hightide_broker.runtime.base.call import Call, Peer
 
+FETCH_S = 1.0
+"""A fetch brings what is allowed in so long."""
+FETCH_WAIT_S_MAX = 20.0
+"""The longest that a fetch waits: a member's heartbeats may come behind it."""
 HOLDERS_MAX = 10_000
 """Whose rates are remembered: those who sent or read last."""
 
@@ -35,14 +39,15 @@ class Throttle:
         key = _key_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key else None
         rate = self._rates.get((key, quota.holder)) if quota else None
-        return rate.delay_s(trio.current_time()) if rate else 0.0
+        due_s = rate.delay_s(trio.current_time()) if rate else 0.0
+        return min(due_s, FETCH_WAIT_S_MAX) if key == CONSUMER_BYTE_RATE else due_s
 
     def bytes_max(self, call: Call[m.Message]) -> int | None:
-        """The most that a fetch may bring at once: a burst. None: what it asks for."""
+        """The most that a fetch may bring at once, a batch at least. None: what it asks for."""
         if _key_of(call) != CONSUMER_BYTE_RATE:
             return None
         quota = self._quota(CONSUMER_BYTE_RATE, call.peer, call.client_id)
-        return None if quota is None else int(quota.value * BURST_S)
+        return None if quota is None else int(quota.value * FETCH_S)
 
     def charge(self, call: Call[m.Message], size: int) -> None:
         """Whoever sent this has sent, or gets, so many bytes."""
