@@ -77,6 +77,7 @@ async def test_who_reads_too_fast_gets_little_at_a_time_and_is_told(node, mock_c
         request = m.FetchRequest(max_wait_ms=0, max_bytes=50 << 20, partitions=[part])
         sizes, told = [], []
         for _ in range(3):
+            mock_clock.jump(0.1)  # batches have heads
             answer, (records,) = await client.connection.call(request)
             sizes.append(len(records))
             told.append(answer.throttle_time_ms)
