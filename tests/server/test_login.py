@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import logging
 import re
+import socket
 from contextlib import asynccontextmanager, closing
 
 import pytest
@@ -33,8 +34,15 @@ from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import wire
-from hightide.protocol.errors import ApiError, ErrorCode, Refused, UsageError
+from hightide.protocol.errors import (
+    ApiError,
+    ErrorCode,
+    Refused,
+    RemoteProtocolError,
+    UsageError,
+)
 from hightide.spark.client import BlockingClient
+from hightide.spark.connection import BlockingConnection
 from hightide_broker.config import ConfigError, check_listeners, check_open, make_config
 from hightide_broker.core.cluster import users
 from hightide_broker.runtime.server.login import FAILED, Session, _Scram
@@ -365,6 +373,22 @@ async def test_where_nobody_logs_in_there_is_nothing_to_log_in_to():
         network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", "admin", PASSWORD))
         with pytest.raises(AuthenticationFailed, match="is open, as User:ANONYMOUS"):
             await network.connect("127.0.0.1", node.port)
+
+
+async def test_a_login_that_is_good_for_less_than_no_time_is_no_login(monkeypatch):
+    kept = users.credential_of(wish(user="admin"))
+    login = Login("SCRAM-SHA-256", "admin", PASSWORD)
+    session = Session(lambda *_: tuple(kept), str, -1)
+
+    async def ask(request):
+        return session.answer(request)
+
+    with pytest.raises(RemoteProtocolError, match="good for -1 ms"):
+        await said_by(ask, login)
+    monkeypatch.setattr(BlockingConnection, "_call", lambda _, request: session.answer(request))
+    listener = socket.create_server(("127.0.0.1", 0))
+    with closing(listener), pytest.raises(RemoteProtocolError, match="good for -1 ms"):
+        BlockingConnection(*listener.getsockname(), login=login)
 
 
 def test_a_login_is_over_when_its_time_is_up_and_made_again_it_is_not():

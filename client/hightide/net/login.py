@@ -240,9 +240,15 @@ async def said_by(ask: Ask, login: Login) -> float:
     first = await ask(u.SaslAuthenticateRequest(data=words.first()))
     last = await ask(u.SaslAuthenticateRequest(data=words.final(first.data)))
     words.check(last.data)
+    return good_for_s(last)
+
+
+def good_for_s(last: u.SaslAuthenticateResponse) -> float:
+    """How long a login is good for by its last answer, 0: as long as the connection. Raises
+    `RemoteProtocolError`."""
     if last.session_lifetime_ms < 0:
         raise RemoteProtocolError(f"a login is good for {last.session_lifetime_ms} ms")
-    return float(last.session_lifetime_ms) / 1000
+    return last.session_lifetime_ms / 1000
 
 
 class _Exchange:

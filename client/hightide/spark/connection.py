@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hightide.net.login import AGAIN, Login, turned_away
+from hightide.net.login import AGAIN, Login, good_for_s, turned_away
 from hightide.net.tls import failed
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
@@ -86,8 +86,7 @@ class BlockingConnection:
             answer = self._call(u.SaslAuthenticateRequest(data=words.first()))
             answer = self._call(u.SaslAuthenticateRequest(data=words.final(answer.data)))
             words.check(answer.data)
-            if answer.session_lifetime_ms:
-                lifetime_s = answer.session_lifetime_ms / 1000
+            if lifetime_s := good_for_s(answer):
                 self._login_again_at = time.monotonic() + AGAIN[0] * lifetime_s
             is_in = True
         except ApiError as error:
