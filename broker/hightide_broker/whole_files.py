@@ -6,6 +6,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from hightide_broker.runtime.base.durable import sync_directory
+from hightide_broker.runtime.base.system import sync_all
+
 
 def put_file(path: Path, data: bytes, *, mode: int = 0o644, replaces: bool = True) -> bool:
     """Write a file, and what its directory says of it, to the disk. Without `replaces`, one that is
@@ -16,7 +19,7 @@ def put_file(path: Path, data: bytes, *, mode: int = 0o644, replaces: bool = Tru
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_all(file.fileno())
         if replaces:
             new.replace(path)
         else:
@@ -25,13 +28,5 @@ def put_file(path: Path, data: bytes, *, mode: int = 0o644, replaces: bool = Tru
                 replaces = True
     finally:
         new.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_directory(str(path.parent))
     return replaces
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -62,20 +62,26 @@ def rule_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("user")(command)
 
 
-def _rules(
-    permission: str, user: str, operations: str, resources: tuple[str, ...], host: str
-) -> list[Acl]:
+def _make(
+    permission: str,
+    *,
+    user: str,
+    operations: str,
+    resources: tuple[str, ...],
+    host: str,
+    bootstrap: str,
+    output: str,
+    timeout_s: float,
+) -> None:
     from hightide import Acl
 
     wanted = [each.strip() for each in operations.upper().replace("-", "_").split(",")]
-    return [
+    rules = [
         Acl(*resource_of(resource), principal_of(user), host, operation, permission)
         for resource in resources
         for operation in wanted
     ]
 
-
-def _make(rules: list[Acl], bootstrap: str, output: str, timeout_s: float) -> None:
     async def create(admin: Admin) -> None:
         await admin.create_acls(rules)
 
@@ -86,36 +92,20 @@ def _make(rules: list[Acl], bootstrap: str, output: str, timeout_s: float) -> No
 @acls.command(epilog=EXAMPLES)
 @rule_arguments
 @client_options
-def allow(
-    user: str,
-    operations: str,
-    resources: tuple[str, ...],
-    host: str,
-    bootstrap: str,
-    output: str,
-    timeout_s: float,
-) -> None:
+def allow(**said: Any) -> None:
     """Let USER do an operation.
 
     READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS,
     IDEMPOTENT_WRITE, ALL. Who may READ, WRITE, DELETE or ALTER may DESCRIBE."""
-    _make(_rules("ALLOW", user, operations, resources, host), bootstrap, output, timeout_s)
+    _make("ALLOW", **said)
 
 
 @acls.command(epilog=EXAMPLES)
 @rule_arguments
 @client_options
-def deny(
-    user: str,
-    operations: str,
-    resources: tuple[str, ...],
-    host: str,
-    bootstrap: str,
-    output: str,
-    timeout_s: float,
-) -> None:
+def deny(**said: Any) -> None:
     """Keep USER from an operation, whatever else allows it."""
-    _make(_rules("DENY", user, operations, resources, host), bootstrap, output, timeout_s)
+    _make("DENY", **said)
 
 
 def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -86,24 +86,23 @@ def _password(path: Path | None) -> str:
 @click.argument("user")
 @password_options
 @client_options
-def create(
-    user: str,
-    password_file: Path | None,
-    mechanisms: tuple[str, ...],
-    iterations: int,
-    bootstrap: str,
-    output: str,
-    timeout_s: float,
-) -> None:
+def create(**said: Any) -> None:
     """Let USER log in. A new user may do nothing yet, where brokers ask for permissions."""
-    _set(user, password_file, mechanisms, iterations, bootstrap, timeout_s, is_new=True)
+    _set(is_new=True, **said)
 
 
 @users.command(epilog=EXAMPLES)
 @click.argument("user")
 @password_options
 @client_options
-def alter(
+def alter(**said: Any) -> None:
+    """Give USER another password."""
+    _set(is_new=False, **said)
+
+
+def _set(
+    *,
+    is_new: bool,
     user: str,
     password_file: Path | None,
     mechanisms: tuple[str, ...],
@@ -111,20 +110,6 @@ def alter(
     bootstrap: str,
     output: str,
     timeout_s: float,
-) -> None:
-    """Give USER another password."""
-    _set(user, password_file, mechanisms, iterations, bootstrap, timeout_s, is_new=False)
-
-
-def _set(
-    user: str,
-    password_file: Path | None,
-    mechanisms: tuple[str, ...],
-    iterations: int,
-    bootstrap: str,
-    timeout_s: float,
-    *,
-    is_new: bool,
 ) -> None:
     from hightide.admin.passwords import prepared
 

@@ -4,7 +4,6 @@ Method: a broker process whose listeners are both under TLS, with certificates t
 paths are the only thing that Spark is told of them.
 """
 
-import tomllib
 from contextlib import closing
 
 import pytest
@@ -16,7 +15,7 @@ from commands import StartedCluster
 from patience import PATIENCE_S
 from spark_support import Broker, spark  # noqa: F401
 
-from hightide import AuthenticationFailed, blocking
+from hightide import AuthenticationFailed, blocking, read_client_config
 from hightide.net.login import Way
 from hightide.net.tls import Tls, TlsFiles
 from hightide.spark.client import BlockingClient
@@ -81,22 +80,10 @@ def closed(tmp_path_factory):
     """A cluster whose users log in, and the options of its administrator."""
     data = tmp_path_factory.mktemp("closed") / "data"
     made = StartedCluster(data, "--port", "0", "-n", "3", "--secure", "--topic", "t:2:3")
-    with (data / "client.toml").open("rb") as file:
-        told = _dotted(tomllib.load(file))
-    options = {
-        name: str(data / value) if name.endswith(".location") else value
-        for name, value in told.items()
-    }
+    told = read_client_config(data / "client.toml")
+    options = {name.replace("_", "."): value for name, value in told.items()}
     yield options
     made.end()
-
-
-def _dotted(table, prefix=""):
-    found = {}
-    for name, value in table.items():
-        is_table = isinstance(value, dict)
-        found |= _dotted(value, f"{prefix}{name}.") if is_table else {prefix + name: value}
-    return found
 
 
 def test_a_query_reads_and_writes_as_a_user_that_logs_in(spark, closed, tmp_path):  # noqa: F811

@@ -7,22 +7,17 @@ from collections.abc import Sequence
 import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair
 
+from hightide.net import outbox
 from hightide.net.ports import Stream
 from hightide.protocol.records import Buffer
-from hightide.protocol.wire import drop_sent
 
 End = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
 
 
 async def send_all(stream: Stream, *buffers: Buffer) -> None:
     """Send everything, however long that takes."""
-    left = [memoryview(buffer) for buffer in buffers]
     await trio.lowlevel.checkpoint()
-    while left:
-        count = stream.send_now(left)
-        drop_sent(left, count)
-        if not count:
-            await stream.wait_writable()
+    await outbox.send_all(stream, buffers)
 
 
 class MemoryStream:

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from hightide.net.connection import Connection, FrameReader
+from hightide.net.outbox import send_all
 from hightide.net.ports import Network, Stream
 from hightide.net.tls import Tls, TlsFiles, tls_of
 from hightide.protocol import login_messages as u
@@ -263,12 +264,7 @@ class _Exchange:
         """The answer; raises `ApiError`, `OSError`, `RemoteProtocolError`."""
         self._count += 1
         buffers = wire.encode_request(request, request_id=self._count, client="")
-        left = [memoryview(buffer) for buffer in buffers if len(buffer)]
-        while left:
-            count = self._stream.send_now(left)
-            wire.drop_sent(left, count)
-            if not count:
-                await self._stream.wait_writable()
+        await send_all(self._stream, buffers)
         body = await self._reader.next_frame()
         if body is None:
             raise OSError("the broker closed the connection while a user logged in")

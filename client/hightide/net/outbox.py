@@ -20,6 +20,16 @@ PUSH_BYTES = 1 << 20
 """About so much leaves at once; what is larger takes turns with everything else."""
 
 
+async def send_all(stream: Stream, buffers: Sequence[Buffer]) -> None:
+    """Send on a stream that has no outbox yet; raises transport errors."""
+    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while left:
+        count = stream.send_now(left)
+        drop_sent(left, count)
+        if not count:
+            await stream.wait_writable()
+
+
 class FilePart(NamedTuple):
     """Bytes of an open file."""
 

@@ -27,7 +27,6 @@ from hightide.protocol.errors import (
     HightideError,
     RemoteProtocolError,
     error_code,
-    is_hopeless,
 )
 
 _NEVER = float("inf")
@@ -149,7 +148,7 @@ class Sender:
             except HightideError as error:
                 self._tell_retry(error)
                 self._why_no_id = error
-                if isinstance(error, ApiError) and is_hopeless(error):
+                if isinstance(error, ApiError) and not error.retriable:
                     self._abandon_waiting(error)
                 self._expire(trio.current_time())
                 attempts += 1

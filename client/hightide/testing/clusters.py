@@ -26,6 +26,7 @@ from hightide.net.options import ClientOptions, from_config
 from hightide.net.ports import Network, Stream, SystemClock, system_random
 from hightide.net.tcp import SocketStream, free_ports, listen
 from hightide.protocol.errors import UsageError
+from hightide.protocol.login_messages import ScramUpsertion
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
@@ -72,8 +73,11 @@ class TestCluster:
         self._node_ports = dict(zip(ids, ports[-brokers:], strict=True))
         """Broker → where the others come in; under TLS another one."""
         self._certificates = directory / "certs" if secure else None
+        self._users: list[ScramUpsertion] = []
+        """Who may log in to a secure cluster from its beginning."""
         if self._certificates is not None:
             make_secrets(self._certificates, ids)
+            self._users = first_users(self._certificates)
         self._configs = {**CONFIGS, **configs}
         self._nursery = nursery
         self._lives: dict[int, _Life] = {}
@@ -132,8 +136,7 @@ class TestCluster:
     async def _live(self, broker: int, life: _Life) -> None:
         config = self._config(broker)
         if self._certificates is not None:
-            users = first_users(self._certificates)
-            format_node(config, RealDisk(), system_random(), users=users)
+            format_node(config, RealDisk(), system_random(), users=self._users)
         doors = doors_of(config)
         try:
             with life.scope:

@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 
 from hightide.protocol.access_messages import ANY, AclFilter, AclRule
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.names import check_name
 
 CLUSTER_NAME = "cluster"
 """The name of the only resource of its kind."""
 EVERYBODY, EVERYWHERE, EVERYTHING = "User:*", "*", "*"
 USER = "User:"
-NAME_CHARACTERS_MAX = 256
 ACLS_MAX = 50_000
 """Of a cluster."""
 
@@ -130,12 +130,7 @@ def acl_of(rule: AclRule) -> Acl:
         word_of(Permission, rule.permission),
     )
     for field in ("name", "principal", "host"):
-        text = getattr(acl, field)
-        if not 0 < len(text) <= NAME_CHARACTERS_MAX or not text.isprintable():
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                f"{field} {text[:60]!r}, expected 1 to {NAME_CHARACTERS_MAX} characters that print",
-            )
+        check_name(field, getattr(acl, field))
     if not acl.principal.startswith(USER) or acl.principal == USER:
         raise Refused(
             ErrorCode.INVALID_REQUEST,

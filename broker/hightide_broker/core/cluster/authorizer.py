@@ -14,13 +14,13 @@ from typing import NamedTuple
 from hightide_broker.core.cluster.acls import (
     EVERYBODY,
     EVERYTHING,
-    NAME_CHARACTERS_MAX,
     Acl,
     Operation,
     Pattern,
     Permission,
     Resource,
 )
+from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
 
 REMEMBERED_MAX = 20_000
 """Decisions that are kept, all of them until a rule changes."""

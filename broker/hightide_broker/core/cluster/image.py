@@ -39,6 +39,8 @@ from hightide_broker.core.cluster.users import Credential, UserKey
 from hightide_broker.core.quorum.roles import Voter
 
 T = TypeVar("T")
+H = TypeVar("H")
+V = TypeVar("V")
 NO_LEADER = -1
 CLUSTER = ("cluster", "")
 """Whose configuration holds for topics that do not say."""
@@ -182,7 +184,8 @@ class ClusterImage:
             case SetVoters():
                 self.voters = change.voters
             case SetQuota():
-                self._set_quota(change)
+                holder = (change.user, change.client_id)
+                _set_entry(self.quotas, holder, change.key, change.value)
             case SetUsersSecret():
                 self.users_secret = change.secret
             case SetScramCredential():
@@ -265,30 +268,13 @@ class ClusterImage:
         topic.partitions[change.partition] = changed
 
     def _set_config(self, change: SetConfig, offset: int) -> None:
-        resource = (change.kind, change.name)
         concerned = self.topics.values() if change.key == FLUSH.name else ()
         # A topic that has no partitions yet is just being made: nobody holds anything of it.
         unsynced = [t for t in concerned if t.partitions and not self._is_synced(t)]
-        entries = self.configs.setdefault(resource, {})
-        if change.value is None:
-            entries.pop(change.key, None)
-        else:
-            entries[change.key] = change.value
-        if not entries:
-            del self.configs[resource]
+        _set_entry(self.configs, (change.kind, change.name), change.key, change.value)
         for topic in unsynced:
             if self._is_synced(topic):
                 topic.synced_since = offset
-
-    def _set_quota(self, change: SetQuota) -> None:
-        holder = (change.user, change.client_id)
-        entries = self.quotas.setdefault(holder, {})
-        if change.value is None:
-            entries.pop(change.key, None)
-        else:
-            entries[change.key] = change.value
-        if not entries:
-            del self.quotas[holder]
 
     def _is_synced(self, topic: TopicState) -> bool:
         """Whether the metadata says so: without a record each node went by its own file."""
@@ -399,6 +385,17 @@ class ClusterImage:
             users_secret=self.users_secret,
             acls=dict(self.acls),
         )
+
+
+def _set_entry(table: dict[H, dict[str, V]], holder: H, key: str, value: V | None) -> None:
+    """Set what a holder has by this key, or with None unset it; who has nothing is not there."""
+    entries = table.setdefault(holder, {})
+    if value is None:
+        entries.pop(key, None)
+    else:
+        entries[key] = value
+    if not entries:
+        del table[holder]
 
 
 def _acl(change: CreateAcl) -> Acl:

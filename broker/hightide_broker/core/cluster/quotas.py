@@ -12,8 +12,8 @@ from typing import NamedTuple
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, SetQuota
+from hightide_broker.core.cluster.names import check_name
 
-NAME_CHARACTERS_MAX = 256
 QUOTAS_MAX = 10_000
 Entity = tuple[str | None, str | None]
 """User and client id; None: it does not matter."""
@@ -72,11 +72,8 @@ def _check(known: Quotas, wish: k.QuotaSetting) -> None:
             ErrorCode.INVALID_REQUEST, f"quota {wish.key[:60]!r}, expected one of {expected}"
         )
     for what, name in (("user", wish.user), ("client id", wish.client_id)):
-        if name is not None and not (0 < len(name) <= NAME_CHARACTERS_MAX and name.isprintable()):
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                f"{what} {name[:60]!r}, expected 1 to {NAME_CHARACTERS_MAX} characters that print",
-            )
+        if name is not None:
+            check_name(what, name)
     if wish.user is None and wish.client_id is None:
         raise Refused(ErrorCode.INVALID_REQUEST, "a quota is of a user, of a client, or of both")
     if wish.value is None:

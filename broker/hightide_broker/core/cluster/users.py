@@ -20,8 +20,8 @@ from hightide_broker.core.cluster.changes import (
     SetScramCredential,
     SetUsersSecret,
 )
+from hightide_broker.core.cluster.names import check_name
 
-NAME_CHARACTERS_MAX = 256
 SALT_BYTES = range(12, 257)
 UNKNOWN_SALT_BYTES = 16
 """As long as the salts that clients of ours make."""
@@ -78,11 +78,7 @@ def check_user(user: str, mechanism: str) -> None:
         raise Refused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{user} is what those are called who have no name"
         )
-    if not 0 < len(user) <= NAME_CHARACTERS_MAX or not user.isprintable():
-        raise Refused(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"user {user[:60]!r}, expected 1 to {NAME_CHARACTERS_MAX} characters that print",
-        )
+    check_name("user", user, ErrorCode.UNACCEPTABLE_CREDENTIAL)
 
 
 def of_nobody(secret: bytes, user: str, mechanism: str) -> Credential:

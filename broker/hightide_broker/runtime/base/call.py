@@ -6,7 +6,7 @@ Nothing here knows of bytes: whichever protocol a request came in by, handlers s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from hightide.protocol.messages import Message
@@ -26,7 +26,7 @@ class Peer(NamedTuple):
     host: str = ""
     """Where it is."""
     principal: str = ANONYMOUS
-    """`User:` and the name in its certificate."""
+    """`User:`, and the name in its certificate or the one it logged in with."""
     node: int = -1
     """The node that it has proven to be; -1: it has proven nothing."""
     may_be_node: bool = True
@@ -50,6 +50,10 @@ class Call(Generic[M_co]):
     peer: Peer = NOBODY_KNOWN
     client_id: str = ""
     """What the sender calls itself."""
+
+    def asking(self, request: Message) -> Call[Any]:
+        """The same call, by the same sender, with another request."""
+        return replace(self, request=request)  # type: ignore[arg-type]
 
 
 class Reply(NamedTuple):

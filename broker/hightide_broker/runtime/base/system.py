@@ -49,7 +49,7 @@ def raise_open_files_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+    return open_files_limit()
 
 
 def open_files_limit() -> int:

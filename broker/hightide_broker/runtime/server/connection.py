@@ -334,8 +334,7 @@ class ServedConnection:
         most = throttle.bytes_max(call)
         if most is None or request.max_bytes <= most:
             return call
-        smaller = exchanged(request, max_bytes=most)
-        return Call(smaller, call.attachments, call.peer, call.client_id)
+        return call.asking(exchanged(request, max_bytes=most))
 
     def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
         if self._session is not None:

@@ -165,8 +165,8 @@ class Gate:
         if allowed:
             self._write_down(call, permission, [parts.named(part)[1] for part in allowed])
         if not refused:
-            return begin(call if request is call.request else _with(call, request))
-        smaller = _with(call, exchanged(request, **{parts.field: allowed}))
+            return begin(call if request is call.request else call.asking(request))
+        smaller = call.asking(exchanged(request, **{parts.field: allowed}))
         if isinstance(request, m.ProduceRequest) and request.acks == 0:
             begin(smaller)
             raise CloseConnection(f"acks=0 and {refused[0].error}: {refused[0].message}")
@@ -280,10 +280,6 @@ def _all_named(permission: Permission, parts: Parts | None, request: Any) -> Ite
     else:
         assert permission.resource is not None, "only parts differ in kind"
         yield permission.resource, None
-
-
-def _with(call: Call[Any], request: m.Message) -> Call[Any]:
-    return Call(request, call.attachments, call.peer, call.client_id)
 
 
 def _added(outcome: Outcome, rebuild: Rebuild) -> Outcome:

@@ -66,10 +66,7 @@ class Server:
         self._log.write(logging.WARNING, "refused %s: %d connections, %s", arrived.peer, count, why)
         return False
 
-    async def _admit(
-        self, arrived: Stream, door: Door
-    ) -> tuple[Stream, Peer | None, Session | None]:
-        """The connection as it goes on, who it is, None if it does not, and its login."""
+    async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         waiting = self._at_the_door[door]
         if len(waiting) >= self._room.at_the_door:

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from hightide.net.connection import FrameReader
+from hightide.net.outbox import send_all
 from hightide.net.ports import Stream
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
@@ -21,7 +22,8 @@ from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.core.cluster.users import NAME_CHARACTERS_MAX, of_nobody
+from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
+from hightide_broker.core.cluster.users import of_nobody
 
 LOGIN_BYTES_MAX = 64 << 10
 """The largest frame before somebody is let in."""
@@ -45,7 +47,7 @@ class Logins:
     def __init__(
         self,
         image: Callable[[], ClusterImage],
-        why_not: Callable[[], str],
+        why_not: WhyNot,
         *,
         lifetime_ms: int = 0,
     ) -> None:
@@ -179,12 +181,7 @@ class _Login:
         await self._send(wire.encode_response(body, request_id=self._id))
 
     async def _send(self, message: bytes) -> None:
-        left = [memoryview(buffer) for buffer in wire.frame_buffers(message, ())]
-        while left:
-            count = self._stream.send_now(left)
-            wire.drop_sent(left, count)
-            if not count:
-                await self._stream.wait_writable()
+        await send_all(self._stream, wire.frame_buffers(message, ()))
 
 
 class _Scram:
