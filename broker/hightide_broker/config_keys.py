@@ -306,6 +306,12 @@ SOCKET_REQUEST_MAX_BYTES = count(
     low=1024,
 )
 MAX_CONNECTIONS = count("max.connections", "10000", "connections at a time", low=1)
+MAX_CONNECTION_CREATION_RATE = count(
+    "max.connection.creation.rate",
+    "2147483647",
+    "connections a second that are taken from clients; others wait to be",
+    low=1,
+)
 MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION = count(
     "max.in.flight.requests.per.connection", "256", "requests of one connection at work", low=1
 )

@@ -57,6 +57,7 @@ from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
@@ -261,7 +262,8 @@ class Node:
         terms = Terms(routes, self.config, self._agenda, throttle, files_max=room.files)
         lifetime_ms = self.config[keys.CONNECTIONS_MAX_REAUTH_MS]
         logins = Logins(lambda: self.image, self._why_not, lifetime_ms=lifetime_ms)
-        return Server(terms, room, logins)
+        arrivals = Arrivals(lambda: self.image, kept_max=room.at_the_door // 4)
+        return Server(terms, room, arrivals, logins)
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators

@@ -1,4 +1,4 @@
-"""`hightide quotas`: how much users and clients may send and read."""
+"""`hightide quotas`: how much users, clients and addresses may do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide.protocol.quota_messages import DEFAULT, QUOTA_KEYS
+from hightide.protocol.quota_messages import (
+    CONNECTION_CREATION_RATE,
+    CONTROLLER_MUTATION_RATE,
+    DEFAULT,
+    QUOTA_KEYS,
+)
 from hightide_cli.failures import NOT_FOUND
 from hightide_cli.options import ask, client_options
 from hightide_cli.output import say, show
@@ -18,19 +23,26 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: hightide quotas set --user alice producer_byte_rate=1MiB · hightide quotas set "
-    "--client-id etl consumer_byte_rate=500KiB · hightide quotas list · hightide quotas delete "
+    "--client-id etl consumer_byte_rate=500KiB controller_mutation_rate=10 · hightide quotas set "
+    "--ip '<default>' connection_creation_rate=50 · hightide quotas list · hightide quotas delete "
     "--user alice"
 )
-COLUMNS = ["user", "client_id", "key", "value"]
+COLUMNS = ["user", "client_id", "ip", "key", "value"]
+_COUNTS = (CONTROLLER_MUTATION_RATE, CONNECTION_CREATION_RATE)
+"""Those that are of no bytes."""
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 @click.group(epilog=EXAMPLES)
 def quotas() -> None:
-    """Show and change how many bytes a second users and clients may send and read, at each broker.
+    """Show and change how much users and clients may do in a second: producer_byte_rate and
+    consumer_byte_rate are the bytes that they send and read, at each broker;
+    controller_mutation_rate is the partitions that they create and delete; and
+    connection_creation_rate the connections of an address to each broker.
 
-    Who is faster is slowed down; nothing is refused. The most specific quota holds: of a client of
-    a user, of a user, of a client."""
+    Who sends or reads faster is slowed down, and nothing is refused; changes and connections are
+    refused until later. The most specific quota holds: of a client of a user, of a user, of a
+    client."""
 
 
 def holder_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,13 +50,16 @@ def holder_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--client-id", help=f"Of clients that call themselves so; {DEFAULT}: of all others."
     )(command)
+    command = click.option(
+        "--ip", help=f"Of this address, for its connections; {DEFAULT}: of all others."
+    )(command)
     return click.option("--user", help=f"Of this user; {DEFAULT}: of all others.")(command)
 
 
 @quotas.command("list", epilog=EXAMPLES)
 @client_options
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
-    """All quotas, in bytes a second."""
+    """All quotas, each a second."""
     found = ask(bootstrap, timeout_s, _all)
     show([asdict(quota) for quota in found], output, columns=COLUMNS, key="key")
 
@@ -57,29 +72,32 @@ def _value(text: str) -> tuple[str, int]:
     key, _, size = text.partition("=")
     digits = size.strip().lower().rstrip("bgikm")
     unit = size.strip().lower()[len(digits) :]
+    if key in _COUNTS and unit:
+        raise click.UsageError(f"{text!r}, expected a number without a unit, as {key}=10")
     if key not in QUOTA_KEYS or not digits.isdecimal() or unit not in _UNITS:
         raise click.UsageError(
-            f"{text!r}, expected KEY=BYTES, as {QUOTA_KEYS[0]}=1MiB; keys: {', '.join(QUOTA_KEYS)}"
+            f"{text!r}, expected KEY=VALUE, as {QUOTA_KEYS[0]}=1MiB; keys: {', '.join(QUOTA_KEYS)}"
         )
     return key, int(digits) * _UNITS[unit]
 
 
 @quotas.command("set", epilog=EXAMPLES)
 @holder_options
-@click.argument("values", metavar="KEY=BYTES…", nargs=-1, required=True)
+@click.argument("values", metavar="KEY=VALUE…", nargs=-1, required=True)
 @client_options
 def set_(
     user: str | None,
     client_id: str | None,
+    ip: str | None,
     values: tuple[str, ...],
     bootstrap: str,
     output: str,
     timeout_s: float,
 ) -> None:
-    """Set quotas of a user, of a client, or of a client of a user."""
+    """Set quotas of a user, of a client, of a client of a user, or of an address."""
     from hightide import Quota
 
-    wanted = [Quota(*_value(text), user, client_id) for text in values]
+    wanted = [Quota(*_value(text), user, client_id, ip) for text in values]
 
     async def alter(admin: Admin) -> None:
         await admin.alter_quotas(wanted)
@@ -91,15 +109,21 @@ def set_(
 @holder_options
 @client_options
 def delete(
-    user: str | None, client_id: str | None, bootstrap: str, output: str, timeout_s: float
+    user: str | None,
+    client_id: str | None,
+    ip: str | None,
+    bootstrap: str,
+    output: str,
+    timeout_s: float,
 ) -> None:
-    """Remove the quotas of a user, of a client, or of a client of a user."""
+    """Remove the quotas of a user, of a client, of a client of a user, or of an address."""
     from hightide import Quota
 
     async def remove(admin: Admin) -> list[Quota]:
         there = await admin.describe_quotas()
-        gone = [each for each in there if (each.user, each.client_id) == (user, client_id)]
-        await admin.alter_quotas([Quota(each.key, None, user, client_id) for each in gone])
+        whose = (user, client_id, ip)
+        gone = [each for each in there if (each.user, each.client_id, each.ip) == whose]
+        await admin.alter_quotas([Quota(each.key, None, *whose) for each in gone])
         return gone
 
     gone = ask(bootstrap, timeout_s, remove)

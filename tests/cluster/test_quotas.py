@@ -4,11 +4,14 @@ Method: the pure rules, on quotas and times that the test makes up.
 """
 
 import pytest
+from controller_cluster import ControlledCluster
 
+from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
-from hightide.protocol.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import quotas
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.mutations import MutationQuotas
 from hightide_broker.core.cluster.rates import BURST_S, Rate
 
 KEY = k.PRODUCER_BYTE_RATE
@@ -39,8 +42,8 @@ def test_the_most_specific_quota_that_is_set_holds(at):
         assert altered(image, wish(*holder, value=1 + number)) == [None]
     found = quotas.quota_for(image.quotas, *WHO, KEY)
     assert found.value == 1
-    assert found.holder == tuple(
-        own if named is not None else None for own, named in zip(WHO, ORDER[at], strict=True)
+    assert found.holder == quotas.Entity(
+        *(own if named is not None else None for own, named in zip(WHO, ORDER[at], strict=True))
     )
     assert quotas.quota_for(image.quotas, *WHO, k.CONSUMER_BYTE_RATE) is None
 
@@ -51,7 +54,7 @@ def test_a_quota_that_is_removed_is_none_and_what_is_kept_is_kept():
     assert ClusterImage.of_snapshot(image.changes(), image.offset) == image == image.copy()
     assert {each.user for each in quotas.described(image.quotas).quotas} == {"alice", "bob"}
     assert altered(image, wish("alice", value=None), wish("carol", value=None)) == [None, None]
-    assert list(image.quotas) == [("bob", None)]
+    assert list(image.quotas) == [quotas.Entity("bob")]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_a_quota_that_is_removed_is_none_and_what_is_kept_is_kept():
 def test_what_can_be_no_quota_is_refused_and_spoils_no_other(bad):
     image = ClusterImage()
     assert altered(image, bad, wish("bob")) == [ErrorCode.INVALID_REQUEST, None]
-    assert list(image.quotas) == [("bob", None)]
+    assert list(image.quotas) == [quotas.Entity("bob")]
 
 
 def test_who_is_slow_enough_does_not_wait():
@@ -95,3 +98,98 @@ def test_a_debt_goes_by_with_time_and_no_faster():
     for now in (0, 1, 5_000, 9_989):
         assert rate.delay_s(now) == pytest.approx(10_000 - BURST_S - now)
     assert rate.delay_s(9_990) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"10.0.0.1": 5, k.DEFAULT: 7}, 5),
+        ({k.DEFAULT: 7}, 7),
+        ({"10.0.0.2": 5}, None),
+        ({}, None),
+    ],
+)
+def test_an_address_has_its_own_quota_or_that_of_all_others(settings, found):
+    image = ClusterImage()
+    for ip, value in settings.items():
+        assert altered(image, of_address(ip, value)) == [None]
+    quota = quotas.quota_of_address(image.quotas, "10.0.0.1", k.CONNECTION_CREATION_RATE)
+    assert quota == (None if found is None else (quotas.Entity(ip="10.0.0.1"), found))
+    assert ClusterImage.of_snapshot(image.changes(), image.offset) == image
+
+
+def of_address(ip, value=1, **over):
+    facts = {"key": k.CONNECTION_CREATION_RATE, "ip": ip, "value": value}
+    return k.QuotaSetting(**(facts | over))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        of_address("10.0.0.0/8"),
+        of_address("here"),
+        of_address(""),
+        of_address("::1", key=KEY),
+        of_address("::1", user="alice"),
+        wish("alice", key=k.CONNECTION_CREATION_RATE),
+    ],
+)
+def test_connections_are_counted_of_addresses_and_of_nobody_else(bad):
+    image = ClusterImage()
+    assert altered(image, bad) == [ErrorCode.INVALID_REQUEST]
+    assert not image.quotas
+
+
+def test_an_address_is_kept_as_connections_have_it():
+    image = ClusterImage()
+    assert altered(image, of_address("0:0::1")) == [None]
+    assert list(image.quotas) == [quotas.Entity(ip="::1")]
+
+
+def test_partitions_over_a_quota_are_refused_until_the_debt_is_gone():
+    image = ClusterImage()
+    altered(image, wish("alice", key=k.CONTROLLER_MUTATION_RATE, value=2))
+    mutations = MutationQuotas()
+
+    def take(now, count, user="alice"):
+        mutations.of(image.quotas, user, "etl", now)(count)
+
+    take(0, 20)
+    take(0, 5)  # what goes over it is done, what comes after it is not
+    for now in (0, 2.4):
+        with pytest.raises(Refused) as caught:
+            take(now, 1)
+        assert caught.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert caught.value.throttle_time_ms == pytest.approx((2.5 - now) * 1000, abs=2)
+        take(now, 1000, user="bob")
+    take(2.5, 1)
+
+
+def test_each_topic_is_created_and_deleted_or_refused_by_itself():
+    image = ClusterImage()
+    altered(image, wish(client_id=k.DEFAULT, key=k.CONTROLLER_MUTATION_RATE, value=1))
+    cluster, mutations = ControlledCluster(1), MutationQuotas()
+    late = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2001)
+
+    def done(decide, request, **how):
+        allowed = mutations.of(image.quotas, "alice", "etl", cluster.now)
+        topics = cluster.commit(decide(request, take=allowed, **how)).topics
+        return [(each.topic, each.error, each.throttle_time_ms) for each in topics]
+
+    def created(**over):
+        new = [m.NewTopic(topic=name, partitions=n) for name, n in (("a", 5), ("b", 7), ("c", 1))]
+        request = m.CreateTopicsRequest(topics=new, **over)
+        ids, create = iter("xyz"), cluster.controller.create_topics
+        return done(create, request, new_id=lambda: next(ids), shift=lambda _: 0)
+
+    for _ in range(3):
+        assert {error for _, error, _ in created(validate_only=True)} == {None}
+    assert created() == [("a", None, 0), ("b", None, 0), ("c", *late)]
+    more = m.CreatePartitionsRequest(topics=[m.MorePartitions(topic="a", count=6)])
+    create = cluster.controller.create_partitions
+    assert done(create, more, shift=lambda _: 0) == [("a", *late)]
+    gone = m.DeleteTopicsRequest(topics=["a"])
+    assert done(cluster.controller.delete_topics, gone) == [("a", *late)]
+    cluster.now += 2.1
+    assert done(cluster.controller.delete_topics, gone) == [("a", None, 0)]
+    assert set(cluster.image.topics) == {"b"}

@@ -17,9 +17,11 @@ from streams import memory_streams, send_all
 from hightide.net.connection import ADMITTED_BYTES_MAX, READ_BYTES_MAX, FrameReader
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.protocol.errors import RemoteProtocolError
+from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.sparing import LINES_MAX, WINDOW_S, SparingLog
+from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.door import Door
 from hightide_broker.runtime.server.listener import Server
@@ -37,7 +39,8 @@ async def never(_stream):
 
 def server_with(**over):
     room = Room(**{"clients": 2, "nodes": 2, "at_the_door": 2, "files": 0} | over)
-    return Server(Terms(None, settings(), Agenda(), None, files_max=room.files), room, None)
+    terms = Terms(None, settings(), Agenda(), None, files_max=room.files)
+    return Server(terms, room, Arrivals(ClusterImage, kept_max=1), None)
 
 
 class Visit:

@@ -115,25 +115,32 @@ class Admin(GroupAdmin, AccessAdmin):
             assignment=assignment,
         )
         request = m.CreateTopicsRequest(topics=[new], validate_only=validate_only)
-        reply: m.CreateTopicsResponse = await self._call(request)
-        raise_first(reply.topics, broker=self.cluster.last_asked)
-        return described(CreatedTopic, only(reply.topics))
+        return described(CreatedTopic, await self._change_topic(request))
 
     async def delete_topic(self, topic: str, *, internal: bool = False) -> None:
         """Delete a topic and its records; one that others rely on, as all groups do on
         `__consumer_offsets`, only if it is said to be `internal`. Raises `UsageError`."""
         if topic.startswith(INTERNAL) and not internal:
             raise UsageError(f"{topic} is internal, others rely on it: internal=True deletes it")
-        reply: m.DeleteTopicsResponse = await self._call(m.DeleteTopicsRequest(topics=[topic]))
-        raise_first(reply.topics, broker=self.cluster.last_asked)
+        await self._change_topic(m.DeleteTopicsRequest(topics=[topic]))
 
     async def create_partitions(self, topic: str, count: int) -> None:
         """Give a topic `count` partitions in all."""
         more = m.MorePartitions(topic=topic, count=count)
-        reply: m.CreatePartitionsResponse = await self._call(
-            m.CreatePartitionsRequest(topics=[more])
-        )
-        raise_first(reply.topics, broker=self.cluster.last_asked)
+        await self._change_topic(m.CreatePartitionsRequest(topics=[more]))
+
+    async def _change_topic(self, request: m.Message) -> m.TopicResult:
+        """What became of a request about one topic: asked again when a quota allows it, if that is
+        in time (KIP-599)."""
+        until = trio.current_time() + self._timeout_s
+        while True:
+            result: m.TopicResult = only((await self._call(request)).topics)
+            again_s = result.throttle_time_ms / 1000
+            is_early = result.error == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            if not is_early or trio.current_time() + again_s > until:
+                raise_first([result], broker=self.cluster.last_asked)
+                return result
+            await trio.sleep(again_s)
 
     async def list_topics(self) -> list[TopicDescription]:
         """Every topic with its partitions."""

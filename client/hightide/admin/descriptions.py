@@ -80,15 +80,18 @@ class UserDescription:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many bytes a second somebody may send or read, at each broker."""
+    """How much a second somebody may do."""
 
     key: str
-    """producer_byte_rate or consumer_byte_rate."""
+    """producer_byte_rate or consumer_byte_rate: bytes, at each broker; controller_mutation_rate:
+    partitions created and deleted; connection_creation_rate: connections of an `ip` to each
+    broker."""
     value: int | None
     """None, to remove it."""
     user: str | None = None
     """None: whichever it is; `<default>`: who has no quota of their own."""
     client_id: str | None = None
+    ip: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ class EnvelopeRequest(Message, frozen=True, kw_only=True):
     """Whose request it is; empty: the node's own."""
     host: str = ""
     """Where that one is."""
+    client: str = ""
+    """What that one calls itself."""
 
 
 class EnvelopeResponse(Message, frozen=True, kw_only=True):

@@ -71,6 +71,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
     STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
     OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
+    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"
     INVALID_RECORD = "INVALID_RECORD"
     UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"
     DUPLICATE_BROKER_REGISTRATION = "DUPLICATE_BROKER_REGISTRATION"
@@ -195,6 +196,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     ),
     _C.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorInfo(83, True, True, "no replica may lead now"),
     _C.ELECTION_NOT_NEEDED: ErrorInfo(84, True, True, "the partition has the right leader"),
+    _C.THROTTLING_QUOTA_EXCEEDED: ErrorInfo(89, True, False, "a quota allows it later"),
     _C.INVALID_UPDATE_VERSION: ErrorInfo(95, False, False, "the partition epoch is an older one"),
     _C.SNAPSHOT_NOT_FOUND: ErrorInfo(98, False, False, "no such snapshot here any more"),
     _C.POSITION_OUT_OF_RANGE: ErrorInfo(99, False, False, "the snapshot is shorter"),
@@ -250,10 +252,12 @@ def error_code(name: str) -> ErrorCode:
 class Refused(Exception):
     """A legal no, with the sentence for the user: the value, the expectation, the option."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, *, throttle_time_ms: int = 0) -> None:
+        """`throttle_time_ms`: when the same may be asked again, if a quota says no."""
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+        self.throttle_time_ms = throttle_time_ms
 
 
 class HightideError(Exception):

@@ -295,7 +295,6 @@ class NewTopic(Message, frozen=True, kw_only=True):
 
 class CreateTopicsRequest(Message, frozen=True, kw_only=True):
     topics: list[NewTopic]
-    timeout_ms: int = 30_000
     validate_only: bool = False
 
 
@@ -306,6 +305,8 @@ class TopicResult(Message, frozen=True, kw_only=True):
     topic_id: str = ""
     partitions: int = 0
     replication_factor: int = 0
+    throttle_time_ms: int = 0
+    """When to ask again for what a quota refused (KIP-599)."""
 
 
 class CreateTopicsResponse(Message, frozen=True, kw_only=True):
@@ -314,7 +315,6 @@ class CreateTopicsResponse(Message, frozen=True, kw_only=True):
 
 class DeleteTopicsRequest(Message, frozen=True, kw_only=True):
     topics: list[str]
-    timeout_ms: int = 30_000
 
 
 class DeleteTopicsResponse(Message, frozen=True, kw_only=True):
@@ -329,7 +329,6 @@ class MorePartitions(Message, frozen=True, kw_only=True):
 
 class CreatePartitionsRequest(Message, frozen=True, kw_only=True):
     topics: list[MorePartitions]
-    timeout_ms: int = 30_000
     validate_only: bool = False
 
 

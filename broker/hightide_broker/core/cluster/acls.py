@@ -6,12 +6,11 @@ Sources: KIP-11 (operations), KIP-290 (prefixes), Kafka's StandardAuthorizer.
 from __future__ import annotations
 
 from enum import StrEnum
-from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
 from hightide.protocol.access_messages import ANY, AclFilter, AclRule
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster.names import check_name
+from hightide_broker.core.cluster.names import address, check_name
 
 CLUSTER_NAME = "cluster"
 """The name of the only resource of its kind."""
@@ -145,17 +144,8 @@ def acl_of(rule: AclRule) -> Acl:
 
 
 def _host(text: str) -> str:
-    """An address as connections have it, or everywhere; raises `Refused`: anything else would never
-    match, and a rule that denies deny nobody."""
-    if text == EVERYWHERE:
-        return text
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"host {text[:60]!r}, expected one address of IPv4 or IPv6, or {EVERYWHERE}",
-        ) from None
+    """An address, or everywhere; raises `Refused`: a rule that denies would deny nobody."""
+    return text if text == EVERYWHERE else address("host", text, EVERYWHERE)
 
 
 def check_filter(wanted: AclFilter) -> None:

@@ -32,6 +32,8 @@ def sentence(change: AnyChange, image: ClusterImage) -> str:
             return f"{change.key} of {whose} is {value}"
         case SetQuota():
             whose = f"user {change.user or 'any'}, client {change.client_id or 'any'}"
+            if change.ip is not None:
+                whose = f"address {change.ip}"
             value = "removed" if change.value is None else f"set to {change.value}"
             return f"{change.key} of {whose} is {value}"
         case SetScramCredential():

@@ -163,13 +163,14 @@ class RemoveScramCredential(Change, tag="remove_user_scram", frozen=True, kw_onl
 
 
 class SetQuota(Change, tag="quota", frozen=True, kw_only=True):
-    """How much a user, a client, or a client of a user may send or read; value None: as much as it
+    """How much a user, a client, a client of a user or an address may do; value None: as much as it
     likes."""
 
     key: str
     user: str | None
     client_id: str | None
     value: int | None
+    ip: str | None = None
 
 
 class AllocateProducerIds(Change, tag="producer_ids", frozen=True, kw_only=True):

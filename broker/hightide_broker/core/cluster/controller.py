@@ -33,6 +33,7 @@ from hightide_broker.core.cluster.changes import (
     SetUsersSecret,
 )
 from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
+from hightide_broker.core.cluster.mutations import Take, unlimited
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
@@ -102,11 +103,14 @@ class Controller:
         *,
         new_id: Callable[[], str],
         shift: Callable[[int], int],
+        take: Take = unlimited,
     ) -> Decision:
         """Create topics; each one succeeds or fails by itself.
 
-        `new_id` draws a topic id, `shift(n)` a number below n: where the placement starts.
+        `new_id` draws a topic id, `shift(n)` a number below n: where the placement starts; `take`
+        is what its sender may create.
         """
+        take = unlimited if request.validate_only else take
         changes: list[AnyChange] = []
         results: list[m.TopicResult] = []
         taken = set(self._image.topics)
@@ -122,10 +126,9 @@ class Controller:
                 offsets_topic.check_configs(topic.topic, {POLICY.name: None, **topic.configs})
                 assignment = self._assignment(topic, shift)
                 room = _take_room(room, len(assignment))
+                take(len(assignment))
             except Refused as refusal:
-                results.append(
-                    m.TopicResult(topic=topic.topic, error=refusal.code, message=refusal.message)
-                )
+                results.append(_refused(topic.topic, refusal))
                 continue
             taken.add(topic.topic)
             topic_id = new_id()
@@ -216,8 +219,8 @@ class Controller:
             )
         return changes
 
-    def delete_topics(self, request: m.DeleteTopicsRequest) -> Decision:
-        """Delete topics by name."""
+    def delete_topics(self, request: m.DeleteTopicsRequest, take: Take = unlimited) -> Decision:
+        """Delete topics by name; `take` is what its sender may delete."""
         changes: list[AnyChange] = []
         results = []
         for name in dict.fromkeys(request.topics):
@@ -225,14 +228,25 @@ class Controller:
             if topic is None:
                 results.append(_unknown_topic(name))
                 continue
+            try:
+                take(len(topic.partitions))
+            except Refused as refusal:
+                results.append(_refused(name, refusal))
+                continue
             changes.append(RemoveTopic(topic_id=topic.topic_id))
             results.append(m.TopicResult(topic=name, topic_id=topic.topic_id))
         return Decision(changes, m.DeleteTopicsResponse(topics=results))
 
     def create_partitions(
-        self, request: m.CreatePartitionsRequest, *, shift: Callable[[int], int]
+        self,
+        request: m.CreatePartitionsRequest,
+        *,
+        shift: Callable[[int], int],
+        take: Take = unlimited,
     ) -> Decision:
-        """Give topics more partitions; keyed records move to other partitions from then on."""
+        """Give topics more partitions; keyed records move to other partitions from then on. `take`
+        is what its sender may create."""
+        take = unlimited if request.validate_only else take
         changes: list[AnyChange] = []
         results = []
         names = Counter(more.topic for more in request.topics)
@@ -257,10 +271,9 @@ class Controller:
                 room = _take_room(room, more.count - have)
                 factor = len(topic.partitions[0].replicas)
                 assignment = self._place(have, more.count - have, factor, shift)
+                take(more.count - have)
             except Refused as refusal:
-                results.append(
-                    m.TopicResult(topic=more.topic, error=refusal.code, message=refusal.message)
-                )
+                results.append(_refused(more.topic, refusal))
                 continue
             changes += self._new_partitions(topic.topic_id, have, assignment)
             results.append(
@@ -418,6 +431,15 @@ def check_partition_count(count: int) -> None:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS, f"{count} partitions, expected 1 to {PARTITIONS_MAX}"
         )
+
+
+def _refused(name: str, refusal: Refused) -> m.TopicResult:
+    return m.TopicResult(
+        topic=name,
+        error=refusal.code,
+        message=refusal.message,
+        throttle_time_ms=refusal.throttle_time_ms,
+    )
 
 
 def _unknown_topic(name: str) -> m.TopicResult:

@@ -34,6 +34,7 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.config_key import Key
+from hightide_broker.core.cluster.quotas import Entity
 from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
 from hightide_broker.core.cluster.users import Credential, UserKey
 from hightide_broker.core.quorum.roles import Voter
@@ -143,8 +144,8 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
-    quotas: dict[tuple[str | None, str | None], dict[str, int]] = field(default_factory=dict)
-    """(user, client id) → what they may, by key."""
+    quotas: dict[Entity, dict[str, int]] = field(default_factory=dict)
+    """What users, clients and addresses may, by key."""
     users: dict[UserKey, Credential] = field(default_factory=dict)
     """What is kept of passwords."""
     users_secret: bytes = field(default=b"", repr=False)
@@ -184,7 +185,7 @@ class ClusterImage:
             case SetVoters():
                 self.voters = change.voters
             case SetQuota():
-                holder = (change.user, change.client_id)
+                holder = Entity(change.user, change.client_id, change.ip)
                 _set_entry(self.quotas, holder, change.key, change.value)
             case SetUsersSecret():
                 self.users_secret = change.secret
@@ -341,8 +342,8 @@ class ClusterImage:
                 for number, state in enumerate(topic.partitions)
             ]
         found += [
-            SetQuota(key=key, user=user, client_id=client, value=value)
-            for (user, client), entries in self.quotas.items()
+            SetQuota(key=key, value=value, **holder._asdict())
+            for holder, entries in self.quotas.items()
             for key, value in entries.items()
         ]
         if self.users_secret:

@@ -1,6 +1,8 @@
-"""Names that people give: of users, clients, and what rules are about. Pure."""
+"""Names that people give: of users, clients, addresses, and what rules are about. Pure."""
 
 from __future__ import annotations
+
+from ipaddress import ip_address
 
 from hightide.protocol.errors import ErrorCode, Refused
 
@@ -14,3 +16,15 @@ def check_name(what: str, name: str, code: ErrorCode = ErrorCode.INVALID_REQUEST
         raise Refused(
             code, f"{what} {name[:60]!r}, expected 1 to {NAME_CHARACTERS_MAX} characters that print"
         )
+
+
+def address(what: str, text: str, other: str) -> str:
+    """An address as connections have it; raises `Refused`: anything else would never match. `other`
+    is what else might have been written."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{what} {text[:60]!r}, expected one address of IPv4 or IPv6, or {other}",
+        ) from None

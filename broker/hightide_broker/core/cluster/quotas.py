@@ -1,7 +1,8 @@
 """Quotas: whose holds for a request, and what becomes of changes to them. Pure.
 
 The most specific one that is set holds: of a client of a user before a user's, a user's before a
-client's, a name before whoever has none of their own. Source: KIP-13, KIP-546.
+client's, a name before whoever has none of their own. An address has its quota for itself.
+Sources: KIP-13, KIP-546, KIP-599, KIP-612.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from typing import NamedTuple
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, SetQuota
-from hightide_broker.core.cluster.names import check_name
+from hightide_broker.core.cluster.names import address, check_name
 
 QUOTAS_MAX = 10_000
-Entity = tuple[str | None, str | None]
-"""User and client id; None: it does not matter."""
+
+
+class Entity(NamedTuple):
+    """Whose a quota is: a user's, a client's, a client's of a user, or an address's."""
+
+    user: str | None = None
+    """None: it does not matter."""
+    client_id: str | None = None
+    ip: str | None = None
+
+
 Quotas = Mapping[Entity, Mapping[str, int]]
 
 
@@ -24,7 +34,7 @@ class Quota(NamedTuple):
     """The one that holds for somebody."""
 
     holder: Entity
-    """Who shares it: each user, each client, or each client of each user."""
+    """Who shares it: each user, each client, each client of each user, or each address."""
     value: int
 
 
@@ -34,13 +44,22 @@ def quota_for(quotas: Quotas, user: str, client_id: str, key: str) -> Quota | No
         return None
     for of_user in (user, k.DEFAULT, None):
         for of_client in (client_id, k.DEFAULT, None):
-            value = quotas.get((of_user, of_client), {}).get(key)
+            value = quotas.get(Entity(of_user, of_client), {}).get(key)
             if value is not None:
-                holder = (
+                holder = Entity(
                     None if of_user is None else user,
                     None if of_client is None else client_id,
                 )
                 return Quota(holder, value)
+    return None
+
+
+def quota_of_address(quotas: Quotas, ip: str, key: str) -> Quota | None:
+    """The one of an address, or of all that have none; None: there is none."""
+    for of_ip in (ip, k.DEFAULT) if quotas else ():
+        value = quotas.get(Entity(ip=of_ip), {}).get(key)
+        if value is not None:
+            return Quota(Entity(ip=ip), value)
     return None
 
 
@@ -52,35 +71,55 @@ def alter(
     results = []
     for number, wish in enumerate(request.quotas):
         try:
-            _check(known, wish)
+            holder = _holder(wish)
+            _check(known, holder, wish)
         except Refused as refusal:
             results.append(
                 k.AlteredQuota(number=number, error=refusal.code, message=refusal.message)
             )
             continue
-        changes.append(
-            SetQuota(key=wish.key, user=wish.user, client_id=wish.client_id, value=wish.value)
-        )
+        changes.append(SetQuota(key=wish.key, value=wish.value, **holder._asdict()))
         results.append(k.AlteredQuota(number=number))
     return changes, k.AlterClientQuotasResponse(quotas=results)
 
 
-def _check(known: Quotas, wish: k.QuotaSetting) -> None:
+def _holder(wish: k.QuotaSetting) -> Entity:
+    """Whose quota it is; raises `Refused` if it can be nobody's."""
+    for what, name in (("user", wish.user), ("client id", wish.client_id)):
+        if name is not None:
+            check_name(what, name)
+    is_of_address = wish.ip is not None
+    if is_of_address and not (wish.user is None and wish.client_id is None):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, "a quota of an address is of no user, and of no client"
+        )
+    if not is_of_address and wish.user is None and wish.client_id is None:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "a quota is of a user, of a client, or of both; or of an address",
+        )
+    if is_of_address != (wish.key == k.CONNECTION_CREATION_RATE):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{wish.key[:60]!r} of {'an address' if is_of_address else 'a user or client'}: only "
+            f"{k.CONNECTION_CREATION_RATE} is of addresses, and it is of nobody else",
+        )
+    if wish.ip in (None, k.DEFAULT):
+        return Entity(wish.user, wish.client_id, wish.ip)
+    return Entity(ip=address("ip", wish.ip or "", k.DEFAULT))
+
+
+def _check(known: Quotas, holder: Entity, wish: k.QuotaSetting) -> None:
     if wish.key not in k.QUOTA_KEYS:
         expected = ", ".join(k.QUOTA_KEYS)
         raise Refused(
             ErrorCode.INVALID_REQUEST, f"quota {wish.key[:60]!r}, expected one of {expected}"
         )
-    for what, name in (("user", wish.user), ("client id", wish.client_id)):
-        if name is not None:
-            check_name(what, name)
-    if wish.user is None and wish.client_id is None:
-        raise Refused(ErrorCode.INVALID_REQUEST, "a quota is of a user, of a client, or of both")
     if wish.value is None:
         return
     if wish.value <= 0:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{wish.key} {wish.value}, expected more than 0")
-    if (wish.user, wish.client_id) not in known and len(known) >= QUOTAS_MAX:
+    if holder not in known and len(known) >= QUOTAS_MAX:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{QUOTAS_MAX} have quotas, and may be no more")
 
 
@@ -88,8 +127,8 @@ def described(known: Quotas) -> k.DescribeClientQuotasResponse:
     """All of them."""
     return k.DescribeClientQuotasResponse(
         quotas=[
-            k.QuotaSetting(key=key, user=user, client_id=client, value=value)
-            for (user, client), settings in known.items()
+            k.QuotaSetting(key=key, value=value, **holder._asdict())
+            for holder, settings in known.items()
             for key, value in settings.items()
         ]
     )

@@ -31,6 +31,13 @@ class Peer(NamedTuple):
     """The node that it has proven to be; -1: it has proven nothing."""
     may_be_node: bool = True
     """Whether it came where nodes may: by a listener of theirs, or by one that is for everybody."""
+    client_id: str = ""
+    """What it calls itself, where a request is passed on: proven by nothing."""
+
+    @property
+    def user(self) -> str:
+        """The principal's name."""
+        return self.principal.partition(":")[2]
 
     @property
     def shown(self) -> str:
@@ -50,6 +57,11 @@ class Call(Generic[M_co]):
     peer: Peer = NOBODY_KNOWN
     client_id: str = ""
     """What the sender calls itself."""
+
+    @property
+    def sender(self) -> Peer:
+        """Whose request it is, for who decides it elsewhere."""
+        return self.peer._replace(client_id=self.client_id)
 
     def asking(self, request: Message) -> Call[Any]:
         """The same call, by the same sender, with another request."""

@@ -32,6 +32,7 @@ from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.mutations import MutationQuotas, Take, unlimited
 from hightide_broker.core.cluster.users import SECRET_BYTES
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.watermark import Wake
@@ -61,6 +62,7 @@ class _Active(NamedTuple):
     term: Term
     image: ClusterImage
     core: Controller
+    mutations: MutationQuotas
 
 
 class ControllerShell:
@@ -133,7 +135,7 @@ class ControllerShell:
             session_timeout_s=self._session_s,
         )
         core.brokers.activate(trio.current_time())
-        self._active = _Active(term, image, core)
+        self._active = _Active(term, image, core, MutationQuotas())
         self._quorum.announce_move()
         log.info("active controller of epoch %d from offset %d", term.epoch, image.offset)
 
@@ -199,7 +201,8 @@ class ControllerShell:
         try:
             if sender is not None:
                 self._judge(sender, request)
-            decision = self._decide(self._active.core, request, since)
+            take = self._allowance(self._active, sender)
+            decision = self._decide(self._active.core, request, since, take)
         except Refused as refusal:
             # It, too, may come from what is not committed yet.
             await self._committed(term, "refused")
@@ -248,8 +251,17 @@ class ControllerShell:
     def _new_secret(self) -> bytes:
         return self._random.randbytes(SECRET_BYTES)
 
-    def _decide(self, core: Controller, request: m.Message, since: float) -> Decision:
-        """What becomes of a request that came at `since`; raises `Refused`."""
+    @staticmethod
+    def _allowance(active: _Active, sender: Peer | None) -> Take:
+        """How many partitions somebody may create or delete; nodes as many as they need."""
+        if sender is None or sender.node >= 0:
+            return unlimited
+        quotas = active.image.quotas
+        return active.mutations.of(quotas, sender.user, sender.client_id, trio.current_time())
+
+    def _decide(self, core: Controller, request: m.Message, since: float, take: Take) -> Decision:
+        """What becomes of a request that came at `since`, whose sender may `take` so much of what
+        is counted; raises `Refused`."""
         new_id: Callable[[], str] = partial(random_id, self._random)
         now = trio.current_time()
         match request:
@@ -262,11 +274,12 @@ class ControllerShell:
             case c.AllocateProducerIdsRequest():
                 return core.allocate_producer_ids(request)
             case m.CreateTopicsRequest():
-                return core.create_topics(request, new_id=new_id, shift=self._random.randrange)
+                shift = self._random.randrange
+                return core.create_topics(request, new_id=new_id, shift=shift, take=take)
             case m.DeleteTopicsRequest():
-                return core.delete_topics(request)
+                return core.delete_topics(request, take)
             case m.CreatePartitionsRequest():
-                return core.create_partitions(request, shift=self._random.randrange)
+                return core.create_partitions(request, shift=self._random.randrange, take=take)
             case m.AlterConfigsRequest():
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():

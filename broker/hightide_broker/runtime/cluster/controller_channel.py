@@ -92,6 +92,7 @@ class ControllerChannel:
             body=msgspec.Raw(msgspec.msgpack.encode(request)),
             principal="" if sender is None else sender.principal,
             host="" if sender is None else sender.host,
+            client="" if sender is None else sender.client_id,
         )
         answer, _ = await self._peers.call(leader, envelope, timeout_s=timeout_s)
         assert isinstance(answer, c.EnvelopeResponse)
@@ -110,7 +111,9 @@ class ControllerChannel:
         controller, inner = self._controller, decode_body(request.body, api.request)
         if call.peer.node >= 0:
             check_sender(inner, call.peer.node)
-        sender = Peer(request.host, request.principal) if request.principal else None
+        sender = None
+        if request.principal:
+            sender = Peer(request.host, request.principal, client_id=request.client)
 
         async def later() -> Reply:
             reply, offset = await controller.submit(inner, sender)

@@ -90,7 +90,7 @@ class AdminHandlers:
         self, call: Call[m.MetadataRequest], missing: list[str]
     ) -> Reply:
         new = m.CreateTopicsRequest(topics=[m.NewTopic(topic=name) for name in missing])
-        reply = await self._metadata.change(new, sender=call.peer)
+        reply = await self._metadata.change(new, sender=call.sender)
         assert isinstance(reply, m.CreateTopicsResponse)
         refused = {result.topic: result for result in reply.topics if result.error}
         return self._describe_metadata(call.request, refused)
@@ -199,12 +199,12 @@ class AdminHandlers:
 
     async def change(self, call: Call[m.Message]) -> Reply:
         """Topics, configs and voters: the controller decides."""
-        return Reply(await self._metadata.change(call.request, sender=call.peer))
+        return Reply(await self._metadata.change(call.request, sender=call.sender))
 
     async def describe_quorum(self, call: Call[q.DescribeQuorumRequest]) -> Reply:
         """The quorum as its leader sees it, or that nobody leads it."""
         wait_s = DESCRIBE_QUORUM_WAIT_S
-        found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.peer)
+        found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.sender)
         return Reply(found)
 
     def init_producer_id(self) -> Reply | Later:

@@ -31,6 +31,7 @@ from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 
 log = logging.getLogger("hightide.server")
 
+MAX_RATE = int(keys.MAX_CONNECTION_CREATION_RATE.default)
 HANDSHAKE_S = 10.0
 """How long a peer has to agree about TLS."""
 LOOK_S = 30.0
@@ -56,6 +57,8 @@ class Door(NamedTuple):
     """Whether it is for nodes alone."""
     users_log_in: bool = False
     """Whether who comes in says who it is, with a password."""
+    rate: int = MAX_RATE
+    """Connections a second that are taken."""
 
 
 class Certificates:
@@ -158,7 +161,8 @@ def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
     if config.users_log_in and find_spec("scramp") is None:
         raise ConfigError("for users that log in: pip install 'hightide[secure]'")
     host, port = config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]
-    return Door(host, port, admit, users_log_in=config.users_log_in)
+    rate = config[keys.MAX_CONNECTION_CREATION_RATE]
+    return Door(host, port, admit, users_log_in=config.users_log_in, rate=rate)
 
 
 def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, Network]:
@@ -180,7 +184,7 @@ def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, N
 
 def _plain(*, may_be_node: bool) -> Admit:
     async def admit(stream: Stream) -> tuple[Stream, Peer]:
-        return stream, Peer(_host_of(stream), may_be_node=may_be_node)
+        return stream, Peer(host_of(stream), may_be_node=may_be_node)
 
     return admit
 
@@ -203,7 +207,7 @@ def _under_tls(certificates: Certificates, proven: Callable[[TlsStream], Peer]) 
 def _user(rules: Sequence[Rule], stream: TlsStream) -> Peer:
     """Who is there, by the certificate that was shown, if one was; raises
     `AuthenticationFailed`."""
-    host, shown = _host_of(stream), stream.subject
+    host, shown = host_of(stream), stream.subject
     name = name_by(rules, shown) if rules and shown else stream.common_name
     if shown and not name:
         why = "no rule of ssl.principal.mapping.rules matches" if rules else "it has no common name"
@@ -219,7 +223,7 @@ def _node(stream: TlsStream) -> Peer:
         raise AuthenticationFailed(
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
-    return Peer(_host_of(stream), f"User:{name}", node)
+    return Peer(host_of(stream), f"User:{name}", node)
 
 
 def _farewell(why: str) -> list[Buffer]:
@@ -229,5 +233,6 @@ def _farewell(why: str) -> list[Buffer]:
     return wire.frame_buffers(answer, ())
 
 
-def _host_of(stream: Stream) -> str:
+def host_of(stream: Stream) -> str:
+    """The address that a stream comes from."""
     return stream.peer.rpartition(":")[0] or stream.peer

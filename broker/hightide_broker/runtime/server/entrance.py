@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from hightide.net.ports import Stream
+from hightide_broker.core.cluster.rates import Rate
 from hightide_broker.runtime.server.door import Door, Doors
 
 log = logging.getLogger("hightide.server")
@@ -75,6 +76,7 @@ class Entrance:
 
 
 async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nursery) -> None:
+    pace = Rate()
     while True:
         try:
             stream = await listener.accept()
@@ -84,6 +86,9 @@ async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nu
             await trio.sleep(RETRY_S)
             continue
         nursery.start_soon(serve, stream, door)
+        pace.record(1, door.rate, trio.current_time())
+        if early_s := pace.delay_s(trio.current_time()):
+            await trio.sleep(early_s)  # whoever comes meanwhile waits outside
 
 
 async def open_entrance(doors: Doors, listen: Listen) -> Entrance:

@@ -18,8 +18,9 @@ from hightide.net.tcp import SocketStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import ServedConnection, Terms
-from hightide_broker.runtime.server.door import HANDSHAKE_S, Door
+from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
 from hightide_broker.runtime.server.login import Logins, Session
 from hightide_broker.runtime.server.room import Room
 
@@ -30,8 +31,9 @@ _Admitted = tuple[Stream, Peer | None, Session | None]
 class Server:
     """All connections of a node's listeners."""
 
-    def __init__(self, terms: Terms, room: Room, logins: Logins) -> None:
+    def __init__(self, terms: Terms, room: Room, arrivals: Arrivals, logins: Logins) -> None:
         self._terms = terms
+        self._arrivals = arrivals
         self._room = room
         self._logins = logins
         self._inside: dict[ServedConnection, None] = {}
@@ -51,7 +53,7 @@ class Server:
         """Serve one connection until it ends; never raises for what the peer does."""
         stream = arrived
         try:
-            if self._has_room(arrived, door):
+            if self._has_room(arrived, door) and await self._is_in_time(arrived, door):
                 stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
                     await self._serve(ServedConnection(self._terms, stream, peer, session), door)
@@ -65,6 +67,14 @@ class Server:
         why = "the node stops" if self._stopping else f"{most} are the most (max.connections)"
         self._log.write(logging.WARNING, "refused %s: %d connections, %s", arrived.peer, count, why)
         return False
+
+    async def _is_in_time(self, arrived: Stream, door: Door) -> bool:
+        delay_s = 0.0 if door.of_nodes else self._arrivals.delay_s(host_of(arrived))
+        if delay_s:
+            why = "its address comes more often than connection_creation_rate allows"
+            self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
+            await self._arrivals.keep_waiting(delay_s)
+        return not delay_s
 
     async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"

@@ -7,7 +7,6 @@ told, gains nothing. Replication is never slowed down.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import trio
@@ -15,16 +14,14 @@ import trio
 from hightide.protocol import messages as m
 from hightide.protocol.quota_messages import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.core.cluster.quotas import Entity, Quota, quota_for
-from hightide_broker.core.cluster.rates import Rate
+from hightide_broker.core.cluster.quotas import Quota, quota_for
+from hightide_broker.core.cluster.rates import Rates
 from hightide_broker.runtime.base.call import Call, Peer
 
 FETCH_S = 1.0
 """A fetch brings what is allowed in so long."""
 FETCH_WAIT_S_MAX = 20.0
 """The longest that a fetch waits: a member's heartbeats may come behind it."""
-HOLDERS_MAX = 10_000
-"""Whose rates are remembered: those who sent or read last."""
 
 
 class Throttle:
@@ -32,14 +29,13 @@ class Throttle:
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
-        self._rates: OrderedDict[tuple[str, Entity], Rate] = OrderedDict()
+        self._rates = Rates()
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long whoever sent this has to wait, for what was before; 0: it need not."""
         key = _key_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key else None
-        rate = self._rates.get((key, quota.holder)) if quota else None
-        due_s = rate.delay_s(trio.current_time()) if rate else 0.0
+        due_s = self._rates.delay_s((key, quota.holder), trio.current_time()) if quota else 0.0
         return min(due_s, FETCH_WAIT_S_MAX) if key == CONSUMER_BYTE_RATE else due_s
 
     def bytes_max(self, call: Call[m.Message]) -> int | None:
@@ -53,21 +49,13 @@ class Throttle:
         """Whoever sent this has sent, or gets, so many bytes."""
         key = _key_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key and size else None
-        if quota is None:
-            return
-        rate = self._rates.get((key, quota.holder))
-        if rate is None:
-            rate = self._rates[key, quota.holder] = Rate()
-            if len(self._rates) > HOLDERS_MAX:
-                self._rates.popitem(last=False)
-        self._rates.move_to_end((key, quota.holder))
-        rate.record(size, quota.value, trio.current_time())
+        if quota is not None:
+            self._rates.record((key, quota.holder), size, quota.value, trio.current_time())
 
     def _quota(self, key: str, peer: Peer, client_id: str) -> Quota | None:
         if peer.node >= 0:
             return None
-        user = peer.principal.partition(":")[2]
-        return quota_for(self._image().quotas, user, client_id, key)
+        return quota_for(self._image().quotas, peer.user, client_id, key)
 
 
 def _key_of(call: Call[m.Message]) -> str:
