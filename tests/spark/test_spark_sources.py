@@ -8,6 +8,7 @@ what is read from them record by record. Options alone are `test_spark_options.p
 # ruff: noqa: F811 - fixtures are imported by name
 
 import json
+import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -34,6 +35,7 @@ from spark_support import (  # noqa: F401
 from hightide.blocking import Admin, Producer
 from hightide.protocol.errors import ApiError
 from hightide.protocol.messages import LATEST
+from hightide.spark import session
 from hightide.spark.client import client_for
 from hightide.spark.options import read_options
 from hightide.spark.source import HightideStreamReader
@@ -398,3 +400,21 @@ def test_a_partition_that_is_assigned_no_longer_is_data_loss(broker, stream):
     text = failure_of(stream.start(Sink(), assign=json.dumps({topic: [0]})))
     assert f"DataLoss: {topic}-1" in text
     assert "no longer assigned" in text
+
+
+def test_a_thread_that_asks_for_the_session_writes_too(spark, broker):
+    topic, failures = broker.topic(), []
+
+    def write():
+        try:
+            rows = session().range(3).selectExpr("cast(id AS string) AS value")
+            options = {"bootstrap.servers": broker.address, "topic": topic}
+            rows.write.format("hightide").options(**options).mode("append").save()
+        except Exception as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert batch(spark, broker, subscribe=topic).count() == 3

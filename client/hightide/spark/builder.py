@@ -105,6 +105,7 @@ def make_session(app_name: str, master: str | None, conf: Mapping[str, Any]) -> 
     with whole_or_none():
         spark = builder.getOrCreate()
         _register(spark)
+        _make_active(spark)
     return spark
 
 
@@ -138,3 +139,9 @@ def _register(spark: SparkSession) -> None:
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     if not manager.dataSourceExists(HightideDataSource.name()):
         spark.dataSource.register(HightideDataSource)
+
+
+def _make_active(spark: SparkSession) -> None:
+    """In the thread that asks for it: Spark's writers look formats up in the active session of
+    their own thread, and one that was made in another thread is active there alone."""
+    type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
