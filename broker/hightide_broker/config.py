@@ -67,6 +67,12 @@ class BrokerConfig:
         return self[keys.SECURITY_PROTOCOL].startswith("SASL_")
 
     @property
+    def clients_prove(self) -> bool:
+        """Whether clients must prove who they are."""
+        shows = self.clients_under_tls and self[keys.SSL_CLIENT_AUTH] == "required"
+        return shows or self.users_log_in
+
+    @property
     def internal_listen_host(self) -> str:
         return self[keys.INTERNAL_LISTEN_HOST] or self[keys.LISTEN_HOST]
 
@@ -165,6 +171,7 @@ def check_listeners(config: BrokerConfig) -> None:
             "authorizer.enable is true and internal.security.protocol is PLAINTEXT, expected SSL: "
             "who may be taken for a node needs no permission"
         )
+    _check_whole(config)
     for user in filter(None, config[keys.SUPER_USERS].split(";")):
         if not user.strip().startswith("User:"):
             raise ConfigError(f"super.users has {user.strip()!r}, expected User:<name>")
@@ -178,14 +185,51 @@ def check_listeners(config: BrokerConfig) -> None:
             raise ConfigError(f"{key.name} is empty, expected a PEM file: {key.doc}")
 
 
+_OUTSIDE_TLS = (
+    keys.SSL_CERTIFICATE_LOCATION,
+    keys.SSL_KEY_LOCATION,
+    keys.SSL_KEY_PASSWORD_LOCATION,
+    keys.SSL_CA_LOCATION,
+    keys.SSL_CLIENT_AUTH,
+    keys.SSL_PRINCIPAL_MAPPING_RULES,
+)
+_INSIDE_TLS = (
+    keys.INTERNAL_SSL_CERTIFICATE_LOCATION,
+    keys.INTERNAL_SSL_KEY_LOCATION,
+    keys.INTERNAL_SSL_KEY_PASSWORD_LOCATION,
+    keys.INTERNAL_SSL_CA_LOCATION,
+)
+
+
+def _check_whole(config: BrokerConfig) -> None:
+    """Raise `ConfigError` for what would protect something if it were used: who sets it takes the
+    door for closed."""
+    inside = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
+    for is_used, of, needs in (
+        (config.clients_under_tls, _OUTSIDE_TLS, f"{keys.SECURITY_PROTOCOL.name} SSL or SASL_SSL"),
+        (inside, _INSIDE_TLS, f"{keys.INTERNAL_SECURITY_PROTOCOL.name} SSL"),
+        (
+            config.users_log_in,
+            (keys.CONNECTIONS_MAX_REAUTH_MS,),
+            f"{keys.SECURITY_PROTOCOL.name} SASL_SSL or SASL_PLAINTEXT",
+        ),
+        (
+            config[keys.AUTHORIZER_ENABLE],
+            (keys.SUPER_USERS,),
+            f"{keys.AUTHORIZER_ENABLE.name} true",
+        ),
+    ):
+        for key in () if is_used else of:
+            if config.values[key.name] != key.default:
+                raise ConfigError(f"{key.name} is set and without effect, expected {needs} with it")
+
+
 def open_listeners(config: BrokerConfig) -> list[str]:
     """The listeners where others than this machine's users may do anything: each is reached from
     elsewhere, and asks nobody who they are."""
-    shows = config.clients_under_tls and config[keys.SSL_CLIENT_AUTH] == "required"
-    clients_prove = shows or config.users_log_in
     nodes_prove = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
     found = []
-    if not clients_prove and not _is_loopback(config[keys.LISTEN_HOST]):
+    if not config.clients_prove and not _is_loopback(config[keys.LISTEN_HOST]):
         found.append(f"{config[keys.LISTEN_HOST]}:{config[keys.LISTEN_PORT]}")
     if config.is_split and not nodes_prove and not _is_loopback(config.internal_listen_host):
         found.append(f"{config.internal_listen_host}:{config[keys.INTERNAL_LISTEN_PORT]}")

@@ -51,6 +51,9 @@ SSL_CERTIFICATE_LOCATION = text(
 SSL_KEY_LOCATION = text(
     "ssl.key.location", "", "the key of it, a PEM file; empty: it is in the certificate's"
 )
+SSL_KEY_PASSWORD_LOCATION = text(
+    "ssl.key.password.location", "", "a file with the password of that key, if it is encrypted"
+)
 SSL_CA_LOCATION = text(
     "ssl.ca.location", "", "the authorities whose certificates clients may show, a PEM file"
 )
@@ -98,6 +101,11 @@ INTERNAL_SSL_CERTIFICATE_LOCATION = text(
 )
 INTERNAL_SSL_KEY_LOCATION = text(
     "internal.ssl.key.location", "", "the key of it, a PEM file; empty: it is in the certificate's"
+)
+INTERNAL_SSL_KEY_PASSWORD_LOCATION = text(
+    "internal.ssl.key.password.location",
+    "",
+    "a file with the password of that key, if it is encrypted",
 )
 INTERNAL_SSL_CA_LOCATION = text(
     "internal.ssl.ca.location",
@@ -306,6 +314,12 @@ SOCKET_REQUEST_MAX_BYTES = count(
     low=1024,
 )
 MAX_CONNECTIONS = count("max.connections", "10000", "connections at a time", low=1)
+CONNECTIONS_MAX_PER_IP = count(
+    "connections.max.per.ip",
+    "2147483647",
+    "connections of clients from one address at a time; Kafka: max.connections.per.ip",
+    low=1,
+)
 MAX_CONNECTION_CREATION_RATE = count(
     "max.connection.creation.rate",
     "2147483647",

@@ -31,7 +31,6 @@ from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.data_directory import watch_directory
-from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.usage import Usage, Used
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
@@ -57,19 +56,14 @@ from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
-from hightide_broker.runtime.server.arrivals import Arrivals
-from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
 from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
-from hightide_broker.runtime.server.listener import Server
-from hightide_broker.runtime.server.login import Logins
+from hightide_broker.runtime.server.listener import server_of
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
-from hightide_broker.runtime.server.room import room_for
 from hightide_broker.runtime.server.routes import Routes
-from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.storage.directory import (
     METADATA_DIRECTORY,
     RESERVE,
@@ -253,24 +247,21 @@ class Node:
             )
         self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
         self._table = self._routes(clock)
-        self.server = self._serving(self._table)
-
-    def _serving(self, routes: Routes) -> Server:
-        most = self.config[keys.MAX_CONNECTIONS]
-        room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
-        throttle = Throttle(lambda: self.image)
-        terms = Terms(routes, self.config, self._agenda, throttle, files_max=room.files)
-        lifetime_ms = self.config[keys.CONNECTIONS_MAX_REAUTH_MS]
-        logins = Logins(lambda: self.image, self._why_not, lifetime_ms=lifetime_ms)
-        arrivals = Arrivals(lambda: self.image, kept_max=room.at_the_door // 4)
-        return Server(terms, room, arrivals, logins)
+        self.server = server_of(
+            self._table,
+            self.config,
+            self._agenda,
+            lambda: self.image,
+            why_not=self._why_not,
+            is_current=self._is_current,
+        )
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self._coordinators
         gate = Gate(
             lambda: self.image,
             config,
-            lambda: self.quorum.is_current(self.metadata_loader.applied.value),
+            self._is_current,
         )
         records = RecordHandlers(
             self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
@@ -293,6 +284,9 @@ class Node:
 
     def _judge(self, sender: Peer, request: m.Message) -> None:
         self._table.judge(sender, request)
+
+    def _is_current(self) -> bool:
+        return self.quorum.is_current(self.metadata_loader.applied.value)
 
     def _why_not(self) -> str:
         if self.serving.is_set():

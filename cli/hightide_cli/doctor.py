@@ -44,11 +44,17 @@ class Finding(NamedTuple):
 @click.option(
     "--port", type=int, default=19092, show_default=True, help="The port a broker would use."
 )
+@click.option(
+    "-c",
+    "--broker-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Check what a broker would start with, too: its listeners and certificates.",
+)
 @output_option
-def doctor(data: Path, port: int, output: str) -> None:
+def doctor(data: Path, port: int, broker_config: Path | None, output: str) -> None:
     """Check Python, Java, packages, port, disk, sync time and data directory; exit 6 if one
     fails."""
-    findings = list(examine(data, port))
+    findings = list(examine(data, port, broker_config))
     show(
         [finding._asdict() for finding in findings],
         output,
@@ -59,7 +65,7 @@ def doctor(data: Path, port: int, output: str) -> None:
         raise click.exceptions.Exit(UNHEALTHY)
 
 
-def examine(data: Path, port: int) -> Iterator[Finding]:
+def examine(data: Path, port: int, broker_config: Path | None = None) -> Iterator[Finding]:
     """Every check, in order."""
     yield _python()
     yield _java()
@@ -70,8 +76,28 @@ def examine(data: Path, port: int) -> Iterator[Finding]:
     yield _owner(data, directory)
     if (data / CERTIFICATES).exists():
         yield _certificates(data / CERTIFICATES)
+    if broker_config is not None:
+        yield _listeners(broker_config)
     yield _space(directory)
     yield _sync_time(directory)
+
+
+def _listeners(file: Path) -> Finding:
+    """Whether strangers come in by what a configuration says, and its certificates are of use."""
+    from hightide_broker.config import ConfigError, check_open, open_listeners
+    from hightide_broker.runtime.server.door import doors_of
+    from hightide_cli.server import load_config
+
+    try:
+        config = load_config(file, ())
+        check_open(config)
+        doors_of(config)
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        return Finding("listeners", FAIL, str(error), f"mend {file}")
+    if found := open_listeners(config):
+        advice = "only where nobody reaches it whom you do not trust: hightide certs"
+        return Finding("listeners", WARN, f"open to all: {' and '.join(found)}", advice)
+    return Finding("listeners", OK, "nobody comes in from elsewhere without proof")
 
 
 def _certificates(directory: Path) -> Finding:

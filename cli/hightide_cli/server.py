@@ -145,12 +145,11 @@ async def warn_of_open(config: BrokerConfig) -> None:
     import trio
 
     from hightide_broker.config import open_listeners
-    from hightide_broker.config_keys import SECURITY_PROTOCOL
 
     log = logging.getLogger("hightide.node")
     if not (found := open_listeners(config)):
-        if config[SECURITY_PROTOCOL] == "PLAINTEXT":
-            log.info("all users of this machine may do anything here: hightide up --secure")
+        if not config.clients_prove:
+            log.warning("all users of this machine may do anything here: hightide up --secure")
         return
     while True:
         log.warning(

@@ -118,7 +118,7 @@ async def test_what_came_with_other_bytes_is_not_waited_for(authority):
 async def test_changes_of_keys_are_answered_but_not_taken_without_end(authority, tmp_path, count):
     """OpenSSL on a socket goes on for as long as there is another one."""
     network, log = TlsNetwork(Tls(authority.believed)), tmp_path / "secrets"
-    network._context.keylog_filename = str(log)
+    network._context.current().keylog_filename = str(log)
     async with connected(network, authority.issue()) as ends:
         flood = b"".join(key_updates(secret_of(log), count))
 
@@ -194,7 +194,7 @@ async def test_a_client_that_is_turned_away_hears_why(authority, stranger, versi
     """With TLS 1.3 it has agreed before it is judged, and hears at its first read."""
     own = stranger.issue() if shows == "a stranger's" else TlsFiles()
     network = TlsNetwork(Tls(TlsFiles(authority.file, own.certificate, own.key)))
-    network._context.maximum_version = version
+    network._context.current().maximum_version = version
 
     async def ask():
         async with connected(network, authority.issue(), asks=ssl.CERT_REQUIRED) as ends:

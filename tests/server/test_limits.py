@@ -37,10 +37,10 @@ async def never(_stream):
     await trio.sleep_forever()
 
 
-def server_with(**over):
+def server_with(*, per_address=99, **over):
     room = Room(**{"clients": 2, "nodes": 2, "at_the_door": 2, "files": 0} | over)
     terms = Terms(None, settings(), Agenda(), None, files_max=room.files)
-    return Server(terms, room, Arrivals(ClusterImage, kept_max=1), None)
+    return Server(terms, room, Arrivals(ClusterImage, kept_max=1, per_address=per_address), None)
 
 
 class Visit:

@@ -3,16 +3,19 @@
 Method: a node on real sockets, on a clock that the test moves.
 """
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
 from brokers import Client, batch, client_of, new_node, quiet, settings
 
+from hightide import HightideError
 from hightide.net.connection import open_connection
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
+from hightide_broker.runtime.server import connection
+from hightide_broker.runtime.server.connection import LEFT_LOOK_S
 from hightide_broker.simulation.disk import SimDisk
 
 LIMIT = 100_000
@@ -130,3 +133,52 @@ async def test_replication_is_never_slowed_down(node):
         request = m.FetchRequest(replica_id=1, max_wait_ms=0, max_bytes=50 << 20, partitions=[part])
         body, _ = await client.connection.call(request)
         assert body.throttle_time_ms == 0
+
+
+async def test_who_leaves_while_a_quota_has_it_wait_is_not_kept(node, mock_clock):
+    async with client_of(node) as client, client_of(node) as other:
+        await client.create()
+        await limited(node, k.PRODUCER_BYTE_RATE, user=k.DEFAULT)
+        for _ in range(2):
+            await sent(client, 9 * LIMIT)
+        async with trio.open_nursery() as nursery:
+
+            async def go_on():
+                with pytest.raises(HightideError):
+                    await sent(other, 1000)
+
+            nursery.start_soon(go_on)
+            await quiet()
+            assert node.server.connection_count == 2
+            await other.connection.aclose()
+            await quiet()
+            mock_clock.jump(LEFT_LOOK_S)
+            await quiet()
+            assert node.server.connection_count == 1
+
+
+async def test_who_waits_for_a_quota_leaves_room_for_others(node, mock_clock, monkeypatch):
+    monkeypatch.setattr(connection, "MUTED_BYTES_MAX", 5 * LIMIT)
+    async with AsyncExitStack() as stack:
+        first, *others = [await stack.enter_async_context(client_of(node)) for _ in range(6)]
+        await first.create()
+        await limited(node, k.PRODUCER_BYTE_RATE, client_id="hightide")
+        for _ in range(2):
+            told = await sent(first, 9 * LIMIT)
+        assert told > 0
+        gone = []
+
+        async def send(client):
+            try:
+                await sent(client, 2 * LIMIT)
+            except HightideError:
+                gone.append(client)
+
+        async with trio.open_nursery() as nursery:
+            for client in others:
+                nursery.start_soon(send, client)
+            await quiet()
+            assert len(gone) == 3, "two hold what may be held"
+            async with client_called("other", node) as free:
+                assert await sent(free, 2 * LIMIT) == 0
+            nursery.cancel_scope.cancel()

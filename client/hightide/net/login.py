@@ -10,7 +10,6 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +18,7 @@ import trio
 from hightide.net.connection import Connection, FrameReader
 from hightide.net.outbox import send_all
 from hightide.net.ports import Network, Stream
-from hightide.net.tls import Tls, TlsFiles, tls_of
+from hightide.net.tls import Tls, TlsFiles, read_password, tls_of
 from hightide.protocol import login_messages as u
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_REQUEST
@@ -97,13 +96,6 @@ def login_of(
     return Login(mechanism, user, password, password_location)
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"sasl.password.location: {path} cannot be read: {error}") from error
-
-
 def way_of(said: Callable[[str], str]) -> Way:
     """What a client is told by Kafka's names, empty where it is told nothing. Raises
     `UsageError`."""
@@ -112,6 +104,8 @@ def way_of(said: Callable[[str], str]) -> Way:
         authorities=said("ssl.ca.location"),
         certificate=said("ssl.certificate.location"),
         key=said("ssl.key.location"),
+        password=said("ssl.key.password"),
+        password_location=said("ssl.key.password.location"),
     )
     identification = said("ssl.endpoint.identification.algorithm") or "https"
     return Way(
@@ -139,7 +133,9 @@ class Words:
             ) from error
         self._error: type[Exception] = ScramException
         # Read each time: a password that is changed is changed in its file.
-        password = login.password or _read(login.password_location)
+        password = login.password or read_password(
+            login.password_location, "sasl.password.location"
+        )
         try:
             self._client = ScramClient([login.mechanism], login.user, password)
         except ScramException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -44,6 +45,15 @@ class SocketStream:
     def _check_open(self) -> None:
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError("this end was closed")
+
+    def has_been_left(self) -> bool:
+        """Whether the other end has closed it, also behind what was not read yet; False where the
+        system does not tell."""
+        if not hasattr(select, "POLLRDHUP"):
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def shut_down(self) -> None:
         """Both ends see the end of the stream, also those that are reading."""

@@ -8,8 +8,9 @@ whose key does not fit serves nobody. The stream itself is in `tls_stream.py`.
 from __future__ import annotations
 
 import ssl
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from hightide.protocol.errors import AuthenticationFailed, UsageError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _FLIGHTS_MAX = 8
+
+
+def read_password(path: str, option: str) -> str:
+    """What a file holds, which `option` names; raises `UsageError`."""
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option}: {path} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +38,24 @@ class TlsFiles:
     """This side's own, and those between it and an authority."""
     key: str = ""
     """The certificate's; empty: in the same file."""
+    password: str = field(default="", repr=False)
+    """The key's, if it is encrypted."""
+    password_location: str = ""
+    """A file with it instead."""
+
+    def secret(self) -> str:
+        """The key's password; raises `UsageError` if there is none."""
+        if self.password_location:
+            return read_password(self.password_location, "ssl.key.password.location")
+        if not self.password:
+            raise UsageError("the key is encrypted, expected ssl.key.password.location with it")
+        return self.password
 
     def stamp(self) -> tuple[object, ...]:
         """Changes when a file is replaced, also behind a link."""
         found = []
-        for path in filter(None, (self.authorities, self.certificate, self.key)):
+        paths = (self.authorities, self.certificate, self.key, self.password_location)
+        for path in filter(None, paths):
             with suppress(OSError):
                 stat = Path(path).stat()
                 found.append((path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
@@ -51,6 +73,27 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """For connections; raises `UsageError`."""
         return client_context(self.files, check_host=self.check_host)
+
+
+class ClientContext:
+    """A client's context, exchanged whole when its files were replaced."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Raises `UsageError` for files that are of no use."""
+        self._tls = tls
+        self.renew()
+
+    def renew(self) -> None:
+        """Use the files as they are now; raises `UsageError`, and goes on with what it had."""
+        stamp = self._tls.files.stamp()
+        self._context, self._stamp = self._tls.context(), stamp
+
+    def current(self) -> ssl.SSLContext:
+        """For the next connection; what is half replaced is not taken yet."""
+        if self._tls.files.stamp() != self._stamp:
+            with suppress(UsageError):
+                self.renew()
+        return self._context
 
 
 def client_context(files: TlsFiles, *, check_host: bool = True) -> ssl.SSLContext:
@@ -95,9 +138,9 @@ def _authorities(context: ssl.SSLContext, path: str) -> None:
 
 def _own(context: ssl.SSLContext, files: TlsFiles) -> None:
     try:
-        # Without a password there is nobody to ask: an encrypted key is refused.
-        context.load_cert_chain(files.certificate, files.key or None, password=lambda: "")
-    except (OSError, ssl.SSLError) as error:
+        # Asked for encrypted keys alone; without it OpenSSL would ask whoever sits there.
+        context.load_cert_chain(files.certificate, files.key or None, password=files.secret)
+    except (OSError, ssl.SSLError, ValueError) as error:
         named = files.certificate + (f" with {files.key}" if files.key else "")
         raise UsageError(f"{named!r} is no certificate with its key: {error}") from error
 
@@ -110,6 +153,16 @@ def subject(end: ssl.SSLObject) -> list[tuple[str, str]]:
     except ValueError as error:  # names that are no text
         raise AuthenticationFailed(f"its certificate cannot be read: {error}") from error
     return [pair for part in shown.get("subject", ()) for pair in part]
+
+
+def check_resumed(end: ssl.SSLObject) -> None:
+    """Raise `AuthenticationFailed` if the other end took a session up again with a certificate that
+    has expired since: nobody looks at it then (TLS 1.2 has no way to forbid that here)."""
+    shown: dict[str, Any] = end.getpeercert() or {}
+    if end.session_reused and shown:
+        until = ssl.cert_time_to_seconds(shown["notAfter"])
+        if until < time.time():
+            raise AuthenticationFailed("its certificate has expired, and its session with it")
 
 
 def common_name(end: ssl.SSLObject) -> str:

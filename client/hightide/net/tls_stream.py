@@ -18,7 +18,15 @@ from contextlib import suppress
 import trio
 
 from hightide.net.tcp import SocketStream, TcpNetwork, TcpStream
-from hightide.net.tls import PLAIN_PEER, Tls, common_name, failed, subject
+from hightide.net.tls import (
+    PLAIN_PEER,
+    ClientContext,
+    Tls,
+    check_resumed,
+    common_name,
+    failed,
+    subject,
+)
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.records import Buffer
 
@@ -74,6 +82,10 @@ class TlsStream(SocketStream):
     def subject(self) -> list[tuple[str, str]]:
         """Of the other end's certificate; empty if it showed none."""
         return subject(self._tls)
+
+    def check_resumed(self) -> None:
+        """Raise `AuthenticationFailed` for an old session whose certificate has expired since."""
+        check_resumed(self._tls)
 
     async def agree(self) -> None:
         """Shake hands; raises `ssl.SSLError` or `OSError`."""
@@ -245,15 +257,14 @@ class TlsNetwork:
 
     def __init__(self, tls: Tls) -> None:
         """Raises `UsageError` for files that are of no use."""
-        self._tls = tls
-        self.reload()
+        self._context = ClientContext(tls)
 
     def reload(self) -> None:
         """Use the files as they are now for new connections; raises `UsageError`, and goes on with
         what it had."""
-        self._context = self._tls.context()
+        self._context.renew()
 
     async def connect(self, host: str, port: int) -> TlsStream:
         """Raises `OSError`, or `AuthenticationFailed` where one end turns the other away."""
         plain = await TcpNetwork().connect(host, port)
-        return await secured(plain, self._context, server_side=False, host=host)
+        return await secured(plain, self._context.current(), server_side=False, host=host)

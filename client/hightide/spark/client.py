@@ -28,6 +28,7 @@ from hightide.net.retries import (
     is_final,
     or_unknown_topic,
 )
+from hightide.net.tls import ClientContext
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
@@ -53,7 +54,7 @@ class BlockingClient:
     """Metadata, offsets and fetches of a cluster."""
 
     def __init__(self, bootstrap: str, way: Way = DIRECT) -> None:
-        self._context = None if way.tls is None else way.tls.context()
+        self._tls = None if way.tls is None else ClientContext(way.tls)
         self._login = way.login
         self._any_broker = AnyBroker(parse_bootstrap(bootstrap))
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
@@ -179,7 +180,8 @@ class BlockingClient:
         """Send a request; its answer may be waited for later."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = BlockingConnection(*address, self._context, self._login)
+            context = None if self._tls is None else self._tls.current()
+            connection = BlockingConnection(*address, context, self._login)
             self._connections[address] = connection
         with self._closed_on_failure(connection):
             return connection.ask(request, timeout_s=timeout_s, attachments=attachments)

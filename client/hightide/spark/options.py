@@ -23,6 +23,7 @@ _SECURITY = (
     "ssl.ca.location",
     "ssl.certificate.location",
     "ssl.key.location",
+    "ssl.key.password.location",
     "ssl.endpoint.identification.algorithm",
     "sasl.mechanism",
     "sasl.username",

@@ -10,6 +10,7 @@ import re
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 
 _NAME = re.compile(r"node-(0|[1-9][0-9]{0,8})")
@@ -44,9 +45,12 @@ def may_answer(name: str, node: int) -> bool:
     return name in ("", name_of(node))
 
 
-def check_sender(request: m.Message, node: int) -> None:
-    """Raise `Refused` if a request of a proven node says that it comes from another one."""
+def check_sender(request: m.Message, node: int, *, is_its_own: bool = False) -> None:
+    """Raise `Refused` if a request of a proven node says that it comes from another one.
+    `is_its_own`: nobody is said to have asked the node for it; so it joins for itself alone."""
     field = _SENDER.get(type(request))
+    if is_its_own and isinstance(request, q.AddVoterRequest):
+        field = "id"
     if field is None:
         return
     claimed = getattr(request, field)

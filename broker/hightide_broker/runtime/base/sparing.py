@@ -11,10 +11,11 @@ WINDOW_S = 10.0
 
 
 class SparingLog:
-    """At most `LINES_MAX` lines within `WINDOW_S`; the next one tells how many there were not."""
+    """So many lines within `WINDOW_S`; the next one tells how many there were not."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, *, lines_max: int = LINES_MAX) -> None:
         self._log = log
+        self._lines_max = lines_max
         self._until = 0.0
         self._written = 0
         self._left_out = 0
@@ -26,7 +27,7 @@ class SparingLog:
             if self._left_out:
                 self._log.log(level, "%d lines like the last ones were left out", self._left_out)
             self._until, self._written, self._left_out = now + WINDOW_S, 0, 0
-        if self._written == LINES_MAX:
+        if self._written == self._lines_max:
             self._left_out += 1
             return
         self._written += 1

@@ -110,7 +110,7 @@ class ControllerChannel:
             raise not_controller(self._quorum.leader)
         controller, inner = self._controller, decode_body(request.body, api.request)
         if call.peer.node >= 0:
-            check_sender(inner, call.peer.node)
+            check_sender(inner, call.peer.node, is_its_own=not request.principal)
         sender = None
         if request.principal:
             sender = Peer(request.host, request.principal, client_id=request.client)

@@ -6,7 +6,9 @@ Turned away at once it would be back at once. What it made in vain is not counte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -22,9 +24,14 @@ KEPT_S_MAX = 1.0
 class Arrivals:
     """At a node's door for clients."""
 
-    def __init__(self, image: Callable[[], ClusterImage], *, kept_max: int) -> None:
-        """`kept_max`: how many may be kept waiting at a time; whoever is more is not."""
+    def __init__(
+        self, image: Callable[[], ClusterImage], *, kept_max: int, per_address: int
+    ) -> None:
+        """`kept_max`: how many may be kept waiting at a time; whoever is more is not.
+        `per_address`: how many may be in from one address."""
         self._image = image
+        self._per_address = per_address
+        self._inside: Counter[str] = Counter()
         self._rates = Rates()
         self._kept_left = kept_max
 
@@ -38,6 +45,21 @@ class Arrivals:
         if not delay_s:
             self._rates.record(quota.holder, 1, quota.value, now)
         return delay_s
+
+    def has_room(self, host: str) -> bool:
+        """Whether one more may come in from there."""
+        return self._inside[host] < self._per_address
+
+    @contextmanager
+    def inside(self, host: str) -> Iterator[None]:
+        """One from there is in, as long as the block lasts."""
+        self._inside[host] += 1
+        try:
+            yield
+        finally:
+            self._inside[host] -= 1
+            if not self._inside[host]:
+                del self._inside[host]
 
     async def keep_waiting(self, delay_s: float) -> None:
         """As long as a connection came too early, at most."""

@@ -22,6 +22,7 @@ from hightide.net.background import let_go, single
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import FilePart, Outbox, SendTimeout
 from hightide.net.ports import Stream
+from hightide.net.tcp import SocketStream
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
@@ -49,6 +50,7 @@ from hightide_broker.runtime.base.call import (
     Reply,
 )
 from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.server.budget import ByteBudget, Hold
 from hightide_broker.runtime.server.login import Session
 from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.storage.segment import FileSlice
@@ -57,8 +59,10 @@ log = logging.getLogger("hightide.server")
 
 RECEIVE_BYTES_MAX = 256 << 20
 """Bytes of requests that may be on their way in at a time, over all connections."""
-SMALL_REQUEST_BYTES = 64 << 10
-"""Requests up to this size do not count: max.connections bounds them."""
+MUTED_BYTES_MAX = 64 << 20
+"""Bytes of requests that came and wait for a quota at a time, over all connections."""
+LEFT_LOOK_S = 1.0
+"""How often it is looked whether who waits for a quota is still there."""
 SASL = ("sasl_handshake", "sasl_authenticate")
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
@@ -72,45 +76,6 @@ class Handlers(Protocol):
     def begin(self, api: Api, call: Call[Any]) -> Outcome:
         """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
         ...
-
-
-class ByteBudget:
-    """So many bytes may be held at a time; who needs more waits."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._freed = trio.Event()
-
-    async def take(self, count: int) -> None:
-        """Wait for room for `count` bytes."""
-        while self._free < count:
-            await self._freed.wait()
-        self._free -= count
-
-    def give_back(self, count: int) -> None:
-        """Those bytes are not held any more."""
-        self._free += count
-        freed, self._freed = self._freed, trio.Event()
-        freed.set()
-
-
-class _Hold:
-    """What one request holds of the budget: only for bytes that came, not for those announced."""
-
-    def __init__(self, budget: ByteBudget, length: int) -> None:
-        self._budget = budget
-        self._is_small = length <= SMALL_REQUEST_BYTES
-        self._held = 0
-
-    async def admit(self, count: int) -> None:
-        """Wait for room for the next piece; small requests never wait."""
-        if not self._is_small:
-            await self._budget.take(count)
-            self._held += count
-
-    def release(self) -> None:
-        """The request is done."""
-        self._budget.give_back(self._held)
 
 
 class Terms:
@@ -135,6 +100,7 @@ class Terms:
         self.receive_s = config.seconds(keys.REQUEST_TIMEOUT_MS)
         self.in_flight_max = config[keys.MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION]
         self.budget = ByteBudget(max(RECEIVE_BYTES_MAX, self.frame_limit))
+        self.muted_bytes = 0
         self.files_left = files_max
         self.log = SparingLog(log)
 
@@ -171,6 +137,11 @@ class ServedConnection:
         self._is_muted = False
         """Whether nothing is read, because of a quota."""
         self._failure: Exception | None = None
+
+    @property
+    def host(self) -> str:
+        """The address that it comes from."""
+        return self._peer.host
 
     def stop_reading(self) -> None:
         """Take no more requests; those at work are finished."""
@@ -209,15 +180,15 @@ class ServedConnection:
 
     async def _read_requests(self) -> None:
         while not self._stopped:
-            if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
-                await self._wait_for_quota()  # and take no room for what comes next
+            await self._wait_to_send()
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
                 await self._outbox.wait_empty()
                 return
+            await self._wait_to_send()  # others of the same quota may have sent meanwhile
             self._may_be_stopped = False
-            hold = _Hold(self._terms.budget, length)
+            hold = Hold(self._terms.budget, length)
             try:
                 await self._one_request(length, hold)
             finally:
@@ -225,12 +196,34 @@ class ServedConnection:
                 self._may_be_stopped = True
                 self._heard_at = trio.current_time()
 
-    async def _wait_for_quota(self) -> None:
-        """Do nothing for who is ahead of its quota, by what it asked last."""
-        if self._throttled and (due_s := self._terms.throttle.due_s(self._throttled)):
-            before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
-            await trio.sleep(due_s)
-            self._may_be_stopped, self._is_muted = before, False
+    async def _wait_to_send(self) -> None:
+        """Take no room for what comes next from who sends faster than its quota allows."""
+        if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
+            await self._wait_for_quota(0)
+
+    async def _wait_for_quota(self, held: int) -> None:
+        """Do nothing for who is ahead of its quota, by what it asked last, while so many bytes that
+        it sent are `held`. Raises `CloseConnection` if it leaves, or all such hold too much."""
+        due_s = self._terms.throttle.due_s(self._throttled) if self._throttled else 0.0
+        if not due_s:
+            return
+        terms = self._terms
+        if terms.muted_bytes and terms.muted_bytes + held > MUTED_BYTES_MAX:
+            raise CloseConnection(f"a quota has it wait {due_s:.0f} s, and others hold all room")
+        before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
+        terms.muted_bytes += held
+        try:
+            await self._sleep(due_s)
+        finally:
+            terms.muted_bytes -= held
+        self._may_be_stopped, self._is_muted = before, False
+
+    async def _sleep(self, seconds: float) -> None:
+        until = trio.current_time() + seconds
+        while (left_s := until - trio.current_time()) > 0:
+            await trio.sleep(min(left_s, LEFT_LOOK_S))
+            if isinstance(self._stream, SocketStream) and self._stream.has_been_left():
+                raise CloseConnection("it left while a quota had it wait")
 
     async def _next_length(self) -> int | None:
         if self._reader.has_more:
@@ -256,7 +249,7 @@ class ServedConnection:
         else:
             self._idle = self._terms.agenda.at(heard_at + idle_s, self._look_if_idle)
 
-    async def _one_request(self, length: int, hold: _Hold) -> None:
+    async def _one_request(self, length: int, hold: Hold) -> None:
         body = self._reader.body_now(length)
         if body is None:
             with trio.move_on_after(self._terms.receive_s):
@@ -329,8 +322,9 @@ class ServedConnection:
         request, throttle = call.request, self._terms.throttle
         if isinstance(request, m.ProduceRequest | m.FetchRequest):
             self._throttled = Call(request, (), call.peer, call.client_id)
-            await self._wait_for_quota()  # for what came by other connections, or is answered yet
-            throttle.charge(call, sum(map(len, call.attachments)))
+            size = sum(map(len, call.attachments))
+            await self._wait_for_quota(size)  # for what came by others, or is answered yet
+            throttle.charge(call, size)
         most = throttle.bytes_max(call)
         if most is None or request.max_bytes <= most:
             return call

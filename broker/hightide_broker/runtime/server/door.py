@@ -78,7 +78,7 @@ class Certificates:
         self._asks = asks
         self._node = node
         self._network = network
-        self._taken: tuple[object, ...] = ()
+        self._taken: tuple[object, ...] | None = None
         self.renew()
 
     def renew(self) -> bool:
@@ -153,6 +153,7 @@ def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
             authorities=config[keys.SSL_CA_LOCATION],
             certificate=config[keys.SSL_CERTIFICATE_LOCATION],
             key=config[keys.SSL_KEY_LOCATION],
+            password_location=config[keys.SSL_KEY_PASSWORD_LOCATION],
         )
         certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
         found.append(certificates)
@@ -173,6 +174,7 @@ def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, N
         authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
         certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
         key=config[keys.INTERNAL_SSL_KEY_LOCATION],
+        password_location=config[keys.INTERNAL_SSL_KEY_PASSWORD_LOCATION],
     )
     network = TlsNetwork(Tls(files))
     certificates = Certificates(
@@ -194,6 +196,7 @@ def _under_tls(certificates: Certificates, proven: Callable[[TlsStream], Peer]) 
         assert isinstance(stream, TcpStream), "TLS needs a socket"
         inside = await secured(stream, certificates.context, server_side=True)
         try:
+            inside.check_resumed()
             return inside, proven(inside)
         except AuthenticationFailed as error:
             with suppress(OSError):

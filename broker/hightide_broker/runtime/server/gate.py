@@ -32,7 +32,7 @@ from hightide_broker.runtime.base.call import (
     Peer,
     Reply,
 )
-from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.base.sparing import LINES_MAX, SparingLog
 from hightide_broker.runtime.server.parts import PARTS, Named, Parts
 
 audit = logging.getLogger("hightide.audit")
@@ -45,6 +45,8 @@ SHOWN_CHARACTERS_MAX = 100
 """Of a name."""
 PARTS_MAX = 10_000
 """Topics, partitions or groups that one request may name, where each is judged."""
+ALLOWED_LINES_MAX = 100
+"""Of what one principal is allowed, in the time that `sparing.py` counts."""
 PRINCIPALS_MAX = 1000
 """Whose refusals are counted, each apart; those that were refused last."""
 _CODES = {
@@ -86,8 +88,8 @@ class Gate:
         self._super_users = frozenset(filter(None, (user.strip() for user in users)))
         self._everyone_if_none = config[keys.ALLOW_EVERYONE_IF_NO_ACL_FOUND]
         self._by: tuple[ClusterImage, int] | None = None
-        self._refusals: OrderedDict[str, SparingLog] = OrderedDict()
-        """By principal: nobody hides behind others' noise."""
+        self._logs: OrderedDict[tuple[str, str], SparingLog] = OrderedDict()
+        """By what is told, and principal: nobody hides behind others' noise."""
 
     @property
     def authorizer(self) -> Authorizer:
@@ -210,13 +212,18 @@ class Gate:
 
     def tell_refused(self, peer: Peer, said: str) -> None:
         """Write down that somebody was refused something."""
-        log = self._refusals.get(peer.principal)
+        self._log_of("denied", peer).write(logging.INFO, "denied: %s, from %s", said, peer.host)
+
+    def _log_of(self, what: str, peer: Peer) -> SparingLog:
+        """One for each of them: what one does hides nothing of another."""
+        log = self._logs.get((what, peer.principal))
         if log is None:
-            log = self._refusals[peer.principal] = SparingLog(audit)
-            if len(self._refusals) > PRINCIPALS_MAX:
-                self._refusals.popitem(last=False)
-        self._refusals.move_to_end(peer.principal)
-        log.write(logging.INFO, "denied: %s, from %s", said, peer.host)
+            lines_max = ALLOWED_LINES_MAX if what == "allowed" else LINES_MAX
+            log = self._logs[what, peer.principal] = SparingLog(audit, lines_max=lines_max)
+            if len(self._logs) > PRINCIPALS_MAX:
+                self._logs.popitem(last=False)
+        self._logs.move_to_end((what, peer.principal))
+        return log
 
     def _write_down(
         self, call: Call[Any], permission: Permission, names: Sequence[str | None] = ()
@@ -227,7 +234,8 @@ class Gate:
         api, who = API_BY_REQUEST[type(call.request)].name, call.peer
         about = f" {', '.join(_shown(name or '') for name in names[:NAMES_MAX])}" if names else ""
         more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-        audit.log(level, "allowed: %s %s%s%s, from %s", who.shown, api, about, more, who.host)
+        told = (who.shown, api, about, more, who.host)
+        self._log_of("allowed", who).write(level, "allowed: %s %s%s%s, from %s", *told)
 
 
 class _Visit:

@@ -10,19 +10,26 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import trio
 
 from hightide.net.ports import Stream
 from hightide.net.tcp import SocketStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
+from hightide_broker import config_keys as keys
+from hightide_broker.config import BrokerConfig
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
+from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.arrivals import Arrivals
-from hightide_broker.runtime.server.connection import ServedConnection, Terms
+from hightide_broker.runtime.server.connection import Handlers, ServedConnection, Terms
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
 from hightide_broker.runtime.server.login import Logins, Session
-from hightide_broker.runtime.server.room import Room
+from hightide_broker.runtime.server.room import Room, room_for
+from hightide_broker.runtime.server.throttle import Throttle
 
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
@@ -43,6 +50,7 @@ class Server:
         self._all_closed = trio.Event()
         self._stopping = False
         self._log = SparingLog(logging.getLogger("hightide.server"))
+        self._audit = SparingLog(logging.getLogger("hightide.audit"))
 
     @property
     def connection_count(self) -> int:
@@ -62,9 +70,14 @@ class Server:
 
     def _has_room(self, arrived: Stream, door: Door) -> bool:
         count, most = self._by_door[door], self._room.nodes if door.of_nodes else self._room.clients
-        if count < most and not self._stopping:
+        has_room = door.of_nodes or self._arrivals.has_room(host_of(arrived))
+        if count < most and has_room and not self._stopping:
             return True
-        why = "the node stops" if self._stopping else f"{most} are the most (max.connections)"
+        why = f"{most} are the most (max.connections)"
+        if self._stopping:
+            why = "the node stops"
+        elif not has_room:
+            why = "its address may have no more (connections.max.per.ip)"
         self._log.write(logging.WARNING, "refused %s: %d connections, %s", arrived.peer, count, why)
         return False
 
@@ -88,11 +101,15 @@ class Server:
                 if not door.users_log_in:
                     return stream, peer, None
                 session = await self._log_in(stream)
-                return stream, peer._replace(principal=f"User:{session.user}"), session
+                peer = peer._replace(principal=f"User:{session.user}")
+                who = (peer.shown, session.how, arrived.peer)
+                self._audit.write(logging.INFO, "logged in: %s by %s, from %s", *who)
+                return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
+            self._audit.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
             waiting.pop(scope, None)
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
@@ -122,7 +139,8 @@ class Server:
         self._inside[connection] = None
         self._by_door[door] += 1
         try:
-            await connection.run()
+            with self._arrivals.inside(connection.host):
+                await connection.run()
         finally:
             del self._inside[connection]
             self._by_door[door] -= 1
@@ -139,6 +157,27 @@ class Server:
             connection.stop_reading()
         with trio.move_on_after(timeout_s):
             await self._all_closed.wait()
+
+
+def server_of(
+    routes: Handlers,
+    config: BrokerConfig,
+    agenda: Agenda,
+    image: Callable[[], ClusterImage],
+    *,
+    why_not: Callable[[], str],
+    is_current: Callable[[], bool],
+) -> Server:
+    """The server of a node; `why_not` and `is_current` are those of `Logins`."""
+    most = config[keys.MAX_CONNECTIONS]
+    room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
+    terms = Terms(routes, config, agenda, Throttle(image), files_max=room.files)
+    per_address = config[keys.CONNECTIONS_MAX_PER_IP]
+    arrivals = Arrivals(image, kept_max=room.at_the_door // 4, per_address=per_address)
+    lifetime_ms = config[keys.CONNECTIONS_MAX_REAUTH_MS]
+    return Server(
+        terms, room, arrivals, Logins(image, why_not, is_current, lifetime_ms=lifetime_ms)
+    )
 
 
 def _has_spoken(stream: Stream) -> bool:

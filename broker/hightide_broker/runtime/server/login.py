@@ -32,6 +32,7 @@ WORDS_BYTES_MAX = 4096
 FAILED_S = 0.1
 """How long who failed waits to hear so; Kafka: connection.failed.authentication.delay.ms."""
 FAILED = "authentication failed: the user is unknown, or the password is another"
+NOT_YET = "this node has not heard of all users yet: it waits for the controllers"
 _WORDS = (u.SaslHandshakeRequest, u.SaslAuthenticateRequest, u.SaslAuthenticateRequest)
 _SPOKEN = (m.ApiVersionsRequest, u.SaslHandshakeRequest, u.SaslAuthenticateRequest)
 
@@ -48,11 +49,14 @@ class Logins:
         self,
         image: Callable[[], ClusterImage],
         why_not: WhyNot,
+        is_current: Callable[[], bool],
         *,
         lifetime_ms: int = 0,
     ) -> None:
         """`why_not` says why the node does not know its users yet, and nothing once it does;
-        `lifetime_ms` is how long a login is good for, 0: for ever."""
+        `is_current` whether it knows all of them; `lifetime_ms` is how long a login is good for, 0:
+        for ever."""
+        self._is_current = is_current
         self._image = image
         self._why_not = why_not
         self._lifetime_ms = lifetime_ms
@@ -61,7 +65,7 @@ class Logins:
         """Who is there; raises `AuthenticationFailed`, `RemoteProtocolError` or `OSError`, and the
         other end has been told."""
         session = Session(self._credential, self._why_not, self._lifetime_ms)
-        await _Login(stream, session).run()
+        await _Login(stream, session, self._is_current).run()
         return session
 
     def _credential(self, user: str, mechanism: str) -> tuple[bytes, bytes, bytes, int]:
@@ -86,6 +90,16 @@ class Session:
         self._is_final = False
 
     @property
+    def said(self) -> str:
+        """Who somebody says to be, proven or not."""
+        return self._server.user if self._server else self.user
+
+    @property
+    def how(self) -> str:
+        """The mechanism."""
+        return self._mechanism
+
+    @property
     def is_over(self) -> bool:
         """Whether it was to be made again before now."""
         return trio.current_time() > self._until
@@ -106,8 +120,8 @@ class Session:
             if self.user not in ("", server.user):
                 raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED)
             return u.SaslAuthenticateResponse(data=said.encode())
-        self._server = None
         said = server.final(request.data)
+        self._server = None
         self.user = server.user
         if self._lifetime_ms:
             self._until = trio.current_time() + self._lifetime_ms / 1000
@@ -133,7 +147,8 @@ class Session:
 class _Login:
     """The first one on a stream: nothing else is spoken before its end."""
 
-    def __init__(self, stream: Stream, session: Session) -> None:
+    def __init__(self, stream: Stream, session: Session, is_current: Callable[[], bool]) -> None:
+        self._is_current = is_current
         self._stream = stream
         self._session = session
         self._reader = FrameReader(stream, frame_limit=LOGIN_BYTES_MAX)
@@ -146,15 +161,19 @@ class _Login:
                 if self._session.user and self._reader.has_more:
                     raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "it did not wait for the answer")
                 await self._answer(answer)
-        except Refused as refusal:
+        except Refused as refused:
+            refusal = refused
             if refusal.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 await trio.sleep(FAILED_S)
+                if not self._is_current():
+                    refusal = Refused(ErrorCode.BROKER_NOT_AVAILABLE, NOT_YET)
             await self._send(
                 wire.encode_response(
                     None, request_id=self._id, error=refusal.code, message=refusal.message
                 )
             )
-            raise AuthenticationFailed(refusal.message) from refusal
+            said = f", as {self._session.said[:60]!r}" if self._session.said else ""
+            raise AuthenticationFailed(refusal.message + said) from refusal
 
     async def _request(self, wanted: type[Any]) -> Any:
         """The next request, which must be of this kind; what may be spoken is told before it."""
