@@ -15,6 +15,7 @@ import pytest
 import trio
 from commands import StartedCluster, hightide
 from patience import PATIENCE_S, wait_until_true
+from secure_run import reaching
 
 from hightide import Consumer, Producer
 from hightide.protocol.messages import LATEST
@@ -101,7 +102,9 @@ class Writer:
 async def read_all(address):
     """Every record of the topic, from the start to its end."""
     found = []
-    async with Consumer(address, topics=["t"], auto_offset_reset="earliest") as consumer:
+    async with Consumer(
+        **reaching(address), topics=["t"], auto_offset_reset="earliest"
+    ) as consumer:
         left = sum(at.offset for at in (await consumer.offsets(LATEST)).values())
         with trio.fail_after(PATIENCE_S):
             while len(found) < left:
@@ -115,7 +118,7 @@ async def test_an_acknowledged_record_survives_every_kill_and_is_there_once(star
     retried = []
     # Little memory, so that the producer waits for a dead broker instead of running ahead of it.
     async with Producer(
-        cluster.address,
+        **reaching(cluster.address),
         batch_size=2048,
         linger_ms=1,
         buffer_memory=64 << 10,

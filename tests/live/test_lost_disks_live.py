@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 from commands import hightide
 from lost_disks import Disks
+from secure_run import reaching
 from three_nodes import until
 
 from hightide import blocking
@@ -145,7 +146,7 @@ def test_the_longest_log_leads_even_if_the_controller_that_is_asked_is_new(start
     dead = cluster.active()
     assert dead != 1, "it was away when another one had to lead"
     alive = [cluster.address_of(node) for node in {1, 2, 3} - {dead}]
-    with blocking.Admin(",".join(alive), default_api_timeout_ms=2000) as admin:
+    with blocking.Admin(**reaching(",".join(alive)), default_api_timeout_ms=2000) as admin:
         admin.describe_topic("t")
         cluster.send(dead, signal.SIGKILL)
         until(lambda: elected(admin, "t"), what="an election")

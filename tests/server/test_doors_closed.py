@@ -123,6 +123,20 @@ def test_a_door_whose_files_are_not_there_does_not_open(tmp_path):
         doors_of(settings(over))
 
 
+@pytest.mark.parametrize("shown", [ValueError("names that are no text"), {"notAfter": "never"}])
+def test_a_certificate_that_cannot_be_read_ends_its_session_alone(shown):
+    class End:
+        session_reused = True
+
+        def getpeercert(self):
+            if isinstance(shown, Exception):
+                raise shown
+            return shown
+
+    with pytest.raises(AuthenticationFailed, match="cannot be read"):
+        check_resumed(End())
+
+
 def test_an_encrypted_key_needs_its_password(authority, tmp_path):
     files = authority.issue("broker")
     encrypted(files, "secret")

@@ -179,6 +179,9 @@ async def test_who_waits_for_a_quota_leaves_room_for_others(node, mock_clock, mo
                 nursery.start_soon(send, client)
             await quiet()
             assert len(gone) == 3, "two hold what may be held"
+            monkeypatch.setattr(connection, "MUTED_BYTES_MAX", LIMIT)  # as if one were larger
+            nursery.start_soon(first.call, m.MetadataRequest())
             async with client_called("other", node) as free:
                 assert await sent(free, 2 * LIMIT) == 0
+            assert first.connection.is_open, "it holds nothing"
             nursery.cancel_scope.cancel()

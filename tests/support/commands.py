@@ -16,12 +16,15 @@ from typing import NamedTuple
 
 import pytest
 from patience import PATIENCE_S
+from secure_run import WORDS, config_of, remember
 
 COMMAND = [sys.executable, "-m", "hightide_cli.main"]
 
 
 def environment(address=None):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIGHTIDE_")}
+    config = config_of(address)
+    kept |= {"HIGHTIDE_CONFIG": str(config)} if config else {}
     return kept | ({"HIGHTIDE_BOOTSTRAP": address} if address else {})
 
 
@@ -66,11 +69,12 @@ class StartedCluster:
     def __init__(self, data: Path, *words: str) -> None:
         self.data = data
         try:
-            self.up = hightide("up", "--detach", "--data", data, *words)
+            self.up = hightide("up", "--detach", "--data", data, *WORDS, *words)
         except BaseException:
             self.end()
             raise
-        self.address = self.up.out.decode().strip()
+        self.address = self.up.out.decode().splitlines()[0]
+        remember(self.address, Path(data))
 
     def run(self, *words, stdin=b"", code=0):
         return hightide(*words, stdin=stdin, code=code, address=self.address)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 import msgpack
 from commands import COMMAND, PATIENCE_S, environment, hightide
+from secure_run import reaching
 from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking
@@ -137,7 +138,7 @@ class Disks(Nodes):
     def place(self, topic, replicas, **configs):
         """A topic of one partition on these brokers, the first of them to lead it."""
         named = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        with blocking.Admin(self.address) as admin:
+        with blocking.Admin(**reaching(self.address)) as admin:
             admin.create_topic(topic, assignment=[[*replicas]], configs=named)
 
     def fill(self, topic, start, end):
@@ -151,7 +152,7 @@ class Disks(Nodes):
 
     def state(self, topic):
         """The one partition, as some broker knows it."""
-        with blocking.Admin(self.address) as admin:
+        with blocking.Admin(**reaching(self.address)) as admin:
             (partition,) = admin.describe_topic(topic).partitions
         return asdict(partition)
 

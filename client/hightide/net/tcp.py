@@ -49,6 +49,8 @@ class SocketStream:
     def has_been_left(self) -> bool:
         """Whether the other end has closed it, also behind what was not read yet; False where the
         system does not tell."""
+        if self._socket.fileno() < 0:
+            return True
         if not hasattr(select, "POLLRDHUP"):
             return False
         poll = select.poll()

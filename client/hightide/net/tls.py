@@ -7,6 +7,7 @@ whose key does not fit serves nobody. The stream itself is in `tls_stream.py`.
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from contextlib import suppress
@@ -158,11 +159,15 @@ def subject(end: ssl.SSLObject) -> list[tuple[str, str]]:
 def check_resumed(end: ssl.SSLObject) -> None:
     """Raise `AuthenticationFailed` if the other end took a session up again with a certificate that
     has expired since: nobody looks at it then (TLS 1.2 has no way to forbid that here)."""
-    shown: dict[str, Any] = end.getpeercert() or {}
-    if end.session_reused and shown:
-        until = ssl.cert_time_to_seconds(shown["notAfter"])
-        if until < time.time():
-            raise AuthenticationFailed("its certificate has expired, and its session with it")
+    if not end.session_reused:
+        return
+    try:
+        shown: dict[str, Any] = end.getpeercert() or {}
+        until = ssl.cert_time_to_seconds(shown["notAfter"]) if shown else math.inf
+    except ValueError as error:
+        raise AuthenticationFailed(f"its certificate cannot be read: {error}") from error
+    if until < time.time():
+        raise AuthenticationFailed("its certificate has expired, and its session with it")
 
 
 def common_name(end: ssl.SSLObject) -> str:

@@ -208,7 +208,7 @@ class ServedConnection:
         if not due_s:
             return
         terms = self._terms
-        if terms.muted_bytes and terms.muted_bytes + held > MUTED_BYTES_MAX:
+        if held and terms.muted_bytes and terms.muted_bytes + held > MUTED_BYTES_MAX:
             raise CloseConnection(f"a quota has it wait {due_s:.0f} s, and others hold all room")
         before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
         terms.muted_bytes += held

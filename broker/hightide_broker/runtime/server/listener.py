@@ -31,6 +31,7 @@ from hightide_broker.runtime.server.login import Logins, Session
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.throttle import Throttle
 
+LOGIN_LINES_MAX = 100
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
 
@@ -50,7 +51,10 @@ class Server:
         self._all_closed = trio.Event()
         self._stopping = False
         self._log = SparingLog(logging.getLogger("hightide.server"))
-        self._audit = SparingLog(logging.getLogger("hightide.audit"))
+        audit = logging.getLogger("hightide.audit")
+        self._told_in = SparingLog(audit, lines_max=LOGIN_LINES_MAX)
+        self._told_out = SparingLog(audit)
+        """Apart: no number of failures hides who came in."""
 
     @property
     def connection_count(self) -> int:
@@ -103,13 +107,13 @@ class Server:
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"User:{session.user}")
                 who = (peer.shown, session.how, arrived.peer)
-                self._audit.write(logging.INFO, "logged in: %s by %s, from %s", *who)
+                self._told_in.write(logging.INFO, "logged in: %s by %s, from %s", *who)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
-            self._audit.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
+            self._told_out.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
             waiting.pop(scope, None)
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
