@@ -205,7 +205,7 @@ def _check_whole(config: BrokerConfig) -> None:
     """Raise `ConfigError` for what would protect something if it were used: who sets it takes the
     door for closed."""
     inside = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
-    for is_used, of, needs in (
+    protections: list[tuple[bool, tuple[Key[Any], ...], str]] = [
         (config.clients_under_tls, _OUTSIDE_TLS, f"{keys.SECURITY_PROTOCOL.name} SSL or SASL_SSL"),
         (inside, _INSIDE_TLS, f"{keys.INTERNAL_SECURITY_PROTOCOL.name} SSL"),
         (
@@ -218,9 +218,10 @@ def _check_whole(config: BrokerConfig) -> None:
             (keys.SUPER_USERS,),
             f"{keys.AUTHORIZER_ENABLE.name} true",
         ),
-    ):
+    ]
+    for is_used, of, needs in protections:
         for key in () if is_used else of:
-            if config.values[key.name] != key.default:
+            if config[key] != key.parse(key.default):
                 raise ConfigError(f"{key.name} is set and without effect, expected {needs} with it")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,6 +69,14 @@ async def _all(admin: Admin) -> list[Quota]:
     return await admin.describe_quotas()
 
 
+def _as_kept(ip: str | None) -> str | None:
+    """An address as the cluster keeps it."""
+    try:
+        return ip and str(ip_address(ip))
+    except ValueError:
+        return ip
+
+
 def _value(text: str) -> tuple[str, int]:
     key, _, size = text.partition("=")
     digits = size.strip().lower().rstrip("bgikm")
@@ -121,7 +130,7 @@ def delete(
 
     async def remove(admin: Admin) -> list[Quota]:
         there = await admin.describe_quotas()
-        whose = (user, client_id, ip)
+        whose = (user, client_id, _as_kept(ip))
         gone = [each for each in there if (each.user, each.client_id, each.ip) == whose]
         await admin.alter_quotas([Quota(each.key, None, *whose) for each in gone])
         return gone

@@ -117,8 +117,8 @@ def test_a_user_may_do_what_rules_say(secure, tmp_path):
     assert (row["user"], row["client_id"], row["value"]) == ("alice", None, 1 << 20)
     for no_quota in ("speed=1", "controller_mutation_rate=1MiB"):
         hightide("quotas", "set", "--user", "alice", no_quota, *told, code=USAGE)
-    hightide("quotas", "set", "--ip", "127.0.0.1", "connection_creation_rate=1000", *told)
-    hightide("quotas", "delete", "--ip", "127.0.0.1", *told)
+    hightide("quotas", "set", "--ip", "0:0::1", "connection_creation_rate=1000", *told)
+    hightide("quotas", "delete", "--ip", "0:0::1", *told)
     hightide("quotas", "delete", "--user", "alice", *told)
     hightide("quotas", "delete", "--user", "alice", *told, code=NOT_FOUND)
     hightide("users", "delete", "alice", *told)

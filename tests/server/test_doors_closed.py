@@ -216,6 +216,39 @@ async def test_a_client_shows_the_certificate_that_replaced_its_own(authority):
     await listener.aclose()
 
 
+async def test_a_node_shows_no_certificate_that_its_own_door_refuses(authority, tmp_path):
+    files = authority.issue("node-1")
+    over = {
+        "internal.listen.port": "0",
+        "internal.security.protocol": "SSL",
+        "internal.ssl.ca.location": files.authorities,
+        "internal.ssl.certificate.location": files.certificate,
+        "internal.ssl.key.location": files.key,
+    }
+    doors, listener = doors_of(settings(over)), await listen("127.0.0.1", 0)
+    context = server_context(authority.issue("node-3"), asks=ssl.CERT_REQUIRED)
+
+    async def shown():
+        async def call():
+            stream = await doors.network.connect("127.0.0.1", listener.port)
+            await stream.aclose()
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                stream = await secured(await listener.accept(), context, server_side=True)
+            await stream.aclose()
+        return stream.common_name
+
+    authority.issue("node-2", at=files)
+    doors.renew()
+    assert await shown() == "node-1"
+    authority.issue("node-1", at=files)
+    doors.renew()
+    assert await shown() == "node-1"
+    await listener.aclose()
+
+
 def test_a_context_is_the_same_until_files_change(authority):
     files = authority.issue("alice")
     kept = ClientContext(Tls(files))

@@ -3,6 +3,7 @@
 Method: a node on real sockets, on a clock that the test moves.
 """
 
+import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -14,6 +15,7 @@ from hightide.net.connection import open_connection
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
+from hightide.protocol.wire import encode_request
 from hightide_broker.runtime.server import connection
 from hightide_broker.runtime.server.connection import LEFT_LOOK_S
 from hightide_broker.simulation.disk import SimDisk
@@ -139,22 +141,68 @@ async def test_who_leaves_while_a_quota_has_it_wait_is_not_kept(node, mock_clock
     async with client_of(node) as client, client_of(node) as other:
         await client.create()
         await limited(node, k.PRODUCER_BYTE_RATE, user=k.DEFAULT)
+        await sent(other, 1000)
+        for left in (client, other):
+            await sent(left, 9 * LIMIT)
+        await quiet()
+        assert node.server.connection_count == 2
+        await other.connection.aclose()
+        await quiet()
+        mock_clock.jump(LEFT_LOOK_S)
+        await quiet()
+        assert node.server.connection_count == 1
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+async def test_what_came_is_taken_in_its_turn_though_its_sender_has_left(node, mock_clock, acks):
+    async with client_of(node) as client:
+        await client.create()
+        await limited(node, k.PRODUCER_BYTE_RATE, user=k.DEFAULT)
         for _ in range(2):
-            await sent(client, 9 * LIMIT)
+            told = await sent(client, 9 * LIMIT)
+        part = [m.ProducePartition(topic="t", partition=0, records=0)]
+        request = m.ProduceRequest(acks=acks, timeout_ms=1000, partitions=part)
+        frame = encode_request(request, request_id=1, client="gone", attachments=[batch(b"x")])
+        with socket.create_connection(("127.0.0.1", node.port)) as sender:
+            sender.sendall(b"".join(frame))
+            sender.shutdown(socket.SHUT_WR)
+            for _ in range(0 if acks == 0 else 3):
+                await goes_by(told / 2000, mock_clock)
+        for _ in range(3):
+            await goes_by(told / 2000, mock_clock)
+        assert node.replicas.get("t", 0).log.log_end == 3
+
+
+async def goes_by(seconds, mock_clock):
+    await quiet()
+    mock_clock.jump(seconds)
+    await quiet()
+
+
+async def test_a_fetch_that_waits_counts_what_it_holds(node, mock_clock, monkeypatch):
+    monkeypatch.setattr(connection, "MUTED_BYTES_MAX", 10_000)
+    async with client_of(node) as client, client_of(node) as first, client_of(node) as second:
+        await client.create()
+        for _ in range(4):
+            await sent(client, 5 * LIMIT)
+        await limited(node, k.CONSUMER_BYTE_RATE, user=k.DEFAULT)
+        part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
+        for _ in range(2):
+            await client.connection.call(m.FetchRequest(max_wait_ms=0, partitions=[part]))
+        gone = []
+
+        async def ask(who):
+            try:
+                await who.connection.call(m.FetchRequest(max_wait_ms=0, partitions=[part] * 500))
+            except HightideError:
+                gone.append(who)
+
         async with trio.open_nursery() as nursery:
-
-            async def go_on():
-                with pytest.raises(HightideError):
-                    await sent(other, 1000)
-
-            nursery.start_soon(go_on)
+            for who in (first, second):
+                nursery.start_soon(ask, who)
             await quiet()
-            assert node.server.connection_count == 2
-            await other.connection.aclose()
-            await quiet()
-            mock_clock.jump(LEFT_LOOK_S)
-            await quiet()
-            assert node.server.connection_count == 1
+            assert len(gone) == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_who_waits_for_a_quota_leaves_room_for_others(node, mock_clock, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import select
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -47,15 +46,15 @@ class SocketStream:
             raise trio.ClosedResourceError("this end was closed")
 
     def has_been_left(self) -> bool:
-        """Whether the other end has closed it, also behind what was not read yet; False where the
-        system does not tell."""
+        """Whether the other end says no more, and all that it said was read."""
         if self._socket.fileno() < 0:
             return True
-        if not hasattr(select, "POLLRDHUP"):
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
             return False
-        poll = select.poll()
-        poll.register(self._socket, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        except OSError:
+            return True
 
     def shut_down(self) -> None:
         """Both ends see the end of the stream, also those that are reading."""

@@ -79,9 +79,11 @@ class Tls:
 class ClientContext:
     """A client's context, exchanged whole when its files were replaced."""
 
-    def __init__(self, tls: Tls) -> None:
-        """Raises `UsageError` for files that are of no use."""
+    def __init__(self, tls: Tls, *, follows_files: bool = True) -> None:
+        """`follows_files`: whether replaced files are taken without being told. Raises `UsageError`
+        for files that are of no use."""
         self._tls = tls
+        self._follows_files = follows_files
         self.renew()
 
     def renew(self) -> None:
@@ -91,7 +93,7 @@ class ClientContext:
 
     def current(self) -> ssl.SSLContext:
         """For the next connection; what is half replaced is not taken yet."""
-        if self._tls.files.stamp() != self._stamp:
+        if self._follows_files and self._tls.files.stamp() != self._stamp:
             with suppress(UsageError):
                 self.renew()
         return self._context

@@ -255,9 +255,10 @@ async def secured(
 class TlsNetwork:
     """Streams under TLS; implements `ports.Network`."""
 
-    def __init__(self, tls: Tls) -> None:
-        """Raises `UsageError` for files that are of no use."""
-        self._context = ClientContext(tls)
+    def __init__(self, tls: Tls, *, follows_files: bool = True) -> None:
+        """`follows_files`: whether replaced files are taken with the next connection, or by
+        `reload` alone. Raises `UsageError` for files that are of no use."""
+        self._context = ClientContext(tls, follows_files=follows_files)
 
     def reload(self) -> None:
         """Use the files as they are now for new connections; raises `UsageError`, and goes on with

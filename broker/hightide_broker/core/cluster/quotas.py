@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, SetQuota
-from hightide_broker.core.cluster.names import address, check_name
+from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX, address, check_name
 
 QUOTAS_MAX = 10_000
 
@@ -42,6 +42,7 @@ def quota_for(quotas: Quotas, user: str, client_id: str, key: str) -> Quota | No
     """The most specific one; None: there is none."""
     if not quotas:
         return None
+    client_id = client_id[: NAME_CHARACTERS_MAX + 1]  # no quota names a longer one
     for of_user in (user, k.DEFAULT, None):
         for of_client in (client_id, k.DEFAULT, None):
             value = quotas.get(Entity(of_user, of_client), {}).get(key)

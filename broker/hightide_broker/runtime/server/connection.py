@@ -203,7 +203,8 @@ class ServedConnection:
 
     async def _wait_for_quota(self, held: int) -> None:
         """Do nothing for who is ahead of its quota, by what it asked last, while so many bytes that
-        it sent are `held`. Raises `CloseConnection` if it leaves, or all such hold too much."""
+        it sent are `held`. Raises `CloseConnection` if all such hold too much, or if it leaves and
+        nothing that it sent waits: what came is taken in its turn, also from who did not stay."""
         due_s = self._terms.throttle.due_s(self._throttled) if self._throttled else 0.0
         if not due_s:
             return
@@ -213,16 +214,16 @@ class ServedConnection:
         before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
         terms.muted_bytes += held
         try:
-            await self._sleep(due_s)
+            await self._sleep(due_s, held)
         finally:
             terms.muted_bytes -= held
         self._may_be_stopped, self._is_muted = before, False
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float, held: int) -> None:
         until = trio.current_time() + seconds
         while (left_s := until - trio.current_time()) > 0:
             await trio.sleep(min(left_s, LEFT_LOOK_S))
-            if isinstance(self._stream, SocketStream) and self._stream.has_been_left():
+            if not (held or self._at_work or self._reader.has_more) and _was_left(self._stream):
                 raise CloseConnection("it left while a quota had it wait")
 
     async def _next_length(self) -> int | None:
@@ -278,7 +279,7 @@ class ServedConnection:
             self._refuse(request_id, refusal)
             return
         call = Call(request, frame.attachments, self._peer, envelope.client)
-        call = await self._in_time(call)
+        call = await self._in_time(call, length)
         with self._terms.agenda.stretch():
             self._begin(request_id, api, call)
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.
@@ -317,14 +318,14 @@ class ServedConnection:
             self._parked[outcome] = None
             outcome.begin(_Asker(self, request_id, outcome, call))
 
-    async def _in_time(self, call: Call[Any]) -> Call[Any]:
-        """The request, when a quota has it begin, as far as one has it ask."""
+    async def _in_time(self, call: Call[Any], held: int) -> Call[Any]:
+        """The request, which holds so many bytes, when a quota has it begin, as far as one has it
+        ask."""
         request, throttle = call.request, self._terms.throttle
         if isinstance(request, m.ProduceRequest | m.FetchRequest):
             self._throttled = Call(request, (), call.peer, call.client_id)
-            size = sum(map(len, call.attachments))
-            await self._wait_for_quota(size)  # for what came by others, or is answered yet
-            throttle.charge(call, size)
+            await self._wait_for_quota(held)  # for what came by others, or is answered yet
+            throttle.charge(call, sum(map(len, call.attachments)))
         most = throttle.bytes_max(call)
         if most is None or request.max_bytes <= most:
             return call
@@ -438,6 +439,10 @@ class ServedConnection:
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
+
+
+def _was_left(stream: Stream) -> bool:
+    return isinstance(stream, SocketStream) and stream.has_been_left()
 
 
 class _Asker:

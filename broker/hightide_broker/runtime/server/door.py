@@ -176,7 +176,7 @@ def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, N
         key=config[keys.INTERNAL_SSL_KEY_LOCATION],
         password_location=config[keys.INTERNAL_SSL_KEY_PASSWORD_LOCATION],
     )
-    network = TlsNetwork(Tls(files))
+    network = TlsNetwork(Tls(files), follows_files=False)  # when its door has taken them
     certificates = Certificates(
         files, ssl.CERT_REQUIRED, node=config[keys.NODE_ID], network=network
     )
