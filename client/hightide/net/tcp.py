@@ -45,17 +45,6 @@ class SocketStream:
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError("this end was closed")
 
-    def has_been_left(self) -> bool:
-        """Whether the other end says no more, and all that it said was read."""
-        if self._socket.fileno() < 0:
-            return True
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
     def shut_down(self) -> None:
         """Both ends see the end of the stream, also those that are reading."""
         with suppress(OSError):

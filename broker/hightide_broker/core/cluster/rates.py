@@ -13,8 +13,6 @@ from collections.abc import Hashable
 
 BURST_S = 10.0
 """So far ahead somebody may be: Kafka's quota.window.num less one, of a second each."""
-
-
 HOLDERS_MAX = 10_000
 """Whose rates are remembered: those who did something last."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 
 import trio
 
@@ -32,3 +33,26 @@ class SparingLog:
             return
         self._written += 1
         self._log.log(level, message, *parts)
+
+
+class SparingLogs:
+    """One for each of many strangers: nobody hides behind others' noise."""
+
+    def __init__(
+        self, log: logging.Logger, *, lines_max: int = LINES_MAX, strangers_max: int
+    ) -> None:
+        """`strangers_max`: whose lines are counted, those who came last."""
+        self._log = log
+        self._lines_max = lines_max
+        self._strangers_max = strangers_max
+        self._logs: OrderedDict[str, SparingLog] = OrderedDict()
+
+    def write(self, stranger: str, level: int, message: str, *parts: object) -> None:
+        """As `SparingLog.write`, for one of them."""
+        log = self._logs.get(stranger)
+        if log is None:
+            log = self._logs[stranger] = SparingLog(self._log, lines_max=self._lines_max)
+            if len(self._logs) > self._strangers_max:
+                self._logs.popitem(last=False)
+        self._logs.move_to_end(stranger)
+        log.write(level, message, *parts)

@@ -22,7 +22,6 @@ from hightide.net.background import let_go, single
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import FilePart, Outbox, SendTimeout
 from hightide.net.ports import Stream
-from hightide.net.tcp import SocketStream
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
@@ -61,8 +60,6 @@ RECEIVE_BYTES_MAX = 256 << 20
 """Bytes of requests that may be on their way in at a time, over all connections."""
 MUTED_BYTES_MAX = 64 << 20
 """Bytes of requests that came and wait for a quota at a time, over all connections."""
-LEFT_LOOK_S = 1.0
-"""How often it is looked whether who waits for a quota is still there."""
 SASL = ("sasl_handshake", "sasl_authenticate")
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
@@ -134,14 +131,7 @@ class ServedConnection:
         self._heard_at = trio.current_time()
         self._throttled: Call[Any] | None = None
         """What was asked last that a quota may be about, without what came with it."""
-        self._is_muted = False
-        """Whether nothing is read, because of a quota."""
         self._failure: Exception | None = None
-
-    @property
-    def host(self) -> str:
-        """The address that it comes from."""
-        return self._peer.host
 
     def stop_reading(self) -> None:
         """Take no more requests; those at work are finished."""
@@ -180,13 +170,13 @@ class ServedConnection:
 
     async def _read_requests(self) -> None:
         while not self._stopped:
-            await self._wait_to_send()
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
                 await self._outbox.wait_empty()
                 return
-            await self._wait_to_send()  # others of the same quota may have sent meanwhile
+            if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
+                await self._wait_for_quota(0)  # and take no room for what comes next
             self._may_be_stopped = False
             hold = Hold(self._terms.budget, length)
             try:
@@ -196,35 +186,28 @@ class ServedConnection:
                 self._may_be_stopped = True
                 self._heard_at = trio.current_time()
 
-    async def _wait_to_send(self) -> None:
-        """Take no room for what comes next from who sends faster than its quota allows."""
-        if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
-            await self._wait_for_quota(0)
+    @property
+    def _due_s(self) -> float:
+        """How long it has to wait for a quota, by what it asked last."""
+        return self._terms.throttle.due_s(self._throttled) if self._throttled else 0.0
 
     async def _wait_for_quota(self, held: int) -> None:
-        """Do nothing for who is ahead of its quota, by what it asked last, while so many bytes that
-        it sent are `held`. Raises `CloseConnection` if all such hold too much, or if it leaves and
-        nothing that it sent waits: what came is taken in its turn, also from who did not stay."""
-        due_s = self._terms.throttle.due_s(self._throttled) if self._throttled else 0.0
+        """Do nothing for who is ahead of its quota, while so many bytes that it sent are `held`:
+        what came is taken in its turn, also from who did not stay. Raises `CloseConnection` if all
+        such hold too much."""
+        due_s = self._due_s
         if not due_s:
             return
         terms = self._terms
         if held and terms.muted_bytes and terms.muted_bytes + held > MUTED_BYTES_MAX:
             raise CloseConnection(f"a quota has it wait {due_s:.0f} s, and others hold all room")
-        before, self._may_be_stopped, self._is_muted = self._may_be_stopped, True, True
+        before, self._may_be_stopped = self._may_be_stopped, True
         terms.muted_bytes += held
         try:
-            await self._sleep(due_s, held)
+            await trio.sleep(due_s)
         finally:
             terms.muted_bytes -= held
-        self._may_be_stopped, self._is_muted = before, False
-
-    async def _sleep(self, seconds: float, held: int) -> None:
-        until = trio.current_time() + seconds
-        while (left_s := until - trio.current_time()) > 0:
-            await trio.sleep(min(left_s, LEFT_LOOK_S))
-            if not (held or self._at_work or self._reader.has_more) and _was_left(self._stream):
-                raise CloseConnection("it left while a quota had it wait")
+        self._may_be_stopped = before
 
     async def _next_length(self) -> int | None:
         if self._reader.has_more:
@@ -242,7 +225,7 @@ class ServedConnection:
     def _look_if_idle(self) -> None:
         """Have the reader end if nothing was said for too long, and nothing is at work."""
         now, idle_s = trio.current_time(), self._terms.idle_s
-        is_idle = self._may_be_stopped and not (self._at_work or self._is_muted)
+        is_idle = self._may_be_stopped and not (self._at_work or self._due_s)
         heard_at = self._heard_at if is_idle else now
         if heard_at + idle_s <= now:
             log.info("closed %s: nothing was said for connections.max.idle.ms", self._stream.peer)
@@ -439,10 +422,6 @@ class ServedConnection:
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
-
-
-def _was_left(stream: Stream) -> bool:
-    return isinstance(stream, SocketStream) and stream.has_been_left()
 
 
 class _Asker:

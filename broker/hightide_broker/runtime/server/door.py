@@ -7,6 +7,7 @@ under TLS, a certificate says which node its holder is: its common name is `node
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,7 +32,6 @@ from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 
 log = logging.getLogger("hightide.server")
 
-MAX_RATE = int(keys.MAX_CONNECTION_CREATION_RATE.default)
 HANDSHAKE_S = 10.0
 """How long a peer has to agree about TLS."""
 LOOK_S = 30.0
@@ -57,7 +57,7 @@ class Door(NamedTuple):
     """Whether it is for nodes alone."""
     users_log_in: bool = False
     """Whether who comes in says who it is, with a password."""
-    rate: int = MAX_RATE
+    rate: float = math.inf
     """Connections a second that are taken."""
 
 

@@ -9,7 +9,6 @@ refused with it. Nodes need nothing of this: by their own door they are known by
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from hightide_broker.runtime.base.call import (
     Peer,
     Reply,
 )
-from hightide_broker.runtime.base.sparing import LINES_MAX, SparingLog
+from hightide_broker.runtime.base.sparing import SparingLogs
 from hightide_broker.runtime.server.parts import PARTS, Named, Parts
 
 audit = logging.getLogger("hightide.audit")
@@ -48,7 +47,7 @@ PARTS_MAX = 10_000
 ALLOWED_LINES_MAX = 100
 """Of what one principal is allowed, in the time that `sparing.py` counts."""
 PRINCIPALS_MAX = 1000
-"""Whose refusals are counted, each apart; those that were refused last."""
+"""Whose lines are counted, each apart; those who came last."""
 _CODES = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -88,8 +87,10 @@ class Gate:
         self._super_users = frozenset(filter(None, (user.strip() for user in users)))
         self._everyone_if_none = config[keys.ALLOW_EVERYONE_IF_NO_ACL_FOUND]
         self._by: tuple[ClusterImage, int] | None = None
-        self._logs: OrderedDict[tuple[str, str], SparingLog] = OrderedDict()
-        """By what is told, and principal: nobody hides behind others' noise."""
+        self._denied = SparingLogs(audit, strangers_max=PRINCIPALS_MAX)
+        self._allowed = SparingLogs(
+            audit, lines_max=ALLOWED_LINES_MAX, strangers_max=PRINCIPALS_MAX
+        )
 
     @property
     def authorizer(self) -> Authorizer:
@@ -212,18 +213,7 @@ class Gate:
 
     def tell_refused(self, peer: Peer, said: str) -> None:
         """Write down that somebody was refused something."""
-        self._log_of("denied", peer).write(logging.INFO, "denied: %s, from %s", said, peer.host)
-
-    def _log_of(self, what: str, peer: Peer) -> SparingLog:
-        """One for each of them: what one does hides nothing of another."""
-        log = self._logs.get((what, peer.principal))
-        if log is None:
-            lines_max = ALLOWED_LINES_MAX if what == "allowed" else LINES_MAX
-            log = self._logs[what, peer.principal] = SparingLog(audit, lines_max=lines_max)
-            if len(self._logs) > PRINCIPALS_MAX:
-                self._logs.popitem(last=False)
-        self._logs.move_to_end((what, peer.principal))
-        return log
+        self._denied.write(peer.principal, logging.INFO, "denied: %s, from %s", said, peer.host)
 
     def _write_down(
         self, call: Call[Any], permission: Permission, names: Sequence[str | None] = ()
@@ -235,7 +225,7 @@ class Gate:
         about = f" {', '.join(_shown(name or '') for name in names[:NAMES_MAX])}" if names else ""
         more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
         told = (who.shown, api, about, more, who.host)
-        self._log_of("allowed", who).write(level, "allowed: %s %s%s%s, from %s", *told)
+        self._allowed.write(who.principal, level, "allowed: %s %s%s%s, from %s", *told)
 
 
 class _Visit:

@@ -68,7 +68,9 @@ class Server:
             if self._has_room(arrived, door) and await self._is_in_time(arrived, door):
                 stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
-                    await self._serve(ServedConnection(self._terms, stream, peer, session), door)
+                    with self._arrivals.inside(peer.host):
+                        connection = ServedConnection(self._terms, stream, peer, session)
+                        await self._serve(connection, door)
         finally:
             await stream.aclose()
 
@@ -106,7 +108,7 @@ class Server:
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"User:{session.user}")
-                who = (peer.shown, session.how, arrived.peer)
+                who = (peer.shown, session.mechanism, arrived.peer)
                 self._told_in.write(logging.INFO, "logged in: %s by %s, from %s", *who)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
@@ -143,8 +145,7 @@ class Server:
         self._inside[connection] = None
         self._by_door[door] += 1
         try:
-            with self._arrivals.inside(connection.host):
-                await connection.run()
+            await connection.run()
         finally:
             del self._inside[connection]
             self._by_door[door] -= 1

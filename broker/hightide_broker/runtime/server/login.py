@@ -81,23 +81,15 @@ class Session:
     def __init__(self, credential: Credentials, why_not: WhyNot, lifetime_ms: int) -> None:
         self.user = ""
         """Who has logged in; empty: nobody has."""
-        self._mechanism = ""
+        self.said = ""
+        """Who somebody says to be, proven or not."""
+        self.mechanism = ""
         self._credential = credential
         self._why_not = why_not
         self._lifetime_ms = lifetime_ms
         self._until = math.inf
         self._server: _Scram | None = None
         self._is_final = False
-
-    @property
-    def said(self) -> str:
-        """Who somebody says to be, proven or not."""
-        return self._server.user if self._server else self.user
-
-    @property
-    def how(self) -> str:
-        """The mechanism."""
-        return self._mechanism
 
     @property
     def is_over(self) -> bool:
@@ -117,11 +109,12 @@ class Session:
         if not self._is_final:
             self._is_final = True
             said = server.first(request.data)
+            self.said = server.user
             if self.user not in ("", server.user):
                 raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED)
             return u.SaslAuthenticateResponse(data=said.encode())
-        said = server.final(request.data)
         self._server = None
+        said = server.final(request.data)
         self.user = server.user
         if self._lifetime_ms:
             self._until = trio.current_time() + self._lifetime_ms / 1000
@@ -135,12 +128,12 @@ class Session:
                 ErrorCode.UNSUPPORTED_SASL_MECHANISM,
                 f"mechanism {mechanism[:60]!r}, expected one of {', '.join(u.MECHANISMS)}",
             )
-        if self._mechanism not in ("", mechanism):
+        if self.mechanism not in ("", mechanism):
             raise Refused(
                 ErrorCode.ILLEGAL_SASL_STATE,
-                f"mechanism {mechanism}, expected {self._mechanism} again",
+                f"mechanism {mechanism}, expected {self.mechanism} again",
             )
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self._server, self._is_final = _Scram(mechanism, self._credential), False
 
 
