@@ -13,6 +13,7 @@ from hightide_broker.core.cluster import quotas
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.mutations import MutationQuotas
 from hightide_broker.core.cluster.rates import BURST_S, Rate
+from hightide_broker.runtime.server.throttle import BYTES_BURST_S
 
 KEY = k.PRODUCER_BYTE_RATE
 WHO = ("alice", "etl")
@@ -79,7 +80,7 @@ def test_who_is_slow_enough_does_not_wait():
     rate = Rate()
     for second in range(100):
         rate.record(100, 100, second)
-        assert rate.delay_s(second) == 0
+        assert rate.delay_s(100, second) == 0
 
 
 @pytest.mark.parametrize(("size", "gap_s"), [(1000, 0.01), (50_000, 0.5), (4_000_000, 0.0)])
@@ -88,7 +89,7 @@ def test_over_a_long_time_who_waits_as_told_is_as_fast_as_the_quota(size, gap_s)
     while now < 300:
         rate.record(size, limit, now)
         sent += size
-        now += rate.delay_s(now) or gap_s or 0.001
+        now += rate.delay_s(limit, now) or gap_s or 0.001
     assert 0.95 * limit * now - size <= sent <= limit * (now + BURST_S) + size
 
 
@@ -96,8 +97,25 @@ def test_a_debt_goes_by_with_time_and_no_faster():
     rate = Rate()
     rate.record(10_000_000, 1000, 0)
     for now in (0, 1, 5_000, 9_989):
-        assert rate.delay_s(now) == pytest.approx(10_000 - BURST_S - now)
-    assert rate.delay_s(9_990) == 0
+        assert rate.delay_s(1000, now) == pytest.approx(10_000 - BURST_S - now)
+    assert rate.delay_s(1000, 9_990) == 0
+
+
+def test_a_debt_goes_by_faster_once_the_quota_is_raised():
+    rate = Rate()
+    rate.record(10_000_000, 1000, 0)
+    assert rate.delay_s(1000, 0) == pytest.approx(10_000 - BURST_S)
+    assert rate.delay_s(100_000, 0) == pytest.approx(100 - BURST_S)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_who_is_ten_times_faster_is_within_fifteen_percent_of_its_quota_over_half_a_minute(size):
+    rate, now, sent, limit = Rate(BYTES_BURST_S), 0.0, 0, 100_000
+    while now < 30:
+        rate.record(size, limit, now)
+        sent += size
+        now += max(rate.delay_s(limit, now), size / (10 * limit))
+    assert sent == pytest.approx(30 * limit, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +187,7 @@ def test_each_topic_is_created_and_deleted_or_refused_by_itself():
     image = ClusterImage()
     altered(image, wish(client_id=k.DEFAULT, key=k.CONTROLLER_MUTATION_RATE, value=1))
     cluster, mutations = ControlledCluster(1), MutationQuotas()
-    late = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2001)
+    late = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2000)
 
     def done(decide, request, **how):
         allowed = mutations.of(image.quotas, "alice", "etl", cluster.now)

@@ -3,6 +3,8 @@
 Method: the pure decisions on an image, which replays what they say.
 """
 
+from collections import Counter
+
 import pytest
 from logins import wish
 
@@ -64,3 +66,16 @@ def test_a_change_that_cannot_be_changes_nothing_of_that_user(asked, code):
     _, told = altered(image, **others)
     assert told == {asked[next(iter(asked))][0].user: code, "other": None}
     assert list(image.users) == [("other", "SCRAM-SHA-256")]
+
+
+def test_an_unknown_user_has_as_many_iterations_as_some_user_has():
+    kept = {
+        (f"u{number}", "SCRAM-SHA-256"): users.credential_of(wish(iterations=iterations))
+        for number, iterations in enumerate((4096, 8192, 8192, 8192))
+    }
+    told = [users.of_nobody(kept, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
+    assert told == [users.of_nobody(kept, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
+    counts = Counter(each.iterations for each in told)
+    assert set(counts) == {4096, 8192}
+    assert 200 < counts[8192] < 400, "three of four have them"
+    assert users.of_nobody(kept, b"secret", "x", "SCRAM-SHA-512").iterations == 4096

@@ -419,7 +419,8 @@ async def test_decisions_are_written_down_and_names_cannot_forge_lines(tmp_path,
         assert await world.codes(asked) == {TOPIC}
     said = [each for each in caplog.messages if "denied" in each]
     assert said == [
-        "denied: User:alice may not DELETE topic:'x\\nallowed: everything', from 127.0.0.1"
+        "denied: User:alice may not DELETE topic:'x\\nallowed: everything' "
+        "(delete_topics: no rule allows it), from 127.0.0.1"
     ]
     assert "allowed: User:admin create_topics 't', from 127.0.0.1" in caplog.messages
     assert not [each for each in caplog.messages if each.startswith("allowed: User:alice")]

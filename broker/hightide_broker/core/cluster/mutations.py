@@ -6,6 +6,7 @@ decided cannot be slowed down afterwards. Source: KIP-599, in its strict form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hightide.protocol.errors import ErrorCode, Refused
@@ -34,13 +35,13 @@ class MutationQuotas:
             return unlimited
 
         def take(count: int) -> None:
-            delay_s = self._rates.delay_s(quota.holder, now)
+            delay_s = self._rates.delay_s(quota.holder, quota.value, now)
             if delay_s > 0:
                 raise Refused(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                     f"{CONTROLLER_MUTATION_RATE} is {quota.value} partitions a second here, and "
                     f"more were created and deleted: ask again in {delay_s:.1f} s",
-                    throttle_time_ms=int(delay_s * 1000) + 1,
+                    throttle_time_ms=math.ceil(delay_s * 1000),
                 )
             self._rates.record(quota.holder, count, quota.value, now)
 

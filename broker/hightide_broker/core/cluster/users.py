@@ -81,13 +81,20 @@ def check_user(user: str, mechanism: str) -> None:
     check_name("user", user, ErrorCode.UNACCEPTABLE_CREDENTIAL)
 
 
-def of_nobody(secret: bytes, user: str, mechanism: str) -> Credential:
-    """For a user that there is not: always the same, on every node, so that nobody learns who there
-    is; and nobody has the password."""
+def of_nobody(
+    known: Mapping[UserKey, Credential], secret: bytes, user: str, mechanism: str
+) -> Credential:
+    """For a user that there is not: the same on every node, as long as the users are the same that
+    there are, so that nobody learns who there is; and nobody has the password."""
     kind = _HASHES[mechanism]
     named = f"{mechanism}:{user}".encode()
-    salt, stored, server = (hmac.digest(secret, word + named, kind) for word in (b"a", b"b", b"c"))
-    return Credential(salt[:UNKNOWN_SALT_BYTES], stored, server, u.ITERATIONS_MIN)
+    salt, stored, server, chance = (
+        hmac.digest(secret, word + named, kind) for word in (b"a", b"b", b"c", b"d")
+    )
+    counts = sorted(each.iterations for (_, of), each in known.items() if of == mechanism)
+    place = int.from_bytes(chance[:8]) * len(counts) >> 64
+    iterations = counts[place] if counts else u.ITERATIONS_MIN
+    return Credential(salt[:UNKNOWN_SALT_BYTES], stored, server, iterations)
 
 
 def alter(

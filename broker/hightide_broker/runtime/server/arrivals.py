@@ -41,7 +41,7 @@ class Arrivals:
         if quota is None:
             return 0.0
         now = trio.current_time()
-        delay_s = self._rates.delay_s(quota.holder, now)
+        delay_s = self._rates.delay_s(quota.holder, quota.value, now)
         if not delay_s:
             self._rates.record(quota.holder, 1, quota.value, now)
         return delay_s

@@ -51,6 +51,7 @@ from hightide_broker.runtime.base.call import (
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.budget import ByteBudget, Hold
 from hightide_broker.runtime.server.login import Session
+from hightide_broker.runtime.server.muted import MutedRoom
 from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.storage.segment import FileSlice
 
@@ -58,8 +59,6 @@ log = logging.getLogger("hightide.server")
 
 RECEIVE_BYTES_MAX = 256 << 20
 """Bytes of requests that may be on their way in at a time, over all connections."""
-MUTED_BYTES_MAX = 64 << 20
-"""Bytes of requests that came and wait for a quota at a time, over all connections."""
 SASL = ("sasl_handshake", "sasl_authenticate")
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
@@ -97,7 +96,7 @@ class Terms:
         self.receive_s = config.seconds(keys.REQUEST_TIMEOUT_MS)
         self.in_flight_max = config[keys.MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION]
         self.budget = ByteBudget(max(RECEIVE_BYTES_MAX, self.frame_limit))
-        self.muted_bytes = 0
+        self.muted = MutedRoom()
         self.files_left = files_max
         self.log = SparingLog(log)
 
@@ -193,20 +192,12 @@ class ServedConnection:
 
     async def _wait_for_quota(self, held: int) -> None:
         """Do nothing for who is ahead of its quota, while so many bytes that it sent are `held`:
-        what came is taken in its turn, also from who did not stay. Raises `CloseConnection` if all
-        such hold too much."""
-        due_s = self._due_s
-        if not due_s:
+        what came is taken in its turn, also from who did not stay. Raises `CloseConnection` if
+        there is no room for them."""
+        if not self._due_s:
             return
-        terms = self._terms
-        if held and terms.muted_bytes and terms.muted_bytes + held > MUTED_BYTES_MAX:
-            raise CloseConnection(f"a quota has it wait {due_s:.0f} s, and others hold all room")
         before, self._may_be_stopped = self._may_be_stopped, True
-        terms.muted_bytes += held
-        try:
-            await trio.sleep(due_s)
-        finally:
-            terms.muted_bytes -= held
+        await self._terms.muted.wait(self._peer.principal, held, lambda: self._due_s)
         self._may_be_stopped = before
 
     async def _next_length(self) -> int | None:

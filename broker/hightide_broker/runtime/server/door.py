@@ -7,7 +7,6 @@ under TLS, a certificate says which node its holder is: its common name is `node
 from __future__ import annotations
 
 import logging
-import math
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -57,8 +56,8 @@ class Door(NamedTuple):
     """Whether it is for nodes alone."""
     users_log_in: bool = False
     """Whether who comes in says who it is, with a password."""
-    rate: float = math.inf
-    """Connections a second that are taken."""
+    rate: int | None = None
+    """Connections a second that are taken; None: as many as come."""
 
 
 class Certificates:

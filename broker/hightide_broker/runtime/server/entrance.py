@@ -86,9 +86,10 @@ async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nu
             await trio.sleep(RETRY_S)
             continue
         nursery.start_soon(serve, stream, door)
-        pace.record(1, door.rate, trio.current_time())
-        if early_s := pace.delay_s(trio.current_time()):
-            await trio.sleep(early_s)  # whoever comes meanwhile waits outside
+        if door.rate is not None:
+            pace.record(1, door.rate, trio.current_time())
+            # Whoever comes meanwhile waits outside.
+            await trio.sleep(pace.delay_s(door.rate, trio.current_time()))
 
 
 async def open_entrance(doors: Doors, listen: Listen) -> Entrance:

@@ -108,7 +108,7 @@ class Gate:
 
     def check(self, peer: Peer, permissions: Iterable[Permission], request: m.Message) -> None:
         """Raise `Refused` unless the whole of a request is allowed."""
-        visit = _Visit(self.authorizer, peer)
+        visit = _Visit(self.authorizer, peer, request)
         parts = PARTS.get(type(request))
         for permission in permissions:
             for named in _all_named(permission, parts, request):
@@ -125,7 +125,10 @@ class Gate:
         if not self.is_on or call.peer.node >= 0 or not permissions:
             return begin(call)
         self._check_current(call.peer)
-        visit, parts = _Visit(self.authorizer, call.peer), PARTS.get(type(call.request))
+        visit, parts = (
+            _Visit(self.authorizer, call.peer, call.request),
+            PARTS.get(type(call.request)),
+        )
         each: list[Permission] = []
         for permission in permissions:
             if _is_of_parts(permission, parts):
@@ -208,7 +211,7 @@ class Gate:
         resource, name = named
         which = f"any {resource}" if name is None else f"{resource}:{_shown(name)}"
         said = f"{visit.peer.shown} may not {operation} {which}"
-        self.tell_refused(visit.peer, said)
+        self.tell_refused(visit.peer, f"{said} ({visit.api}: {visit.why_not(operation, named)})")
         return Refused(_CODES[resource], f"{said} (hightide acls explain says why)")
 
     def tell_refused(self, peer: Peer, said: str) -> None:
@@ -231,9 +234,24 @@ class Gate:
 class _Visit:
     """Somebody at the gate."""
 
-    def __init__(self, authorizer: Authorizer, peer: Peer) -> None:
+    def __init__(self, authorizer: Authorizer, peer: Peer, request: m.Message) -> None:
         self._authorizer = authorizer
         self.peer = peer
+        self._request = request
+
+    @property
+    def api(self) -> str:
+        """The name of what is asked."""
+        return API_BY_REQUEST[type(self._request)].name
+
+    def why_not(self, operation: Operation, named: Named) -> str:
+        """The rule that denies it, or that there is none that allows it."""
+        resource, name = named
+        if name is None:
+            return "no rule allows it on any"
+        who = (self.peer.principal, self.peer.host)
+        verdict = self._authorizer.verdict(*who, operation, resource, name)
+        return f"{verdict.reason}, {str(verdict.rule)!r}" if verdict.rule else verdict.reason
 
     def may(self, permission: Permission, named: Named) -> bool:
         """Whether an operation on what is named is allowed; on any at all, if it has no name."""

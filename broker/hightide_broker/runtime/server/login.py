@@ -71,8 +71,10 @@ class Logins:
     def _credential(self, user: str, mechanism: str) -> tuple[bytes, bytes, bytes, int]:
         image = self._image()
         known = image.users.get((user, mechanism))
-        secret = image.users_secret or b"nobody"
-        return tuple(known or of_nobody(secret, user, mechanism))  # type: ignore[return-value]
+        if known is None:
+            secret = image.users_secret or b"nobody"
+            known = of_nobody(image.users, secret, user, mechanism)
+        return tuple(known)  # type: ignore[return-value]
 
 
 class Session:

@@ -18,6 +18,8 @@ from hightide_broker.core.cluster.quotas import Quota, quota_for
 from hightide_broker.core.cluster.rates import Rates
 from hightide_broker.runtime.base.call import Call, Peer
 
+BYTES_BURST_S = 4.0
+"""So far ahead of a quota of bytes somebody may be: less than 15 % over half a minute."""
 FETCH_S = 1.0
 """A fetch brings what is allowed in so long."""
 FETCH_WAIT_S_MAX = 20.0
@@ -29,13 +31,15 @@ class Throttle:
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
-        self._rates = Rates()
+        self._rates = Rates(BYTES_BURST_S)
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long whoever sent this has to wait, for what was before; 0: it need not."""
         key = _key_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key else None
-        due_s = self._rates.delay_s((key, quota.holder), trio.current_time()) if quota else 0.0
+        if quota is None:
+            return 0.0
+        due_s = self._rates.delay_s((key, quota.holder), quota.value, trio.current_time())
         return min(due_s, FETCH_WAIT_S_MAX) if key == CONSUMER_BYTE_RATE else due_s
 
     def bytes_max(self, call: Call[m.Message]) -> int | None:
