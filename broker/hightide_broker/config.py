@@ -23,6 +23,7 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "HIGHTIDE_"
 TLS = "SSL"
 """security.protocol of a listener under TLS, by Kafka's name."""
+LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("", "0.0.0.0", "::", "[::]", "*")
 
 
@@ -50,6 +51,19 @@ class BrokerConfig:
     @property
     def advertised_host(self) -> str:
         return self[keys.ADVERTISED_HOST] or self[keys.LISTEN_HOST]
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where metrics are told, if they are; raises `ConfigError`."""
+        said = self[keys.METRICS_LISTEN].strip()
+        if not said:
+            return None
+        host, _, port = said.rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(
+                f"{keys.METRICS_LISTEN.name} is {said!r}, expected HOST:PORT, or a PORT of loopback"
+            )
+        return host.strip("[]") or LOOPBACK, int(port)
 
     @property
     def is_split(self) -> bool:
@@ -148,6 +162,7 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             f"{name} is {config.advertised_host!r}, each address of a machine and the way to none: "
             "expected advertised.host, the name that clients and other brokers reach this node by"
         )
+    _ = config.metrics_address
     node = config[keys.NODE_ID]
     if any(voter != node for voter in config.voters) and not config[keys.CLUSTER_ID]:
         raise ConfigError(

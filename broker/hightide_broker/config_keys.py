@@ -137,6 +137,12 @@ ALLOW_EVERYONE_IF_NO_ACL_FOUND = switch(
     "false",
     "whether everybody may do anything to what no rule names",
 )
+METRICS_LISTEN = text(
+    "metrics.listen",
+    "",
+    "where /metrics, /healthz and /readyz are answered to everybody, HOST:PORT, or a PORT of "
+    "loopback; 0 = any free one; empty: nowhere",
+)
 BROKER_RACK = text("broker.rack", "", "where this broker stands")
 NUM_PARTITIONS = count("num.partitions", "1", "partitions of a topic that does not say", low=1)
 DEFAULT_REPLICATION_FACTOR = count(

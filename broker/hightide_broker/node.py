@@ -24,7 +24,6 @@ from hightide.protocol import messages as m
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.formatting import directory_of, first_users, format_node, read_directory
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
@@ -40,9 +39,11 @@ from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.cluster.joining import join
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.metrics.watching import MetricsPort, open_metrics_port
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.runtime.quorum.peers import NodeAddresses, Peers
+from hightide_broker.runtime.quorum.settings import quorum_config
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.housekeeping import Housekeeping
@@ -60,7 +61,7 @@ from hightide_broker.runtime.server.door import Doors, doors_of
 from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
 from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
-from hightide_broker.runtime.server.listener import server_of
+from hightide_broker.runtime.server.listener import Server, server_of
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.runtime.server.routes import Routes
@@ -77,9 +78,6 @@ from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.node")
-
-FETCH_WAIT_MS = 500
-"""How long a follower of the metadata lets its leader wait for news."""
 
 
 class Node:
@@ -103,7 +101,7 @@ class Node:
         self.id = config[keys.NODE_ID]
         self.config = config
         self.cluster_id = meta.cluster_id
-        self.port = -1
+        self.port = self.metrics_port = -1
         self.serving = trio.Event()
         self._meta = meta
         self._disk = disk
@@ -111,7 +109,7 @@ class Node:
         self._usage = usage
         self._directory = directory_of(config)
         self._agenda = Agenda()
-        self._syncer = Syncer(disk, self._agenda)
+        self.syncer = Syncer(disk, self._agenda)
         self._stop = trio.Event()
         self._attached = False
         """Whether the replicas were opened, so that the last stop says nothing any more."""
@@ -134,28 +132,13 @@ class Node:
             clock=clock,
         )
         self._check_voters(path)
-        fetch_timeout_s = config.seconds(keys.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
         self.quorum = QuorumDriver(
-            QuorumConfig(
-                node=self.id,
-                voters=tuple(self._voters),
-                addresses=self._voters,
-                directory=self._meta.directory_id,
-                joining=self._meta.joining,
-                cluster_id=self.cluster_id,
-                election_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS),
-                fetch_timeout_s=fetch_timeout_s,
-                fetch_wait_ms=min(FETCH_WAIT_MS, int(fetch_timeout_s * 1000 / 4)),
-                election_backoff_max_s=config.seconds(
-                    keys.CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS
-                ),
-                retry_backoff_s=config.seconds(keys.CONTROLLER_QUORUM_RETRY_BACKOFF_MS),
-            ),
+            quorum_config(config, self._meta),
             self.metadata,
             disk=self._disk,
             directory=path,
             peers=self._peers,
-            syncer=self._syncer,
+            syncer=self.syncer,
             random=self._random,
             request_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS),
             addresses=self._addresses,
@@ -200,14 +183,14 @@ class Node:
         self._brokers = KnownBrokers()
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
         self.replicas = Replicas(
-            disk, self._directory, syncer=self._syncer, isr_changes=self._isr_changes
+            disk, self._directory, syncer=self.syncer, isr_changes=self._isr_changes
         )
         lower_offsets = self.replicas.checkpoints.lower_offsets
         self._fetchers = Fetchers(
             self._network,
             self._brokers,
             Following(now_ms=clock.now_ms, lower_offsets=lower_offsets),
-            self._syncer,
+            self.syncer,
             self._agenda,
             broker=self.id,
             config=config,
@@ -245,19 +228,23 @@ class Node:
                 config=config,
                 replicas=self.replicas,
             )
-        self._coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
+        self.coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
         self._table = self._routes(clock)
-        self.server = server_of(
+        self.server = self._server()
+
+    def _server(self) -> Server:
+        return server_of(
             self._table,
             self.config,
             self._agenda,
             lambda: self.image,
+            self.replicas.traffic,
             why_not=self._why_not,
             is_current=self._is_current,
         )
 
     def _routes(self, clock: WallClock) -> Routes:
-        config, coordinators = self.config, self._coordinators
+        config, coordinators = self.config, self.coordinators
         gate = Gate(
             lambda: self.image,
             config,
@@ -326,6 +313,15 @@ class Node:
         """The active controller as far as this node knows, -1 if it knows none."""
         return self.quorum.leader
 
+    @property
+    def stopping(self) -> bool:
+        """Whether its orderly stop has begun."""
+        return self._stop.is_set()
+
+    def free_bytes(self) -> int:
+        """Room on its disk; raises `DiskError`."""
+        return self._disk.free_bytes(self._directory)
+
     def stop(self) -> None:
         """Begin an orderly stop; `open_node` ends when it is done."""
         self._stop.set()
@@ -342,12 +338,16 @@ class Node:
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def run(self, entrance: Entrance, previous_epoch: int | None) -> None:
+    async def run(
+        self, entrance: Entrance, metrics: MetricsPort, previous_epoch: int | None
+    ) -> None:
         """Serve until `stop`; raises what makes serving impossible."""
         self.port, self._internal_port = entrance.port, entrance.internal_port
+        self.metrics_port = metrics.port
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._agenda.run)
-            nursery.start_soon(self._syncer.run)
+            nursery.start_soon(metrics.run, self)
+            nursery.start_soon(self.syncer.run)
             nursery.start_soon(watch_directory, self._disk, self._directory)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._forwarding.run)
@@ -395,7 +395,7 @@ class Node:
             self._applier.registered(self.broker_epoch)
             nursery.start_soon(self._fetchers.run, self.broker_epoch)
             nursery.start_soon(self._isr_changes.run, self.replicas)
-            nursery.start_soon(self._coordinators.run)
+            nursery.start_soon(self.coordinators.run)
             await self.metadata_loader.attach(self._applier)
             nursery.start_soon(self.lifecycle.run)
             await self.lifecycle.unfenced.wait()
@@ -459,9 +459,11 @@ async def open_node(
         read_directory(config, disk)
     lock = lock_directory(disk, directory)
     entrance: Entrance | None = None
+    metrics = MetricsPort(None)
     try:
         meta = format_node(config, disk, random) if formats else read_directory(config, disk)
         entrance = await open_entrance(doors or doors_of(config), listen)
+        metrics = await open_metrics_port(config.metrics_address, listen)
         disk.keep_reserve(f"{directory}/{RESERVE}")
         read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
         previous_epoch = take_clean_marker(disk, directory)
@@ -477,7 +479,7 @@ async def open_node(
             usage=usage,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.run, entrance, previous_epoch)
+            nursery.start_soon(node.run, entrance, metrics, previous_epoch)
             if wait:
                 await node.serving.wait()
             try:
@@ -485,6 +487,7 @@ async def open_node(
             finally:
                 node.stop()
     finally:
+        await metrics.aclose()
         if entrance is not None:
             await entrance.aclose()
         lock.release()

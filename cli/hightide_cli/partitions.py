@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide.protocol.errors import HightideError
+from hightide.protocol.errors import ErrorCode, HightideError
 from hightide_cli.diff import diff
 from hightide_cli.failures import UNHEALTHY, exit_code
 from hightide_cli.options import ask, check_partition, client_options, parse_partition, yes_option
@@ -96,7 +97,10 @@ def elect(
     output: str,
     timeout_s: float,
 ) -> None:
-    """Move leadership to the preferred replicas; or bring back partitions that have no leader."""
+    """Move leadership to the preferred replicas; or bring back partitions that have no leader.
+
+    A preferred replica that is catching up is waited for, as long as --timeout says.
+    """
     if everywhere == bool(parts) or (preferred and unclean):
         raise click.UsageError("give partitions or --all, and --preferred or --unclean")
     wanted = None if everywhere else [parse_partition(part) for part in parts]
@@ -108,7 +112,7 @@ def elect(
             say(f"what the replicas still hold is not known: {error}")
     if unclean and not yes:
         raise click.UsageError("--unclean may lose acknowledged records: add --yes to do it")
-    results = ask(bootstrap, timeout_s, _elect, wanted, unclean)
+    results = ask(bootstrap, timeout_s, _elect, wanted, unclean, timeout_s)
     rows = [
         {
             "topic": each.topic,
@@ -127,6 +131,7 @@ def elect(
         raise click.exceptions.Exit(exit_code(refused[0].error))
 
 
+_LOOK_AGAIN_S = 0.2
 _WEIGH_S = 5.0
 """How long to look for what an unclean election would cost, before it is asked for anyway."""
 
@@ -156,8 +161,46 @@ async def _weigh(admin: Admin, wanted: list[tuple[str, int]] | None) -> list[str
     return lines
 
 
-async def _elect(admin: Admin, wanted: list[tuple[str, int]] | None, unclean: bool) -> Any:
-    return await admin.elect_leaders(wanted, unclean=unclean)
+async def _elect(
+    admin: Admin, wanted: list[tuple[str, int]] | None, unclean: bool, timeout_s: float
+) -> Any:
+    """Results by partition; a preferred replica that is about to be in sync is waited for."""
+    import trio
+
+    deadline = trio.current_time() + timeout_s
+    results = {
+        (each.topic, each.partition): each
+        for each in await admin.elect_leaders(wanted, unclean=unclean)
+    }
+    while trio.current_time() < deadline:
+        behind = await _catching_up(admin, results.values())
+        if unclean or not behind:
+            break
+        await trio.sleep(_LOOK_AGAIN_S)
+        again = await admin.elect_leaders(behind)
+        results |= {(each.topic, each.partition): each for each in again}
+    return [*results.values()]
+
+
+async def _catching_up(admin: Admin, results: Iterable[Any]) -> list[tuple[str, int]]:
+    """The partitions whose preferred replica is not in sync, though its broker lives and somebody
+    leads."""
+    late = {
+        (each.topic, each.partition)
+        for each in results
+        if each.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    }
+    if not late:
+        return []
+    living = {each.id for each in (await admin.describe_cluster()).brokers if not each.fenced}
+    return [
+        (topic.topic, known.partition)
+        for topic in await admin.list_topics()
+        for known in topic.partitions
+        if (topic.topic, known.partition) in late
+        and known.leader >= 0
+        and known.replicas[0] in living
+    ]
 
 
 partitions.add_command(diff)

@@ -36,6 +36,7 @@ VOTERS = 3
 """Controllers of a cluster that is large enough."""
 FIRST_CONTROLLER = 101
 """Ids of nodes that are controllers only begin here."""
+LOOPBACK = "127.0.0.1"
 _POLL_S = 0.02
 
 
@@ -92,6 +93,7 @@ class NodeProcess:
             "pid": pid,
             "host": facts.get("host"),
             "port": facts.get("port"),
+            "metrics": facts.get("metrics"),
             "roles": list(self.roles),
             "alive": pid is not None,
             "data": str(self.directory),
@@ -361,6 +363,7 @@ def start_node(
         path.mkdir(parents=True, exist_ok=True)
     process.ready_file.unlink(missing_ok=True)
     keys = _keys(process, port=port, cluster_id=cluster_id, voters=voters)
+    keys.append(f"metrics.listen={LOOPBACK}:0")
     command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
     command += [word for key in (*keys, *assignments) for word in ("--set", key)]
     command += ["--ready-file", str(process.ready_file.resolve())]

@@ -9,13 +9,14 @@ cluster would.
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import BrokerUnreachable, ErrorCode, RequestTimedOut
 from hightide_cli import options
-from hightide_cli.failures import CONFLICT, NOT_FOUND, UNREACHABLE, USAGE, exit_code
+from hightide_cli.failures import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, exit_code
 from hightide_cli.main import main
 
 WHY = "nobody leads orders-0: no disk is left that certainly has all"
@@ -55,6 +56,8 @@ class FakeAdmin:
         self.looks = looks
         self.replicas = {int(name.removeprefix("b")): each for name, each in replicas.items()}
         """By broker; None: it does not answer."""
+        self.living, self.behind = (1, 2, 3), 0
+        """Brokers that are not fenced; how often a preferred replica is not in sync yet."""
         self.timeouts_s = []
         self.elected = []
 
@@ -85,8 +88,16 @@ class FakeAdmin:
             for broker, held in self.replicas.items()
         ]
 
-    async def elect_leaders(self, wanted, *, unclean):
+    async def describe_cluster(self):
+        brokers = [SimpleNamespace(id=n, fenced=n not in self.living) for n in (1, 2, 3)]
+        return SimpleNamespace(brokers=brokers)
+
+    async def elect_leaders(self, wanted, *, unclean=False):
         self.elected.append((wanted, unclean))
+        if self.behind:
+            self.behind -= 1
+            late = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            return [m.ElectLeadersResult(topic="orders", partition=0, leader=2, error=late)]
         return [m.ElectLeadersResult(topic=t, partition=p, leader=1) for t, p in wanted or []]
 
 
@@ -171,6 +182,24 @@ def test_a_clean_election_looks_at_nothing(command):
     cluster = FakeAdmin(part(), looks=NOBODY)
     assert command(cluster, "elect", "orders:0") == (0, "")
     assert len(cluster.timeouts_s) == 1
+
+
+@pytest.mark.parametrize(
+    ("leader", "living", "asked", "code"),
+    [
+        (2, (1, 2), 3, 0),
+        (2, (2,), 1, REFUSED),
+        (-1, (1, 2), 1, REFUSED),
+    ],
+    ids=["it catches up", "its broker is away", "there is nobody to catch up with"],
+)
+def test_a_preferred_replica_is_waited_for_while_it_catches_up(
+    command, leader, living, asked, code
+):
+    cluster = FakeAdmin(part(leader=leader))
+    cluster.living, cluster.behind = living, 2
+    assert command(cluster, "elect", "orders:0")[0] == code
+    assert cluster.elected == [([("orders", 0)], False)] * asked
 
 
 @pytest.mark.parametrize(

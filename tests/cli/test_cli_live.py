@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
@@ -38,12 +39,25 @@ def test_up_prints_the_address_and_tells_the_rest_on_stderr(cluster):
 def test_ps_lists_a_living_broker(cluster):
     (row,) = cluster.ps()
     os.kill(row["pid"], 0)
-    assert list(row) == ["node", "pid", "host", "port", "roles", "alive", "data"]
+    assert list(row) == ["node", "pid", "host", "port", "metrics", "roles", "alive", "data"]
     assert row["node"] == 1
     assert row["alive"] is True
     assert f"{row['host']}:{row['port']}" == cluster.address
     assert Path(row["data"]) == cluster.data / "broker-1"
     assert hightide("ps", "--data", cluster.data, "-o", "quiet").out == b"1\n"
+
+
+def test_metrics_prints_what_prometheus_reads_and_the_port_says_that_it_is_ready(cluster):
+    (row,) = cluster.ps()
+    page = hightide("metrics", "--data", cluster.data).out.decode()
+    assert 'hightide_node_state{state="running"} 1\n' in page
+    assert "hightide_partition_offset" not in page
+    detail = hightide("metrics", "--data", cluster.data, "--detail").out.decode()
+    assert 'hightide_partition_offset{topic="orders",partition="0",kind="end"} 0\n' in detail
+    with urlopen(f"http://{row['metrics']}/readyz") as answer:
+        assert answer.read() == b"ready\n"
+    ended = hightide("metrics", "--data", cluster.data, "--node", "9", code=4)
+    assert "node 9 of" in ended.err
 
 
 def test_doctor_beside_a_living_broker_knows_whose_the_port_is(cluster):

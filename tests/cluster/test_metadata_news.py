@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from hightide.protocol import messages as m
-from hightide_broker.node import FETCH_WAIT_MS
+from hightide_broker.runtime.quorum.settings import FETCH_WAIT_MS
 from hightide_broker.simulation.clients import Client, History
 from hightide_broker.simulation.network import Weather
 from hightide_broker.simulation.scheduler import run_seeded

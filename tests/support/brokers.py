@@ -232,9 +232,13 @@ class Client:
 
 @asynccontextmanager
 async def new_node(
-    disk: Disk, config: BrokerConfig | None = None, clock: FakeClock | None = None
+    disk: Disk,
+    config: BrokerConfig | None = None,
+    clock: FakeClock | None = None,
+    *,
+    wait: bool = True,
 ) -> AsyncIterator[Node]:
-    """A serving node for the block, stopped in order at its end."""
+    """A node for the block, serving unless told not to `wait`, stopped in order at its end."""
     sockets = []
 
     async def remember(host: str, port: int) -> Listener:
@@ -248,6 +252,7 @@ async def new_node(
             clock=clock or FakeClock(),
             random=random.Random(next(_SEEDS)),
             listen=remember,
+            wait=wait,
         ) as node:
             yield node
     finally:

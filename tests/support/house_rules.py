@@ -50,7 +50,7 @@ CLIENT_ROOMS = {
 }
 # From the ground up: a room looks into those before it.
 CORE_ROOMS = "quorum cluster replication groups"
-RUNTIME_ROOMS = "base quorum cluster replication groups server"
+RUNTIME_ROOMS = "base quorum cluster replication groups server metrics"
 UNDER_RUNTIME = ("hightide", *these("hightide_broker", "core storage ports config config_keys"))
 
 

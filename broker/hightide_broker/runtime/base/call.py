@@ -57,6 +57,8 @@ class Call(Generic[M_co]):
     peer: Peer = NOBODY_KNOWN
     client_id: str = ""
     """What the sender calls itself."""
+    at: float = 0.0
+    """When it came."""
 
     @property
     def sender(self) -> Peer:

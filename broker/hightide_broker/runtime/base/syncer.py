@@ -15,6 +15,7 @@ import trio
 
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.measures import Histogram
 from hightide_broker.storage.sync_job import SyncJob, carry_out, write_epochs
 
 SYNCS_MAX = 40
@@ -41,6 +42,8 @@ class Syncer:
     def __init__(self, disk: Disk, agenda: Agenda) -> None:
         self._disk = disk
         self._agenda = agenda
+        self.seconds = Histogram()
+        """How long each sync took."""
         self._dirty: dict[Syncable, None] = {}
         """Those that are to be synced and are not, in order."""
         self._under_way = 0
@@ -89,23 +92,26 @@ class Syncer:
         try:
             await write_epochs(job, self._disk)
         except DiskError as error:
-            self._ended(subject, job, error)
+            self._ended(subject, job, trio.current_time(), error)
         else:
             self._start(subject, job)
 
     def _start(self, subject: Syncable, job: SyncJob) -> None:
         if self._nursery is None:
             return  # the node has ended
-        done = partial(self._ended, subject, job)
+        done = partial(self._ended, subject, job, trio.current_time())
         try:
             self._disk.begin_sync(self._nursery, job.files, job.directories, done)
         except DiskError as error:
             self._agenda.soon(partial(done, error))  # not here: hundreds may fail one by one
 
-    def _ended(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
+    def _ended(
+        self, subject: Syncable, job: SyncJob, began: float, error: BaseException | None
+    ) -> None:
         """A sync came to its end; whatever fails now must not strike who tells so."""
         if self._nursery is None:
             return
+        self.seconds.observe(trio.current_time() - began)
         try:
             with self._agenda.stretch():
                 self._count(subject, job, error)

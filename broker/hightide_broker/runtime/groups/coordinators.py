@@ -7,7 +7,7 @@ somebody first asks for a coordinator; a coordinator, when it is first asked for
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -170,6 +170,12 @@ class Coordinators:
         if not all(coordinator.loaded.is_set() for coordinator in found):
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
         return [coordinator for coordinator in found if coordinator.ended is None]
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Every group that is known here by now, with its name."""
+        for coordinator in self._coordinators.values():
+            if coordinator.ended is None and coordinator.loaded.is_set():
+                yield from coordinator.groups.items()
 
     def topic_ids(self) -> Mapping[str, str]:
         """Topic → its id now."""

@@ -152,6 +152,7 @@ class Following:
             replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)
         replica.troubles.has_room(replica.tp)
+        replica.traffic.replicated_in += len(batch)
 
     def _cut(self, replica: Replica, step: Truncate | TruncateFully) -> Step:
         """Cut the log, or drop all of it. A disk that fails in the middle takes the replica

@@ -9,6 +9,7 @@ that. Sources: KIP-497, KIP-841.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import trio
@@ -35,6 +36,8 @@ class IsrChanges:
     """The proposals of one broker's leaders."""
 
     def __init__(self, channel: ControllerChannel, *, broker: int, config: BrokerConfig) -> None:
+        self.refused: Counter[str] = Counter()
+        """How often the controller did not grant it, by its reason."""
         self._channel = channel
         self._broker = broker
         self._timeout_s = config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS)
@@ -109,6 +112,7 @@ class IsrChanges:
     def _settle(self, replica: Replica, proposal: Proposal, result: c.AlterPartitionResult) -> None:
         """Tell a leader what became of its proposal."""
         if result.error:
+            self.refused[result.error] += 1
             log.info("%s: ISR %s was refused: %s", replica.name, proposal.isr, result.message)
         if replica.leader is not None:
             replica.leader.on_answer(

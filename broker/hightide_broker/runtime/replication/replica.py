@@ -29,6 +29,7 @@ from hightide_broker.runtime.base.watermark import Waker, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.leadership import Leadership, moved
 from hightide_broker.runtime.replication.log_loader import log_config
+from hightide_broker.runtime.replication.traffic import Traffic
 from hightide_broker.runtime.replication.troubles import Troubles, advice
 from hightide_broker.storage.log import Log, OffsetOutOfRange
 from hightide_broker.storage.segment import FileSlice, SegmentDamage, TimestampOffset
@@ -98,6 +99,7 @@ class Replica:
         self.syncing = False
         self.log_is_missing = log is None
         self.troubles = troubles or Troubles()
+        self.traffic = Traffic()
         self._log = log
         self.tell = tell or _tell_nobody
         """Told of each change of role or offset, and when it goes offline: `ReplicaInstrument`."""
@@ -307,6 +309,8 @@ class Replica:
         except DiskError as error:
             raise self._storage_refusal(error) from error
         self.troubles.has_room(self.tp)
+        self.traffic.in_records += header.record_count
+        self.traffic.in_bytes += len(batch)
         if log.segment_count != segments_before:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
             self.rolled(stored.base_offset)

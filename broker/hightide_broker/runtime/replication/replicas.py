@@ -7,6 +7,7 @@ what is kept of all of them on disk.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, KeysView
 
 from hightide.protocol import controller_messages as c
@@ -20,6 +21,7 @@ from hightide_broker.runtime.replication.at_work import AtWork
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.isr import IsrChanges
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.replication.troubles import Troubles
 from hightide_broker.storage.sync_job import carry_out
 
@@ -36,9 +38,12 @@ class Replicas:
         self.checkpoints = Checkpoints(disk, directory)
         self.at_work = AtWork()
         self.troubles = Troubles()
+        self.traffic = TrafficByTopic()
         self._disk = disk
         self._syncer = syncer
-        self._isr_changes = isr_changes
+        self.isr_changes = isr_changes
+        self.isr_moves: Counter[str] = Counter()
+        """How often replicas left the ISR of a partition that is led here (shrink), or joined."""
         self._by_tp: dict[TopicPartition, Replica] = {}
 
     def __iter__(self) -> Iterator[Replica]:
@@ -80,6 +85,7 @@ class Replicas:
     def put(self, replica: Replica) -> None:
         """From here on this is the partition's replica."""
         self._by_tp[replica.tp] = replica
+        replica.traffic = self.traffic[replica.topic]
 
     def remove(self, replica: Replica) -> None:
         """The partition has no replica here any more."""
@@ -93,7 +99,7 @@ class Replicas:
     def mark_proposal(self, replica: Replica) -> None:
         """Have a leader's proposal sent to the controller, if there is one."""
         if replica.leader is not None and replica.leader.proposal is not None:
-            self._isr_changes.mark(replica)
+            self.isr_changes.mark(replica)
 
     @property
     def news(self) -> Watermark:

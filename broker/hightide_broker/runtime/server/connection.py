@@ -50,9 +50,10 @@ from hightide_broker.runtime.base.call import (
 )
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.budget import ByteBudget, Hold
+from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.login import Session
 from hightide_broker.runtime.server.muted import MutedRoom
-from hightide_broker.runtime.server.throttle import Throttle
+from hightide_broker.runtime.server.throttle import Throttle, quota_of
 from hightide_broker.storage.segment import FileSlice
 
 log = logging.getLogger("hightide.server")
@@ -83,12 +84,14 @@ class Terms:
         config: BrokerConfig,
         agenda: Agenda,
         throttle: Throttle,
+        counts: Counts,
         *,
         files_max: int,
     ) -> None:
         """`files_max`: how many files may be open to be sent at a time."""
         self.handlers = handlers
         self.throttle = throttle
+        self.counts = counts
         self.agenda = agenda
         self.frame_limit = config[keys.SOCKET_REQUEST_MAX_BYTES]
         self.idle_s = config.seconds(keys.CONNECTIONS_MAX_IDLE_MS)
@@ -252,7 +255,8 @@ class ServedConnection:
         except Refused as refusal:
             self._refuse(request_id, refusal)
             return
-        call = Call(request, frame.attachments, self._peer, envelope.client)
+        now = trio.current_time()
+        call = Call(request, frame.attachments, self._peer, envelope.client, at=now)
         call = await self._in_time(call, length)
         with self._terms.agenda.stretch():
             self._begin(request_id, api, call)
@@ -276,11 +280,13 @@ class ServedConnection:
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
+            self._terms.counts.answered(call, refusal.code)
             self._refuse(request_id, refusal)
             if api.name in SASL and self._session is not None:
                 raise CloseConnection(refusal.message) from refusal
             return
         if outcome is None:
+            self._terms.counts.answered(call)
             return
         self._at_work += 1
         if isinstance(outcome, Reply):
@@ -321,6 +327,7 @@ class ServedConnection:
         try:
             reply = await later()
         except Refused as refusal:
+            self._terms.counts.answered(call, refusal.code)
             self._protest(request_id, refusal.code, refusal.message, self._has_left)
         else:
             self._answer(request_id, reply, call)
@@ -348,6 +355,7 @@ class ServedConnection:
             parts.extend(map(self._open, reply.attachments))
             sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
             body = self._told(reply.body, call, sum(sizes))
+            self._terms.counts.sent(call, body, sizes)
             payload = wire.encode_response(body, request_id=request_id)
             message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
             for size, part in zip(sizes, parts, strict=True):
@@ -365,7 +373,10 @@ class ServedConnection:
             return body
         self._terms.throttle.charge(call, size)
         due_s = self._terms.throttle.due_s(call)
-        return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000)) if due_s else body
+        if not due_s:
+            return body
+        self._terms.counts.throttled_s[quota_of(call)] += due_s
+        return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000))
 
     def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
         if not isinstance(attachment, FileSlice):

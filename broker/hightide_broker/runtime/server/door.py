@@ -59,6 +59,11 @@ class Door(NamedTuple):
     rate: int | None = None
     """Connections a second that are taken; None: as many as come."""
 
+    @property
+    def name(self) -> str:
+        """The listener's."""
+        return "internal" if self.of_nodes else "client"
+
 
 class Certificates:
     """Those of one door, exchanged whole when their files are replaced; who is in stays in."""

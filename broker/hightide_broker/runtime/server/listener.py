@@ -21,11 +21,13 @@ from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.agenda import Agenda
-from hightide_broker.runtime.base.call import Peer
+from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Handlers, ServedConnection, Terms
+from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
 from hightide_broker.runtime.server.login import Logins, Session
 from hightide_broker.runtime.server.room import Room, room_for
@@ -40,6 +42,7 @@ class Server:
     """All connections of a node's listeners."""
 
     def __init__(self, terms: Terms, room: Room, arrivals: Arrivals, logins: Logins) -> None:
+        self.counts = terms.counts
         self._terms = terms
         self._arrivals = arrivals
         self._room = room
@@ -60,6 +63,10 @@ class Server:
     def connection_count(self) -> int:
         """Connections open now."""
         return len(self._inside)
+
+    def connections(self) -> Counter[str]:
+        """Connections open now, by listener."""
+        return Counter({door.name: count for door, count in self._by_door.items()})
 
     async def serve_stream(self, arrived: Stream, door: Door) -> None:
         """Serve one connection until it ends; never raises for what the peer does."""
@@ -105,19 +112,24 @@ class Server:
                 waiting[scope] = arrived
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
+                    if peer.principal != ANONYMOUS:
+                        self.counts.logins["TLS", True] += 1
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"User:{session.user}")
                 who = (peer.shown, session.mechanism, arrived.peer)
+                self.counts.logins["SCRAM", True] += 1
                 self._told_in.write(logging.INFO, "logged in: %s by %s, from %s", *who)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
+            self.counts.logins["SCRAM" if door.users_log_in else "TLS", False] += 1
             self._told_out.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
             waiting.pop(scope, None)
+        self.counts.turned_away[door.name] += 1
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
 
@@ -169,6 +181,7 @@ def server_of(
     config: BrokerConfig,
     agenda: Agenda,
     image: Callable[[], ClusterImage],
+    traffic: TrafficByTopic,
     *,
     why_not: Callable[[], str],
     is_current: Callable[[], bool],
@@ -176,7 +189,8 @@ def server_of(
     """The server of a node; `why_not` and `is_current` are those of `Logins`."""
     most = config[keys.MAX_CONNECTIONS]
     room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
-    terms = Terms(routes, config, agenda, Throttle(image), files_max=room.files)
+    counts = Counts(traffic)
+    terms = Terms(routes, config, agenda, Throttle(image), counts, files_max=room.files)
     per_address = config[keys.CONNECTIONS_MAX_PER_IP]
     arrivals = Arrivals(image, kept_max=room.at_the_door // 4, per_address=per_address)
     lifetime_ms = config[keys.CONNECTIONS_MAX_REAUTH_MS]

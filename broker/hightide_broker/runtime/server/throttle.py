@@ -35,7 +35,7 @@ class Throttle:
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long whoever sent this has to wait, for what was before; 0: it need not."""
-        key = _key_of(call)
+        key = quota_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key else None
         if quota is None:
             return 0.0
@@ -44,14 +44,14 @@ class Throttle:
 
     def bytes_max(self, call: Call[m.Message]) -> int | None:
         """The most that a fetch may bring at once, a batch at least. None: what it asks for."""
-        if _key_of(call) != CONSUMER_BYTE_RATE:
+        if quota_of(call) != CONSUMER_BYTE_RATE:
             return None
         quota = self._quota(CONSUMER_BYTE_RATE, call.peer, call.client_id)
         return None if quota is None else int(quota.value * FETCH_S)
 
     def charge(self, call: Call[m.Message], size: int) -> None:
         """Whoever sent this has sent, or gets, so many bytes."""
-        key = _key_of(call)
+        key = quota_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key and size else None
         if quota is not None:
             self._rates.record((key, quota.holder), size, quota.value, trio.current_time())
@@ -62,7 +62,7 @@ class Throttle:
         return quota_for(self._image().quotas, peer.user, client_id, key)
 
 
-def _key_of(call: Call[m.Message]) -> str:
+def quota_of(call: Call[m.Message]) -> str:
     """Which quota a request is about; empty: none."""
     request = call.request
     if isinstance(request, m.ProduceRequest):

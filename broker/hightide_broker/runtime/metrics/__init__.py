@@ -1,0 +1,1 @@
+"""Numbers about a node, for those who watch it; see README.md."""

@@ -1,0 +1,42 @@
+"""Whether a node is alive, and whether it is ready: by what it knows of itself alone.
+
+Alive is who answers at all. If that hung on others, a cluster without a quorum would be restarted
+node by node, which makes the outage longer. Ready is a broker that the controller lets serve, or a
+controller that knows who leads; how other nodes are does not matter, or a roll would wait for ever.
+"""
+
+from __future__ import annotations
+
+from hightide_broker.runtime.metrics.node import Node
+
+STATES = ("starting", "fenced", "running", "stopping")
+
+
+def state_of(node: Node) -> str:
+    """One of `STATES`."""
+    if node.stopping:
+        return "stopping"
+    if not node.serving.is_set():
+        return "starting"
+    return "fenced" if _is_fenced(node) else "running"
+
+
+def why_not_ready(node: Node) -> str:
+    """Why clients should go elsewhere; empty: they need not."""
+    state = state_of(node)
+    if state == "starting":
+        return f"node {node.id} is starting"
+    if state == "stopping":
+        return f"node {node.id} stops"
+    if state == "fenced":
+        return f"broker {node.id} is fenced: the controller does not hear it"
+    if node.quorum.leader < 0:
+        return f"node {node.id} knows no active controller"
+    return ""
+
+
+def _is_fenced(node: Node) -> bool:
+    if node.lifecycle is None:
+        return False
+    known = node.image.brokers.get(node.id)
+    return known is None or known.fenced

@@ -1,0 +1,123 @@
+"""What a node's HTTP port answers, and the task that finds out whether its event loop keeps up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import trio
+
+from hightide_broker.runtime.base.measures import Histogram
+from hightide_broker.runtime.metrics import families
+from hightide_broker.runtime.metrics.health import state_of, why_not_ready
+from hightide_broker.runtime.metrics.http import Answer, Port
+from hightide_broker.runtime.metrics.node import Node
+from hightide_broker.runtime.metrics.page import (
+    OPEN_METRICS,
+    TEXT,
+    Measured,
+    is_open_wanted,
+    lines,
+)
+from hightide_broker.runtime.server.entrance import RETRY_S, Listen, Listener
+
+log = logging.getLogger("hightide.metrics")
+
+LOOK_S = 1.0
+"""How often it is asked whether the event loop keeps up."""
+PLAIN = "text/plain; charset=utf-8"
+
+
+class MetricsPort:
+    """Where one node is asked, if it may be; made by `open_metrics_port`."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; -1: there is none."""
+        return -1 if self._listener is None else self._listener.port
+
+    async def run(self, node: Node) -> None:
+        """Answer until cancelled; ends at once where nobody may ask."""
+        if self._listener is None:
+            return
+        watching = Watching(node)
+        port = Port(watching.respond)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watching.look_at_the_loop)
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except OSError as error:
+                    log.warning("a connection could not be accepted: %s", error)
+                    await trio.sleep(RETRY_S)
+                    continue
+                nursery.start_soon(port.serve, stream)
+
+    async def aclose(self) -> None:
+        """Take no more connections."""
+        if self._listener is not None:
+            await self._listener.aclose()
+
+
+async def open_metrics_port(address: tuple[str, int] | None, listen: Listen) -> MetricsPort:
+    """Listen there; raises `OSError` that names the setting."""
+    if address is None:
+        return MetricsPort(None)
+    try:
+        return MetricsPort(await listen(*address))
+    except OSError as error:
+        host, port = address
+        raise OSError(error.errno, f"metrics.listen {host}:{port}: {error.strerror}") from error
+
+
+class Watching:
+    """What is answered about a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop_lag = Histogram()
+
+    async def look_at_the_loop(self) -> None:
+        """Until cancelled, find out how late the event loop is."""
+        while True:
+            due = trio.current_time() + LOOK_S
+            await trio.sleep_until(due)
+            self._loop_lag.observe(trio.current_time() - due)
+
+    def respond(self, target: str, accept: str) -> Answer:
+        """The answer to a request."""
+        path, _, query = target.partition("?")
+        if path in ("/metrics", "/metrics/detail"):
+            is_open = is_open_wanted(accept)
+            found = self._measured(in_detail=path == "/metrics/detail")
+            return Answer(200, OPEN_METRICS if is_open else TEXT, lines(found, is_open=is_open))
+        if path in ("/healthz", "/livez"):
+            return Answer(200, PLAIN, ["alive\n"])
+        if path == "/readyz":
+            return self._ready(in_words=query == "verbose")
+        return Answer(404, PLAIN, ["/metrics, /metrics/detail, /healthz, /readyz\n"])
+
+    def _ready(self, *, in_words: bool) -> Answer:
+        why = why_not_ready(self._node)
+        said = why or "ready"
+        if in_words:
+            said = f"{said} (state {state_of(self._node)})"
+        return Answer(503 if why else 200, PLAIN, [f"{said}\n"])
+
+    def _measured(self, *, in_detail: bool) -> Iterator[Measured]:
+        node = self._node
+        yield from families.about_the_node(node, self._loop_lag)
+        yield from families.about_the_quorum(node)
+        yield from families.about_the_controller(node)
+        yield from families.about_requests(node)
+        yield from families.about_access(node)
+        if node.lifecycle is None:
+            return
+        yield from families.about_replicas(node)
+        yield from families.about_topics(node)
+        yield from families.about_groups(node)
+        if in_detail:
+            yield from families.about_partitions(node)
