@@ -285,24 +285,30 @@ class Asker:
 
 
 @asynccontextmanager
+async def stream_of(world):
+    """A stream of alice's own, to send what she likes."""
+    files = [world.options[f"ssl_{kind}_location"] for kind in ("ca", "certificate", "key")]
+    stream = await TlsNetwork(Tls(TlsFiles(*files))).connect("127.0.0.1", world.node.port)
+    try:
+        yield stream
+    finally:
+        await stream.aclose()
+
+
+@asynccontextmanager
 async def secretive(tmp_path):
     """A node with the topic and the group, and alice, who asks; she may do everything so far."""
     over = {"auto_create_topics_enable": "true", "group_initial_rebalance_delay_ms": "0"}
-    async with guarded(tmp_path, **over) as world:
-        files = [world.options[f"ssl_{kind}_location"] for kind in ("ca", "certificate", "key")]
-        stream = await TlsNetwork(Tls(TlsFiles(*files))).connect("127.0.0.1", world.node.port)
-        try:
-            await world.only(*rules(*EVERYTHING))
-            await world.admin.create_topic(THERE)
-            assert (await world.alice.produce(b"x", topic=THERE)).error is None
-            member = Asking(world.alice.connection)
-            for group in (THERE, "g"):
-                await member.find(group)
-                await settle(world, group)
-            await member.enter(group=THERE, session_timeout_ms=SESSION_MS)
-            yield world, Asker(stream)
-        finally:
-            await stream.aclose()
+    async with guarded(tmp_path, **over) as world, stream_of(world) as stream:
+        await world.only(*rules(*EVERYTHING))
+        await world.admin.create_topic(THERE)
+        assert (await world.alice.produce(b"x", topic=THERE)).error is None
+        member = Asking(world.alice.connection)
+        for group in (THERE, "g"):
+            await member.find(group)
+            await settle(world, group)
+        await member.enter(group=THERE, session_timeout_ms=SESSION_MS)
+        yield world, Asker(stream)
 
 
 async def settle(world, group):
