@@ -12,7 +12,7 @@ import msgpack
 import pytest
 import trio
 from brokers import batch
-from patience import PATIENCE_S
+from patience import PATIENCE_MS, PATIENCE_S
 from streams import send_all
 from test_disclosure import stream_of
 from test_gate import TOPIC, guarded, rules
@@ -34,13 +34,13 @@ AFTER = m.ApiVersionsRequest()
 
 
 def body(*parts, acks, **more):
-    return {"acks": acks, "timeout_ms": 1000, "partitions": list(parts), **more}
+    return {"acks": acks, "timeout_ms": PATIENCE_MS, "partitions": list(parts), **more}
 
 
 def twice(first, second, *, acks):
     """A map with two lists of partitions, which no library makes."""
     packed = [msgpack.packb(each) for each in ("partitions", [first], "partitions", [second])]
-    head = msgpack.packb({"acks": acks, "timeout_ms": 1000})
+    head = msgpack.packb({"acks": acks, "timeout_ms": PATIENCE_MS})
     return bytes((head[0] + 2,)) + head[1:] + b"".join(packed)
 
 
@@ -118,7 +118,8 @@ async def crafting(tmp_path):
         await world.admin.create_topic(SECRET)
         await world.only(*rules(f"WRITE topic:{SECRET}"))
         first = batch(*BEFORE, producer=(KNOWN, 0, 0))
-        assert (await world.alice.send(first, topic=SECRET)).error is None
+        stored = await world.alice.send(first, topic=SECRET, timeout_ms=PATIENCE_MS)
+        assert stored.error is None
         await world.only(*rules("WRITE topic:t*"))
         yield Crafting(world)
 

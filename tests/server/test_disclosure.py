@@ -16,6 +16,7 @@ import trio
 from brokers import batch
 from group_world import Asking
 from msgspec.structs import replace as exchanged
+from patience import PATIENCE_MS
 from streams import send_all
 from test_gate import EVERYTHING, guarded, part, rules
 from test_routes import rows
@@ -75,7 +76,7 @@ def in_group(kind, **more):
 
 def produce(name):
     parts = [m.ProducePartition(topic=name, partition=0, records=0)]
-    return m.ProduceRequest(acks=-1, timeout_ms=1000, partitions=parts)
+    return m.ProduceRequest(acks=-1, timeout_ms=PATIENCE_MS, partitions=parts)
 
 
 def fetch(name, topic_id=""):
@@ -302,7 +303,8 @@ async def secretive(tmp_path):
     async with guarded(tmp_path, **over) as world, stream_of(world) as stream:
         await world.only(*rules(*EVERYTHING))
         await world.admin.create_topic(THERE)
-        assert (await world.alice.produce(b"x", topic=THERE)).error is None
+        stored = await world.alice.send(batch(b"x"), topic=THERE, timeout_ms=PATIENCE_MS)
+        assert stored.error is None
         member = Asking(world.alice.connection)
         for group in (THERE, "g"):
             await member.find(group)
