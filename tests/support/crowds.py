@@ -50,6 +50,14 @@ class Crowd:
             if said:
                 self._streams[-1].send_now([said])
 
+    async def prune(self):
+        """Forget those that were closed; how many are left."""
+        closed = [stream for stream in self._streams if not is_open(stream)]
+        for stream in closed:
+            self._streams.remove(stream)
+            await stream.aclose()
+        return len(self._streams)
+
     @property
     def left(self):
         """How many were not closed by the other end."""
