@@ -35,11 +35,13 @@ FIRST = (
     "test_spark_sink_queries.py",
     "test_spark_kills.py",
     "test_quorum_storms.py",
+    "test_attacks.py",
     "test_demo.py",
     "test_spark_adversary.py",
     "test_spark_streaming.py",
     "test_lost_voters_live.py",
     "test_cli_bench.py",
+    "test_strangers_live.py",
 )
 
 

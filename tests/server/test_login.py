@@ -175,10 +175,10 @@ def test_a_broker_does_not_keep_a_client_busy(iterations):
 class World:
     """A node where users log in; `admin` came in by the nodes' side before."""
 
-    def __init__(self, node, files):
+    def __init__(self, node, files, of_nodes):
         self.node = node
         self.address = f"127.0.0.1:{node.port}"
-        self.files = files
+        self.files, self.of_nodes = files, of_nodes
 
     def options(self, user, password=PASSWORD, mechanism="SCRAM-SHA-256"):
         return {
@@ -216,7 +216,7 @@ async def a_world(tmp_path, over=None):
     async with new_node(SimDisk(), config, SystemClock()) as node:
         made = [wish(user="admin", mechanism=mechanism) for mechanism in u.MECHANISMS]
         await node.change(u.AlterUserScramCredentialsRequest(upsertions=made))
-        yield World(node, clients.believed)
+        yield World(node, clients.believed, nodes)
 
 
 @pytest.fixture
