@@ -305,7 +305,9 @@ def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, str]:
         elif isinstance(value, str | int | float):
             flat[prefix + name] = str(value)
         else:
-            raise ConfigError(f"{prefix}{name} is {value!r}, expected text or a number")
+            # Not what it says: it may be a password, of a key that there is not.
+            kind = type(value).__name__
+            raise ConfigError(f"{prefix}{name} is a {kind}, expected text or a number")
     return flat
 
 

@@ -254,8 +254,8 @@ def test_toml_has_its_own_numbers_and_truths() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("node.id = [1, 2]", "node.id is [1, 2], expected text or a number"),
-        ("[log]\ndirs = 2024-01-01", "log.dirs is datetime.date(2024, 1, 1), expected"),
+        ("node.id = [1, 2]", "node.id is a list, expected text or a number"),
+        ("[log]\ndirs = 2024-01-01", "log.dirs is a date, expected"),
         ("node.id = ", "the file is no TOML: "),
         ("node.id = 1\nnode.id = 2", "the file is no TOML: "),
     ],

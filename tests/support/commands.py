@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -45,15 +46,25 @@ class Ended(NamedTuple):
         return [json.loads(line) for line in self.lines]
 
 
-def hightide(*words, stdin=b"", address=None, code=0, patience_s=PATIENCE_S, cwd=None, config=None):
+def hightide(
+    *words,
+    stdin=b"",
+    address=None,
+    code=0,
+    patience_s=PATIENCE_S,
+    cwd=None,
+    config=None,
+    variables=MappingProxyType({}),
+):
     """Run a command to its end; its exit code must be `code` (None: any). `config` is in the
-    environment, as HIGHTIDE_CONFIG."""
+    environment, as HIGHTIDE_CONFIG, and so are the `variables`."""
+    told = {"HIGHTIDE_CONFIG": str(config)} if config else {}
     ended = subprocess.run(
         [*COMMAND, *map(str, words)],
         input=stdin,
         capture_output=True,
         timeout=patience_s,
-        env=environment(address) | ({"HIGHTIDE_CONFIG": str(config)} if config else {}),
+        env=environment(address) | told | dict(variables),
         cwd=cwd,
         check=False,
     )

@@ -9,18 +9,21 @@ from contextlib import contextmanager
 import msgspec
 from mutants import Mutant, planted
 
+from hightide.protocol import controller_messages as c
+from hightide.protocol import messages as m
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.replication.follower import Follower, Truncate
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.core.replication.producers import Producers
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.cluster import controller_channel
 from hightide_broker.runtime.groups import coordinator
 from hightide_broker.runtime.replication import fetcher
 from hightide_broker.runtime.replication.fetcher import LeaderFetcher
 from hightide_broker.runtime.replication.following import Following
 from hightide_broker.runtime.replication.quiet import Quiet
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.runtime.server import fetch_handler, fetch_sessions, routes
+from hightide_broker.runtime.server import fetch_handler, fetch_sessions, routes, table
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk_syncs import Sync
 from hightide_broker.storage import log as log_module
@@ -74,7 +77,7 @@ def nothing(*args, **kwargs):
     return None
 
 
-# -- followers -----------------------------------------------------------------------------------
+# -- who speaks ----------------------------------------------------------------------------------
 
 
 @mutant
@@ -87,6 +90,45 @@ def whoever_says_so_is_a_node():
 def a_node_may_speak_for_another():
     """It proves that it is a node, and says which."""
     return planted(routes, "check_sender", lambda request, node: None)
+
+
+def unquestioned(there, kind, fits=lambda request: True):
+    """A node may send such requests in another one's name."""
+    check = there.check_sender
+
+    def lenient(request, node, **more):
+        if not (isinstance(request, kind) and fits(request)):
+            check(request, node, **more)
+
+    return planted(there, "check_sender", lenient)
+
+
+@mutant
+def a_node_may_stand_in_anothers_name():
+    return unquestioned(routes, c.VoteRequest)
+
+
+@mutant
+def a_node_may_say_that_another_one_leads():
+    return unquestioned(routes, c.BeginQuorumEpochRequest)
+
+
+@mutant
+def a_node_may_acknowledge_metadata_for_another():
+    return unquestioned(routes, m.FetchRequest, table._is_of_metadata)
+
+
+@mutant
+def a_node_may_register_another_one():
+    return unquestioned(controller_channel, c.RegisterBrokerRequest)
+
+
+@mutant
+def a_node_may_say_who_is_in_sync_with_another():
+    return unquestioned(controller_channel, c.AlterPartitionRequest)
+
+
+# -- followers -----------------------------------------------------------------------------------
 
 
 @mutant

@@ -1,8 +1,9 @@
 """Somebody in the network who says that he is a node: a stranger, or one node in another's name.
 
 He sees everything, and acknowledges for a follower what it does not have. Where he is believed, the
-watermark rises over records that are in one place only. In some worlds he tries without end; he has
-to be refused each time.
+watermark rises over records that are in one place only. In some of his worlds he speaks for voters
+and brokers as well (`claims.py`): whom he is taken for stands for election, registers, beats, says
+who is in sync. He tries without end, and has to be refused each time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.simulation import claims
 from hightide_broker.simulation.world import PORT, Machine, World
 
 NAME = "impostor"
@@ -23,6 +25,8 @@ TRIES_S = 0.5
 CALL_TIMEOUT_S = 2.0
 SHARE = 0.15
 """In so many worlds."""
+SHARE_OF_TALKERS = 0.5
+"""In so many of his worlds he says whatever a node may say."""
 
 
 class Impostor:
@@ -33,6 +37,8 @@ class Impostor:
         self._places = places
         self._rng = random.Random(f"{NAME}-{world.seed}")
         self.is_on = self._rng.random() < SHARE
+        self._choice = random.Random(f"{NAME}-claims-{world.seed}")
+        self._talks = self._choice.random() < SHARE_OF_TALKERS
 
     async def run(self) -> None:
         """Try until cancelled."""
@@ -41,6 +47,8 @@ class Impostor:
             for machine in self._world.machines:
                 for replica in self._led_by(machine):
                     await self._acknowledge(machine, replica)
+            if self._talks:
+                await self._speak()
 
     def _led_by(self, machine: Machine) -> list[Replica]:
         found = [] if machine.node is None else list(machine.node.replicas)
@@ -66,7 +74,24 @@ class Impostor:
             request = m.FetchRequest(replica_id=follower, max_wait_ms=0, partitions=[part])
             await self._ask(source, machine, request)
 
-    async def _ask(self, source: str, machine: Machine, request: m.FetchRequest) -> None:
+    async def _speak(self) -> None:
+        """To each node all that can be said in the name of some other one: about the quorum, and to
+        the active controller about that one itself."""
+        leader = self._world.leader()
+        async with trio.open_nursery() as nursery:
+            for machine in self._world.machines:
+                if machine.node is None:
+                    continue
+                others = [each for each in self._world.machines if each is not machine]
+                named = self._choice.choice(others)
+                sources = [NAME, *(each.name for each in others if each is not named)]
+                said = claims.about_the_quorum(machine.node.quorum, named.id)
+                if machine is leader:
+                    said += claims.to_the_controller(machine.node.image, named.id)
+                for request in said:
+                    nursery.start_soon(self._ask, self._choice.choice(sources), machine, request)
+
+    async def _ask(self, source: str, machine: Machine, request: m.Message) -> None:
         network = self._world.network.host(source)
         with trio.move_on_after(CALL_TIMEOUT_S):
             try:
