@@ -149,7 +149,8 @@ async def test_a_user_is_judged_as_himself_by_the_controller_that_his_broker_ask
             assert await topics_of(node) == {"his"}
     told = [each.getMessage() for each in caplog.records if each.name == "hightide.audit"]
     assert [each for each in told if each.startswith("denied")] == [
-        f"denied: User:{name} may not CREATE topic:'hers', from 127.0.0.1"
+        f"denied: User:{name} may not CREATE topic:'hers' (create_topics: no rule allows it), "
+        "from 127.0.0.1"
         for name in ("alice", "bob")
     ]
     assert not [each for each in told if "node-" in each]

@@ -71,6 +71,8 @@ ALLOWED = {
     "cli/hightide_cli/main.py": {"import_module": "this package's own modules, by its table"},
     "client/hightide/java.py": {"subprocess": "asks a Java that was found for its version"},
     "client/hightide/spark/endings.py": {"subprocess": "notes what pyspark starts"},
+    "broker/hightide_broker/runtime/metrics/http.py": {"http": "what statuses are called"},
+    "cli/hightide_cli/metrics.py": {"http": "asks a node of this machine, by what that wrote down"},
     "cli/hightide_cli/processes.py": {"subprocess": "starts nodes, by this very Python"},
     "cli/hightide_cli/cluster.py": {"subprocess": "waits for nodes that were started"},
     "cli/hightide_cli/own_cluster.py": {"subprocess": "waits for nodes that were started"},
