@@ -74,7 +74,7 @@ class StartedCluster:
             self.end()
             raise
         self.address = self.up.out.decode().splitlines()[0]
-        remember(self.address, Path(data))
+        remember(Path(data))
 
     def run(self, *words, stdin=b"", code=0):
         return hightide(*words, stdin=stdin, code=code, address=self.address)
