@@ -354,13 +354,17 @@ def test_it_says_so_and_exits_2():
 # -- client.toml -----------------------------------------------------------------------------------
 
 
-def test_a_client_file_is_read_with_paths_from_where_it_lies(tmp_path):
+def test_a_client_file_is_read_with_whole_paths_from_where_it_lies(tmp_path, monkeypatch):
     path = tmp_path / "client.toml"
     path.write_text(
         'bootstrap.servers = "a:1"\nsecurity.protocol = "SSL"\nrequest.timeout.ms = 500\n'
         '[ssl]\nca.location = "certs/ca.pem"\nkey.location = "/k.pem"\n'
     )
-    assert client.read_client_config(path) == {
+    told = client.read_client_config(path)
+    monkeypatch.chdir(tmp_path.parent)
+    nearby = Path(tmp_path.name) / "client.toml"
+    assert client.read_client_config(nearby) == told, "who works elsewhere finds the files too"
+    assert told == {
         "bootstrap_servers": "a:1",
         "security_protocol": "SSL",
         "request_timeout_ms": 500,
