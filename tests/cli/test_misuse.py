@@ -11,7 +11,7 @@ import io
 import sys
 
 import pytest
-from secure_run import blocking_cluster, config_of, reaching
+from secure_run import blocking_cluster, reaching, variables
 from test_cli import Ended, command, nobody, spoken  # noqa: F401
 
 from hightide import LATEST
@@ -135,9 +135,7 @@ def what_there_is(cluster):
 
 def misused(command, monkeypatch, words, address) -> Ended:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no-separator\n")))
-    config = config_of(address)
-    known = {"HIGHTIDE_CONFIG": str(config)} if config else {}
-    return command(*words, HIGHTIDE_BOOTSTRAP=address, **known)
+    return command(*words, HIGHTIDE_BOOTSTRAP=address, **variables(address))
 
 
 def test_there_are_sixty():

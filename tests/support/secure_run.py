@@ -60,6 +60,12 @@ def spark_options(addresses: str) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in reaching(addresses).items()}
 
 
+def variables(addresses: str | None) -> dict[str, str]:
+    """The same for a command, in its environment."""
+    config = config_of(addresses)
+    return {"HIGHTIDE_CONFIG": str(config)} if config else {}
+
+
 def direct(addresses: str) -> tuple[str, Way]:
     """The same for a client on plain sockets, `BlockingClient(*direct(…))`."""
     options = spark_options(addresses)
@@ -70,7 +76,7 @@ def direct(addresses: str) -> tuple[str, Way]:
 def own_cluster(**options: Any) -> Iterator[OwnCluster]:
     """Processes, as `OwnCluster`; secure with the switch."""
     with OwnCluster(secure=IS_ON, **options) as cluster:
-        _introduce(cluster.address, cluster.nodes[0].data)
+        introduce(cluster.address, cluster.nodes[0].data)
         yield cluster
 
 
@@ -78,11 +84,12 @@ def own_cluster(**options: Any) -> Iterator[OwnCluster]:
 def blocking_cluster(brokers: int, **options: Any) -> Iterator[BlockingCluster]:
     """Brokers in this process, as `BlockingCluster`; secure with the switch."""
     with BlockingCluster(brokers, secure=IS_ON, **options) as cluster:
-        _introduce(cluster.bootstrap, cluster.directory)
+        introduce(cluster.bootstrap, cluster.directory)
         yield cluster
 
 
-def _introduce(addresses: str, data: Path) -> None:
+def introduce(addresses: str, data: Path) -> None:
+    """The cluster in that directory, whose certificates are there, is at these addresses."""
     if IS_ON:
         write_client_file(data, addresses)
         remember(data, *addresses.split(","))
