@@ -29,7 +29,7 @@ _CONFIGS: dict[str, str] = json.loads(os.environ.get(_KNOWN, "{}"))
 
 
 def open_only(reason: str) -> pytest.MarkDecorator:
-    """Marks tests that a secure cluster gives no sense."""
+    """Marks tests that make no sense on a secure cluster."""
     return pytest.mark.skipif(IS_ON, reason=reason)
 
 
@@ -43,9 +43,10 @@ def remember(data: Path, *more: str) -> None:
 
 
 def config_of(addresses: str | None) -> Path | None:
-    """The file by which clients come to these nodes; None: it takes none."""
-    each = (addresses or "").split(",")
-    return next((Path(_CONFIGS[address]) for address in each if address in _CONFIGS), None)
+    """The file by which clients come to these nodes; None: it takes none. Where a cluster was that
+    is gone with its directory another one may be by now."""
+    known = [Path(_CONFIGS.get(address, "")) for address in (addresses or "").split(",")]
+    return next((path for path in known if path.is_file()), None)
 
 
 def reaching(addresses: str) -> dict[str, Any]:
