@@ -10,6 +10,8 @@ from click.core import ParameterSource
 
 CONFIG = "hightide.client_config"
 """Under this name a command's context knows what the file says."""
+_SAID = f"{CONFIG}.said"
+"""And under this one, that the command line names it."""
 
 
 def _read(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -18,6 +20,7 @@ def _read(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
         from hightide.net.config_file import read_client_config
 
         ctx.meta[CONFIG] = read_client_config(path)
+        ctx.meta[_SAID] = said
 
 
 client_config_option = click.option(
@@ -32,12 +35,14 @@ client_config_option = click.option(
 )
 
 
-def use_client_file(path: Path) -> None:
-    """From here on this command is told by a file, unless it was by another one."""
+def use_client_file(path: Path | None, *, over_environment: bool = False) -> None:
+    """From here on this command is told by a file, or by none, unless it was by another one;
+    `over_environment`: unless its command line names one."""
     from hightide.net.config_file import read_client_config
 
     ctx = click.get_current_context()
-    ctx.meta.setdefault(CONFIG, read_client_config(path))
+    if CONFIG not in ctx.meta or (over_environment and not ctx.meta.get(_SAID)):
+        ctx.meta[CONFIG] = {} if path is None else read_client_config(path)
 
 
 def configured() -> dict[str, Any]:

@@ -168,9 +168,10 @@ def _address(plan: Plan) -> str:
 def _reached(plan: Plan) -> str:
     """The same, once this command may ask there."""
     address = _address(plan)
-    if plan.is_secure:
-        file = write_client_file(plan.processes[0].data, address)
-        use_client_file(file)
+    file = write_client_file(plan.processes[0].data, address) if plan.is_secure else None
+    # What the environment names may be of another cluster.
+    use_client_file(file, over_environment=True)
+    if file is not None:
         say(f"clients log in, you as its administrator: hightide --config {file} …")
     return address
 

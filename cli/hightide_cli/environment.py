@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import click
 
@@ -32,6 +33,8 @@ def _of_options(command: click.Command, prefix: str, context: click.Context) -> 
         yield f"{prefix}_{(option.name or '').upper()}"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
+            below = None
+            with suppress(ModuleNotFoundError):  # a command that does not work on such a system
+                below = command.get_command(context, name)
             if below is not None:
                 yield from _of_options(below, f"{prefix}_{name.upper().replace('-', '_')}", context)

@@ -80,7 +80,8 @@ def add(node: str, bootstrap: str, output: str, timeout_s: float) -> None:
     """Let a controller vote that observes and has caught up.
 
     Its directory is made by `hightide storage format --join`; it names the other controllers and
-    itself in controller.quorum.voters.
+    itself in controller.quorum.voters. HOST:PORT is where nodes reach it: where they have ports of
+    their own, as on a secure cluster, that of internal.listen.port. Nobody tries it first.
     """
     number, address = _parse(node)
     if address is None:

@@ -9,13 +9,13 @@ import subprocess
 from contextlib import closing
 
 import pytest
-from commands import COMMAND, PATIENCE_S
+from commands import COMMAND, PATIENCE_S, environment
 from commands import hightide as command
+from secure_run import blocking_cluster, config_of, direct, reaching
 
 import hightide
 from hightide.spark.client import BlockingClient
 from hightide.spark.marks import Mark, TopicMark, group_of
-from hightide.testing import BlockingCluster
 from hightide_cli.failures import CONFLICT, NOT_FOUND, USAGE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -24,11 +24,11 @@ RECORDS = 100
 
 @pytest.fixture(scope="module")
 def cluster():
-    with BlockingCluster(brokers=1) as c:
-        with hightide.blocking.Admin(c.bootstrap) as admin:
+    with blocking_cluster(1) as c:
+        with hightide.blocking.Admin(**reaching(c.bootstrap)) as admin:
             for topic in ("orders", "bills"):
                 admin.create_topic(topic, partitions=2)
-        with hightide.blocking.Producer(c.bootstrap) as producer:
+        with hightide.blocking.Producer(**reaching(c.bootstrap)) as producer:
             for number in range(RECORDS):
                 producer.send("orders", b"%d" % number, partition=number % 2, timestamp=number)
         yield c
@@ -37,7 +37,8 @@ def cluster():
 @pytest.fixture
 def run(cluster):
     def run(*words, code=0):
-        return command(*words, "-b", cluster.bootstrap, code=code)
+        to = cluster.bootstrap
+        return command(*words, "-b", to, code=code, config=config_of(to))
 
     return run
 
@@ -80,7 +81,7 @@ def test_a_member_may_stop_once_all_that_it_was_given_is_read(run, group):
 def test_what_a_spark_sink_keeps_is_no_lag(run, cluster, group):
     sink = "of-a-query"
     mark = Mark(next_batch=3, topics={"orders": TopicMark("", (5, 7))})
-    with closing(BlockingClient(cluster.bootstrap)) as client:
+    with closing(BlockingClient(*direct(cluster.bootstrap))) as client:
         mark.write(client, sink, ["orders"], timeout_s=PATIENCE_S)
     kept = group_of(sink)
     told = {row["group"]: row["lag"] for row in rows(run("groups", "lag", "-o", "json"))}
@@ -93,8 +94,9 @@ def test_what_a_spark_sink_keeps_is_no_lag(run, cluster, group):
 
 
 def test_watching_shows_a_change_and_ends_well(run, cluster, group):
-    words = ["groups", "lag", group, "--watch", "0.1", "-o", "ndjson", "-b", cluster.bootstrap]
-    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as watching:
+    words = ["groups", "lag", group, "--watch", "0.1", "-o", "ndjson"]
+    command, known = [*COMMAND, *words], environment(cluster.bootstrap)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=known) as watching:
         before = json.loads(watching.stdout.readline())
         assert before["committed"] > 0
         run("groups", "seek", group, "--to-start", "--yes")
@@ -208,7 +210,7 @@ def test_of_several_groups_those_are_deleted_that_can_be(run, group):
 
 def test_a_group_is_deleted_only_without_members(cluster, run, group):
     with hightide.blocking.Consumer(
-        cluster.bootstrap, group_id=group, topics=["orders"]
+        **reaching(cluster.bootstrap), group_id=group, topics=["orders"]
     ) as consumer:
         while not consumer.assignment():
             consumer.poll(timeout_ms=50)

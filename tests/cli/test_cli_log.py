@@ -15,6 +15,7 @@ import subprocess
 
 import pytest
 from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
+from secure_run import WORDS, remember
 
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
@@ -208,13 +209,14 @@ def test_down_stops_and_up_resumes_the_same_cluster(tmp_path):
 def test_up_in_the_foreground_stops_its_broker_at_sigterm(tmp_path):
     data = tmp_path / "d"
     with subprocess.Popen(
-        [*COMMAND, "up", "--data", str(data), "--port", "0"],
+        [*COMMAND, "up", "--data", str(data), "--port", "0", *WORDS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
     ) as up:
         try:
             address = up.stdout.readline().decode().strip()
+            remember(data)
             hightide("topics", "create", "t", address=address)
             up.send_signal(signal.SIGTERM)
             _, err = up.communicate(timeout=PATIENCE_S)

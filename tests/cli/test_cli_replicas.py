@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 from commands import hightide
+from secure_run import reaching
 from three_nodes import STOP_IN_ORDER, Nodes, until
 
 from hightide import Admin, Producer
@@ -50,7 +51,8 @@ def cluster(tmp_path_factory):
 
 async def fill(address):
     """The topics, and in three of them batches of one record."""
-    async with Admin(address) as admin, Producer(address, acks="all", linger_ms=0) as producer:
+    to = reaching(address)
+    async with Admin(**to) as admin, Producer(**to, acks="all", linger_ms=0) as producer:
         for name, (partitions, replicas, min_isr) in TOPICS.items():
             await admin.create_topic(
                 name,
@@ -86,7 +88,7 @@ def until_in_sync(cluster):
 
 async def look(address):
     """Who serves, and all partitions, as a broker knows it."""
-    async with Admin(address) as admin:
+    async with Admin(**reaching(address)) as admin:
         brokers = (await admin.describe_cluster()).brokers
         topics = await admin.list_topics()
     return {b.id for b in brokers if not b.fenced}, [

@@ -15,6 +15,7 @@ import pytest
 from certificates import Authority
 from commands import StartedCluster, hightide
 from patience import wait_until
+from secure_run import open_only
 
 import hightide as client
 from hightide.protocol.errors import UsageError
@@ -171,6 +172,20 @@ def test_new_certificates_are_taken_on_sighup_and_a_node_comes_back(secure):
 
 @pytest.mark.live
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--secure",)], ids=["open", "secure"])
+def test_up_comes_to_its_own_cluster_whichever_the_environment_names(secure, tmp_path, words):
+    start = ("up", "--detach", "--data", tmp_path / "other", "--port", "0", "--topic", "t", *words)
+    try:
+        up = hightide(*start, config=file_of(secure))
+        again = hightide(*start[:4], "--topic", "late", config=file_of(secure))
+        assert again.out == up.out
+    finally:
+        hightide("down", "--data", tmp_path / "other", "--kill")
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@open_only("it begins with a cluster that is open")
 def test_an_open_cluster_is_not_made_a_secure_one(tmp_path):
     made = StartedCluster(tmp_path / "open", "--port", "0")
     try:
@@ -339,13 +354,17 @@ def test_it_says_so_and_exits_2():
 # -- client.toml -----------------------------------------------------------------------------------
 
 
-def test_a_client_file_is_read_with_paths_from_where_it_lies(tmp_path):
+def test_a_client_file_is_read_with_whole_paths_from_where_it_lies(tmp_path, monkeypatch):
     path = tmp_path / "client.toml"
     path.write_text(
         'bootstrap.servers = "a:1"\nsecurity.protocol = "SSL"\nrequest.timeout.ms = 500\n'
         '[ssl]\nca.location = "certs/ca.pem"\nkey.location = "/k.pem"\n'
     )
-    assert client.read_client_config(path) == {
+    told = client.read_client_config(path)
+    monkeypatch.chdir(tmp_path.parent)
+    nearby = Path(tmp_path.name) / "client.toml"
+    assert client.read_client_config(nearby) == told, "who works elsewhere finds the files too"
+    assert told == {
         "bootstrap_servers": "a:1",
         "security_protocol": "SSL",
         "request_timeout_ms": 500,

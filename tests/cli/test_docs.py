@@ -17,6 +17,7 @@ import pytest
 from commands import environment
 from commands import hightide as run
 from patience import PATIENCE_S
+from secure_run import WORDS
 
 import hightide
 from hightide_cli.main import cli
@@ -97,7 +98,7 @@ set -euo pipefail
 hightide() {
     if [ "$1" = up ]; then
         shift
-        "$PYTHON" -m hightide_cli.main up --port 0 "$@"
+        "$PYTHON" -m hightide_cli.main up --port 0 $UP_WORDS "$@"
     else
         "$PYTHON" -m hightide_cli.main "$@"
     fi
@@ -138,7 +139,7 @@ def test_a_story_can_be_pasted(story, tmp_path):
     told = subprocess.run(
         ["bash", "-c", PRELUDE + STORIES[story]],
         cwd=tmp_path,
-        env=environment() | {"PYTHON": sys.executable},
+        env=environment() | {"PYTHON": sys.executable, "UP_WORDS": " ".join(WORDS)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
+from secure_run import open_only
 
 from hightide.blocking import Admin
 from hightide.testing import BlockingCluster
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.slow,
+    open_only("the programs are written for a cluster that is open"),
+]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy/examples"
 PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")

@@ -11,11 +11,11 @@ import io
 import sys
 
 import pytest
+from secure_run import blocking_cluster, reaching, variables
 from test_cli import Ended, command, nobody, spoken  # noqa: F401
 
 from hightide import LATEST
 from hightide.blocking import Admin, Consumer, Producer
-from hightide.testing import BlockingCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -106,19 +106,20 @@ MISUSES = [
 
 @pytest.fixture(scope="module")
 def cluster():
-    with BlockingCluster(1) as made, Admin(made.bootstrap) as admin:
+    with blocking_cluster(1) as made, Admin(**reaching(made.bootstrap)) as admin:
+        to = reaching(made.bootstrap)
         admin.create_topic("orders", partitions=2)
-        with Producer(made.bootstrap) as producer:
+        with Producer(**to) as producer:
             producer.send_many("orders", [b"%d" % n for n in range(RECORDS)]).result()
         options = {"group_id": "readers", "auto_offset_reset": "earliest"}
-        with Consumer(made.bootstrap, topics=["orders"], **options) as consumer:
+        with Consumer(**to, topics=["orders"], **options) as consumer:
             next(iter(consumer))
         yield made
 
 
 def what_there_is(cluster):
     """All that a misuse might have changed."""
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(**reaching(cluster.bootstrap)) as admin:
         topics = admin.list_topics()
         configs = [e for e in admin.describe_configs("topic", "orders") if not e.default]
         places = [(t.topic, p.partition) for t in topics for p in t.partitions]
@@ -134,7 +135,7 @@ def what_there_is(cluster):
 
 def misused(command, monkeypatch, words, address) -> Ended:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no-separator\n")))
-    return command(*words, HIGHTIDE_BOOTSTRAP=address)
+    return command(*words, HIGHTIDE_BOOTSTRAP=address, **variables(address))
 
 
 def test_there_are_sixty():

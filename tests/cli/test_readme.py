@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 from commands import PATIENCE_S
+from secure_run import open_only
 
 from hightide import blocking
 from hightide.testing import BlockingCluster
 
-pytestmark = pytest.mark.live
+pytestmark = [
+    pytest.mark.live,
+    open_only("the examples are written for a cluster that is open"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:19092"

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from client_adversary import KINDS, judge_order, judge_row, judged, prepare
 from client_adversary_tools import Reading, number_value
+from secure_run import own_cluster
 
 from hightide import Record
-from hightide_cli.own_cluster import OwnCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -69,14 +69,14 @@ def check(verdict, rounds):
 
 
 def test_whatever_happens_to_a_program_nothing_is_lost_and_nothing_hangs(tmp_path):
-    with OwnCluster(brokers=1, directory=tmp_path, assignments=AT_ONCE) as cluster:
+    with own_cluster(brokers=1, directory=tmp_path, assignments=AT_ONCE) as cluster:
         prepare(cluster.address, 1)
         check(judged(cluster.address, SEED, SEED + ROUNDS, only=ONLY), ROUNDS)
 
 
 @pytest.mark.skipif(ROUNDS < MANY, reason="brokers die in the long form only")
 def test_the_same_while_brokers_die(tmp_path):
-    with OwnCluster(brokers=3, directory=tmp_path, assignments=AT_ONCE) as cluster:
+    with own_cluster(brokers=3, directory=tmp_path, assignments=AT_ONCE) as cluster:
         prepare(cluster.address, 3)
         with dying_brokers(cluster):
             rounds = ROUNDS // 8

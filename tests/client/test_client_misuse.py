@@ -6,6 +6,7 @@ is asked of one.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,12 +15,12 @@ import pytest
 import trio
 from clients import one_node, take
 from patience import PATIENCE_S
+from secure_run import blocking_cluster, reaching
 
 from hightide import Consumer, Producer
 from hightide.blocking import Admin
 from hightide.consume.subscription import OffsetAndMetadata
 from hightide.protocol.errors import ClosedError, UsageError
-from hightide.testing import BlockingCluster
 
 HUGE = 1 << 70
 
@@ -101,10 +102,10 @@ async def test_a_send_that_ends_after_its_producer_has_accepted_nothing(one):
 
 
 HELD = """
-import sys, threading, time
+import json, sys, threading, time
 from hightide.blocking import Consumer
 
-consumer = Consumer(sys.argv[1], topics=["t"]).open()
+consumer = Consumer(**json.loads(sys.argv[1]), topics=["t"]).open()
 held = threading.Event()
 
 
@@ -121,10 +122,11 @@ held.wait()
 
 @pytest.mark.live
 def test_an_interpreter_ends_with_a_client_open_whatever_its_thread_holds():
-    with BlockingCluster(1) as cluster:
-        with Admin(cluster.bootstrap) as admin:
+    with blocking_cluster(1) as cluster:
+        way = reaching(cluster.bootstrap)
+        with Admin(**way) as admin:
             admin.create_topic("t")
-        command = [sys.executable, "-W", "ignore", "-c", HELD, cluster.bootstrap]
+        command = [sys.executable, "-W", "ignore", "-c", HELD, json.dumps(way)]
         assert subprocess.run(command, check=False).returncode == 0
 
 

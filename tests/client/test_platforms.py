@@ -4,13 +4,14 @@ Method: programs of their own, in which the modules and calls that Windows lacks
 once the packages of others were there.
 """
 
+import json
+import os
 import subprocess
 import sys
 
 import pytest
 from patience import PATIENCE_S
-
-from hightide.testing import BlockingCluster
+from secure_run import IS_ON, blocking_cluster, reaching, variables
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -29,16 +30,17 @@ for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGPIPE", "SIGCHLD", "pthread_sigm
     delattr(signal, name)
 """
 PROGRAM = """
+import json
 import hightide
 from hightide.blocking import Admin, Consumer, Producer
 
-address = sys.argv[1]
-with Admin(address) as admin:
+way = json.loads(sys.argv[1])
+with Admin(**way) as admin:
     admin.create_topic("t", partitions=1)
 for codec in ("none", "lz4", "zstd"):
-    with Producer(address, compression_type=codec) as producer:
+    with Producer(**way, compression_type=codec) as producer:
         producer.send_many("t", [b"a", b"b"]).result()
-with Consumer(address, topics=["t"], auto_offset_reset="earliest", group_id="g") as consumer:
+with Consumer(**way, topics=["t"], auto_offset_reset="earliest", group_id="g") as consumer:
     found = []
     for record in consumer:
         found.append(record.value)
@@ -46,16 +48,17 @@ with Consumer(address, topics=["t"], auto_offset_reset="earliest", group_id="g")
             break
 
 async def main():
-    async with hightide.Producer(address) as producer:
+    async with hightide.Producer(**way) as producer:
         print((await (await producer.send("t", b"c"))).offset, len(found))
 
 trio.run(main)
 """
 
 
-def elsewhere(program, *words):
+def elsewhere(program, *words, address=None):
     return subprocess.run(
         [sys.executable, "-c", ELSEWHERE + program, *words],
+        env=os.environ | variables(address),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -65,12 +68,12 @@ def elsewhere(program, *words):
 
 @pytest.fixture(scope="module")
 def address():
-    with BlockingCluster(1) as cluster:
+    with blocking_cluster(1) as cluster:
         yield cluster.bootstrap
 
 
 def test_clients_need_nothing_of_unix(address):
-    ended = elsewhere(PROGRAM, address)
+    ended = elsewhere(PROGRAM, json.dumps(reaching(address)))
     assert (ended.returncode, ended.stdout.split()) == (0, ["6", "6"]), ended.stderr
 
 
@@ -88,16 +91,17 @@ for name in ("fdatasync", "posix_fallocate", "sched_getaffinity"):
     delattr(os, name)
 from hightide.blocking import Admin, Producer
 from hightide.testing import BlockingCluster
-with BlockingCluster(3) as cluster, Admin(cluster.bootstrap) as admin:
-    admin.create_topic("t", partitions=1, replication_factor=3)
-    with Producer(cluster.bootstrap, acks="all") as producer:
+with BlockingCluster(3, secure="secure" in sys.argv) as cluster:
+    way = {"bootstrap_servers": cluster.bootstrap, **cluster.client_options}
+    with Admin(**way) as admin, Producer(**way, acks="all") as producer:
+        admin.create_topic("t", partitions=1, replication_factor=3)
         print(producer.send("t", b"one").result().offset)
 """
 
 
 def test_brokers_need_nothing_that_macos_has_not():
     ended = subprocess.run(
-        [sys.executable, "-c", MACOS],
+        [sys.executable, "-c", MACOS, *["secure"] * IS_ON],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -123,18 +127,25 @@ COMMAND = "from hightide_cli.main import main\nmain()\n"
 )
 def test_commands_that_ask_brokers_work(address, words):
     asks = [] if words == ["--help"] else ["-b", address]
-    ended = elsewhere(COMMAND, *words, *asks)
+    ended = elsewhere(COMMAND, *words, *asks, address=address)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_lines_are_produced_and_consumed(address):
     read = ["consume", "lines", "--from", "start", "-c", "1", "-b", address]
-    made = elsewhere(COMMAND, "topics", "create", "lines", "-b", address)
+    made = elsewhere(COMMAND, "topics", "create", "lines", "-b", address, address=address)
     assert made.returncode == 0, made.stderr
     lines = "import io\nsys.stdin = io.TextIOWrapper(io.BytesIO(b'hello\\n'))\n"
-    written = elsewhere(lines + COMMAND, "produce", "lines", "-b", address)
+    written = elsewhere(lines + COMMAND, "produce", "lines", "-b", address, address=address)
     assert written.returncode == 0, written.stderr
-    assert "hello" in elsewhere(COMMAND, *read).stdout
+    assert "hello" in elsewhere(COMMAND, *read, address=address).stdout
+
+
+def test_a_variable_that_nobody_reads_is_named_and_harms_nothing(address, monkeypatch):
+    monkeypatch.setenv("HIGHTIDE_BOOTSTRAPP", address)
+    ended = elsewhere(COMMAND, "topics", "list", "-b", address, address=address)
+    assert ended.returncode == 0, ended.stderr
+    assert "HIGHTIDE_BOOTSTRAPP is set, and nothing reads it" in ended.stderr
 
 
 @pytest.mark.parametrize("words", [["up"], ["ps"], ["server", "start"], ["doctor"]], ids=str)

@@ -32,6 +32,7 @@ from chaos import (
 from chaos_disks import small_disks
 from chaos_groups import Group
 from commands import hightide
+from secure_run import reaching
 
 from hightide import Admin, Producer
 from hightide.protocol.messages import LATEST
@@ -60,7 +61,7 @@ async def live_through(data, seed):
             words = ["partitions", "diff", f"{TOPIC}:{number}"]
             command = partial(hightide, *words, address=brokers.address)
             assert "3 replicas agree" in (await trio.to_thread.run_sync(command)).err
-        print("connections", {n: each.accepted for n, each in brokers.forwarders.items()})
+        print("connections", {n: each.accepted for n, each in brokers.ways.items()})
         assert await brokers.stop() == dict.fromkeys(NODES, 0)
     assert not [n for n in NODES if "Traceback" in brokers.nodes[n].log_file.read_text()]
     for number, end in ends.items():
@@ -76,7 +77,7 @@ async def clients_under(faults, group, address):
     afterwards."""
     readers = [Reader("the first consumer"), Reader("the second consumer")]
     retried = []
-    async with Admin(address) as admin, trio.open_nursery() as reading:
+    async with Admin(**reaching(address)) as admin, trio.open_nursery() as reading:
         await admin.create_topic(
             TOPIC,
             partitions=PARTITIONS,
@@ -89,7 +90,7 @@ async def clients_under(faults, group, address):
         # Small batches, so that several are on their way; little memory, so that the producer waits
         # for brokers instead of running ahead; and answers that it does not wait long for.
         async with Producer(
-            address,
+            **reaching(address),
             batch_size=1024,
             linger_ms=2,
             buffer_memory=64 << 10,

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import pytest
 from commands import hightide
-from lost_disks import Disks
-from secure_run import reaching
+from lost_disks import Disks, ports_in_a_row
+from secure_run import WORDS, reaching
 from three_nodes import until
 
 from hightide import blocking
@@ -245,7 +245,8 @@ def test_up_replaces_only_what_is_lost(start):
 
 
 def test_a_directory_that_was_lost_with_the_plan_is_not_made_for_a_voter(start):
-    cluster = start("-n", "3")
+    port = ports_in_a_row(2 * 3)  # of a secure cluster each node has two
+    cluster = start("-n", "3", "--port", str(port))
     # Two are in sync with everything, no matter who stops last.
     cluster.place("t", (1, 2, 3), min_insync_replicas=2)
     cluster.fill("t", 0, 10)
@@ -254,7 +255,13 @@ def test_a_directory_that_was_lost_with_the_plan_is_not_made_for_a_voter(start):
     cluster.down()
     cluster.lose(2)
     (cluster.data / "cluster.json").unlink()
-    words = ["-n", "3", "--port", cluster.address.partition(",")[0].rpartition(":")[2]]
+    words = ["-n", "3", "--port", str(port)]
+    if WORDS:
+        refused = cluster.resume(*words, code=USAGE)
+        assert "held a secure cluster: restore the file, or start it with --secure" in " ".join(
+            refused.err.split()
+        )
+        words += WORDS
     refused = cluster.resume(*words, code=USAGE)
     assert "neither cluster.json nor broker-2" in " ".join(refused.err.split())
     assert files_of(cluster.directory(2)) == []

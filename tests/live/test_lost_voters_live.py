@@ -103,7 +103,7 @@ def test_a_voter_that_was_removed_is_not_missed_and_votes_again_once_it_is_added
     assert cluster.voters() == {node: before[node] for node in before if node != gone}
     check_refusals(cluster, gone)
 
-    port = cluster.address_of(gone)
+    port = cluster.place_of(gone)
     cluster.kill(gone)
     cluster.create("without-it")
     missed = cluster.run("quorum", "add", f"{gone}@{port}", "--timeout", "0.5", code=UNREACHABLE)
@@ -158,7 +158,7 @@ def test_the_leader_itself_can_be_removed(start):
     refused = cluster.run("quorum", "remove", alone, code=REFUSED)
     assert f"node {alone} is the only voter" in refused.err
     for node in (leader, last):
-        cluster.run("quorum", "add", f"{node}@{cluster.address_of(node)}")
+        cluster.run("quorum", "add", f"{node}@{cluster.place_of(node)}")
     assert cluster.voters() == before
     cluster.create("by-three")
 

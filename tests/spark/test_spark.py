@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from secure_run import reaching, spark_options
 from spark_support import (  # noqa: F401
     batch_query,
     broker,
@@ -95,7 +96,7 @@ def test_every_record_is_read_as_it_was_produced(spark, broker, codec):
         *((b"%d" % n, bytes(n), NOW_MS + n, []) for n in range(300)),
     ]
     expected = {}
-    with Producer(broker.address, compression_type=codec, batch_size=4096) as producer:
+    with Producer(**reaching(broker.address), compression_type=codec, batch_size=4096) as producer:
         sent = []
         for number, (key, value, timestamp, headers) in enumerate(records):
             sent.append(
@@ -171,7 +172,7 @@ def test_a_read_under_a_running_producer_ends_at_a_high_watermark(spark, broker)
     acknowledged, enough = [0], threading.Event()
 
     def produce():
-        with Producer(broker.address, linger_ms=0) as producer:
+        with Producer(**reaching(broker.address), linger_ms=0) as producer:
             while not enough.is_set():
                 sent = [producer.send(topic, value, partition=0) for value in numbered(0, 200)]
                 acknowledged[0] = sent[-1].result(PATIENCE_S).offset + 1
@@ -199,21 +200,27 @@ def test_a_read_under_a_running_producer_ends_at_a_high_watermark(spark, broker)
 # -- how it is found -----------------------------------------------------------------------------
 
 PLAIN_SESSION = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
 settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
 spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
-reader = spark.read.format("hightide").option("kafka.bootstrap.servers", sys.argv[1])
+reader = spark.read.format("hightide").options(**json.loads(sys.argv[1]))
 print("rows", reader.option("subscribe", sys.argv[2]).load().count())
 print("imported", [name for name in sys.modules if name.startswith("hightide")])
 spark.stop()
 """
 
 
+def kafkas_names(broker):
+    """The options of a reader, as JSON, by the names that Kafka's source has."""
+    way = spark_options(broker.address)
+    return json.dumps({f"kafka.{name}": value for name, value in way.items()})
+
+
 def plain_session(broker, topic, *, first="", **environment):
     kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     return subprocess.run(
-        [sys.executable, "-c", first + PLAIN_SESSION, broker.address, topic],
+        [sys.executable, "-c", first + PLAIN_SESSION, kafkas_names(broker), topic],
         env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         capture_output=True,
         text=True,
@@ -242,10 +249,10 @@ def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path):
 
 
 QUIET_SESSION = """
-import sys, time
+import json, sys, time
 from hightide.spark import session
 spark = session(master="local[1]")
-reader = spark.readStream.format("hightide").option("bootstrap.servers", sys.argv[1])
+reader = spark.readStream.format("hightide").options(**json.loads(sys.argv[1]))
 events = reader.option("subscribe", sys.argv[2]).option("startingOffsets", "earliest").load()
 writer = events.writeStream.format("noop").option("checkpointLocation", sys.argv[3])
 writer.trigger(availableNow=True).start().awaitTermination()
@@ -287,8 +294,9 @@ def test_what_spark_says_of_every_query_is_not_said(broker, tmp_path):
     told_by_java = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
     environment = {name: v for name, v in os.environ.items() if name not in told_by_java}
     checkpoints = [str(tmp_path / name) for name in ("whole", "stopped")]
+    way = json.dumps(spark_options(broker.address))
     done = subprocess.run(
-        [sys.executable, "-c", QUIET_SESSION, broker.address, topic, *checkpoints],
+        [sys.executable, "-c", QUIET_SESSION, way, topic, *checkpoints],
         env=environment | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
@@ -310,13 +318,13 @@ def refusal(action):
 
 @pytest.mark.parametrize("kind", ["read", "readStream"])
 def test_an_unknown_option_fails_at_load_and_names_the_nearest(spark, broker, kind):
-    reader = getattr(spark, kind).format("hightide").option("bootstrap.servers", broker.address)
+    reader = getattr(spark, kind).format("hightide").options(**spark_options(broker.address))
     reader = reader.option("subscribe", "t").option("startingOffset", "earliest")
     assert "did you mean startingOffsets?" in refusal(reader.load)
 
 
 def test_a_missing_option_fails_at_load(spark, broker):
-    reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
+    reader = spark.read.format("hightide").options(**spark_options(broker.address))
     assert "give one of subscribe" in refusal(reader.load)
     reader = spark.read.format("hightide").option("subscribe", "t")
     assert "option bootstrap.servers is missing" in refusal(reader.load)

@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from secure_run import own_cluster
 from spark_adversary import Driver, Round
-
-from hightide_cli.own_cluster import OwnCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -26,7 +25,7 @@ SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 def test_whatever_happens_between_attempts_every_row_is_stored_once(tmp_path):
     kinds, struck, errors = Counter(), Counter(), Counter()
     with (
-        OwnCluster(brokers=3, directory=tmp_path) as cluster,
+        own_cluster(brokers=3, directory=tmp_path) as cluster,
         closing(Driver(cluster.address, tmp_path)) as driver,
     ):
         for seed in range(SEED, SEED + ROUNDS):

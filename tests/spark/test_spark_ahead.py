@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from patience import PATIENCE_S
+from secure_run import direct, own_cluster, reaching
 
 pytest.importorskip("pyspark")
 
@@ -34,7 +35,6 @@ from hightide.spark.client import BlockingClient, client_for, is_here
 from hightide.spark.connection import REQUEST_TIMEOUT_S, BlockingConnection
 from hightide.spark.fetch import read_range
 from hightide.spark.ranges import OffsetRange
-from hightide_cli.own_cluster import OwnCluster
 
 A_MOMENT_S = 0.05
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
@@ -314,7 +314,7 @@ def stored(at, topic, values, **options):
 @pytest.fixture(scope="module")
 def filled(broker):
     """Many small batches."""
-    with closing(client_for(broker.address)):
+    with closing(client_for(*direct(broker.address))):
         yield stored(broker, broker.topic(), numbered(0, COUNT), batch_size=WIRE_BYTES)
 
 
@@ -339,7 +339,7 @@ def limit(monkeypatch, *values):
 
 def read(address, wanted):
     options = {"include_headers": False, "fail_on_data_loss": True, "timeout_s": PATIENCE_S}
-    return read_range(address, wanted, **options)
+    return read_range(address, wanted, way=direct(address)[1], **options)
 
 
 def values_of(batches):
@@ -352,14 +352,14 @@ def test_an_abandoned_range_leaves_nothing_to_the_next_one(broker, filled, monke
     limit(monkeypatch, 1, 1)
     abandoned = read(broker.address, filled)
     assert values_of([next(abandoned)])[0] == b"000000"
-    (connection,) = client_for(broker.address)._connections.values()
+    (connection,) = client_for(*direct(broker.address))._connections.values()
     assert len(connection._unanswered) == 1, "the next fetch is asked for ahead"
     abandoned.close()
     rest = read(broker.address, replace(filled, start=300, end=500))
     batches, ahead = zip(*((batch, len(connection._unanswered)) for batch in rest), strict=True)
     assert values_of(batches) == numbered(300, 500)
     assert (max(ahead), ahead[0], ahead[-1]) == (1, 1, 0), "none behind the end"
-    assert [*client_for(broker.address)._connections.values()] == [connection]
+    assert [*client_for(*direct(broker.address))._connections.values()] == [connection]
 
 
 @pytest.mark.live
@@ -383,7 +383,7 @@ def test_a_range_of_many_batches_is_whole(broker, filled, fetched, monkeypatch, 
 def test_large_records_come_in_batches_of_so_many_bytes(broker, monkeypatch):
     limit(monkeypatch, MANY, MANY, 3 * 20_000 * VALUE_BYTES)
     large = [value * 20_000 for value in numbered(0, 16)]
-    with closing(client_for(broker.address)):
+    with closing(client_for(*direct(broker.address))):
         batches = list(read(broker.address, stored(broker, broker.topic(), large)))
     assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 1]
     assert values_of(batches) == large
@@ -391,7 +391,7 @@ def test_large_records_come_in_batches_of_so_many_bytes(broker, monkeypatch):
 
 def replicated(cluster, client):
     """A range whose follower knows that all of it is committed."""
-    with Admin(cluster.address) as admin:
+    with Admin(**reaching(cluster.address)) as admin:
         admin.create_topic("t", assignment=[[LEADER, FOLLOWER, 3]])
     wanted = stored(cluster, "t", numbered(0, COUNT), batch_size=WIRE_BYTES)
     client.refresh(["t"], timeout_s=PATIENCE_S)
@@ -406,7 +406,7 @@ def replicated(cluster, client):
 @pytest.mark.slow
 def test_a_replica_nearby_is_read_and_once_it_is_dead_its_leader(fetched, monkeypatch):
     limit(monkeypatch, 999, 1)
-    with OwnCluster(brokers=3) as cluster, closing(client_for(cluster.address)) as client:
+    with own_cluster(brokers=3) as cluster, closing(client_for(*direct(cluster.address))) as client:
         wanted = replicated(cluster, client)
         near = client.metadata.brokers[FOLLOWER]  # nobody knows it any more once it is fenced
         monkeypatch.setattr(BlockingClient, "nearby", lambda *_: near)

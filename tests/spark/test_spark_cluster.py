@@ -20,6 +20,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
 from patience import PATIENCE_S
+from secure_run import variables
 from spark_support import broker  # noqa: F401
 from standalone import Standalone, environment
 from test_spark_sink_queries import values_of
@@ -77,7 +78,7 @@ def run_pipeline(broker, orders, results, place, master):
     command = [sys.executable, "-m", "hightide_cli.main", "pipeline", "run", "-b", broker.address]
     return subprocess.run(
         [*command, *words, "--once", "--master", master],
-        env=environment(),
+        env=environment() | variables(broker.address),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S * 4,

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 from patience import PATIENCE_S
+from secure_run import direct, reaching, spark_options
 
 pytest.importorskip("pyspark")
 
@@ -38,7 +39,7 @@ LARGE = 10 << 20
 
 def send(broker, topic, *records, **options):
     """(key, value, partition) of each; acknowledged."""
-    with Producer(broker.address, **options) as producer:
+    with Producer(**reaching(broker.address), **options) as producer:
         sent = [producer.send(topic, v, key=k, partition=p) for k, v, p in records]
         return [delivery.result(PATIENCE_S) for delivery in sent]
 
@@ -60,11 +61,11 @@ def test_a_thousand_partitions_are_looked_up_in_a_few_requests(broker, monkeypat
     monkeypatch.setattr(
         BlockingClient, "ask", lambda *args, **kw: asked.append(args) or ask(*args, **kw)
     )
-    options = {"bootstrap.servers": broker.address, "subscribe": topic}
+    options = {**spark_options(broker.address), "subscribe": topic}
     (planned,) = HightideReader(read_options(options, streaming=False)).partitions()
     assert str(planned.wanted) == f"{topic}-7[0, 1)"
     assert len(asked) < 10
-    client_for(broker.address).close()
+    client_for(*direct(broker.address)).close()
 
 
 def test_records_of_ten_mebibytes_come_and_go_whole(spark, broker):
@@ -76,7 +77,7 @@ def test_records_of_ten_mebibytes_come_and_go_whole(spark, broker):
     frame = batch_query(spark, broker, source).orderBy("offset").select("value")
     assert [bytes(row[0]) for row in frame.collect()] == values
     writer = frame.coalesce(1).write.format("hightide").mode("append")
-    writer.option("bootstrap.servers", broker.address).option("topic", target).save()
+    writer.options(**spark_options(broker.address)).option("topic", target).save()
     assert [record.value for record in records_of(broker, target)] == values
 
 

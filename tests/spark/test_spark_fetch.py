@@ -10,6 +10,7 @@ import socket
 
 import pytest
 from patience import PATIENCE_S
+from secure_run import direct
 
 pytest.importorskip("pyspark")
 
@@ -34,7 +35,7 @@ def reading(own_broker, monkeypatch):
     soon believed to stay so."""
     monkeypatch.setattr("hightide.spark.client.GONE_TOPIC_GRACE_S", 0.5)
     yield own_broker
-    client_for(own_broker.address).close()
+    client_for(*direct(own_broker.address)).close()
 
 
 # -- the client, with nobody there ---------------------------------------------------------------
@@ -146,6 +147,7 @@ def read_all(broker, wanted, *, fail_on_data_loss=True):
     batches = read_range(
         broker.address,
         wanted,
+        way=direct(broker.address)[1],
         include_headers=False,
         fail_on_data_loss=fail_on_data_loss,
         timeout_s=PATIENCE_S,

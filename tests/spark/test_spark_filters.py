@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
+from secure_run import direct, spark_options
 from spark_support import broker, numbered, spark  # noqa: F401
 
 from hightide.protocol.errors import UsageError
@@ -127,7 +128,7 @@ def test_a_reader_plans_what_the_filters_leave(broker):
     topic = broker.topic(2)
     for partition in (0, 1):
         broker.fill(topic, numbered(0, 20), partition)
-    given_options = {"bootstrap.servers": broker.address, "subscribe": topic}
+    given_options = {**spark_options(broker.address), "subscribe": topic}
     options = read_options(given_options, streaming=False)
     reader = FilteringReader(options)
     filters = [GreaterThan(("offset",), 7), EqualTo(("partition",), 1)]
@@ -138,7 +139,7 @@ def test_a_reader_plans_what_the_filters_leave(broker):
     reader.pushFilters(later)
     assert [each.wanted.end for each in reader.partitions()] == [0]
     assert len(HightideReader(options).partitions()) == 2
-    client_for(broker.address).close()
+    client_for(*direct(broker.address)).close()
 
 
 @pytest.mark.live
@@ -149,7 +150,7 @@ def test_a_query_finds_the_same_rows_either_way(spark, broker, pushes):
     topic = broker.topic(2)
     for partition in (0, 1):
         broker.fill(topic, numbered(0, 30), partition)
-    reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
+    reader = spark.read.format("hightide").options(**spark_options(broker.address))
     frame = reader.option("subscribe", topic).option("pushDownFilters", pushes).load()
     wanted = frame.where(
         "offset > 4 AND offset <= 9 AND partition = 1 AND timestamp > '2020-01-01'"

@@ -7,6 +7,7 @@ micro-batches, while records are sent. Each round a broker is killed while both 
 started again, then the driver. HIGHTIDE_KILLS says how many rounds; a failure names the seed.
 """
 
+import json
 import os
 import random
 import signal
@@ -23,12 +24,12 @@ pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
 from patience import PATIENCE_MS
+from secure_run import own_cluster, reaching, spark_options
 from spark_support import until
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Admin, Producer
 from hightide.spark.pipeline_status import parquet_files
-from hightide_cli.own_cluster import OwnCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -37,16 +38,17 @@ SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 PARTITIONS = 2
 
 COPY = """
-import sys, time
+import json, sys, time
 from hightide.spark import session, started
 
-address, place, mode = sys.argv[1:]
+way, place, mode = sys.argv[1:]
+way = json.loads(way)
 spark = session("kills", "local[2]")
 spark.sparkContext.setLogLevel("OFF")
 
 
 def source():
-    reader = spark.readStream.format("hightide").option("bootstrap.servers", address)
+    reader = spark.readStream.format("hightide").options(**way)
     reader = reader.option("subscribe", "source").option("startingOffsets", "earliest")
     return reader.option("maxOffsetsPerTrigger", 100 if mode == "on" else 100_000).load()
 
@@ -58,7 +60,7 @@ def write(writer, name):
 
 copied = source().select("key", "value").writeStream.format("hightide").option("topic", "target")
 queries = [write(source().writeStream.format("parquet").option("path", f"{place}/rows"), "rows")]
-queries.append(write(copied.option("bootstrap.servers", address), "copy"))
+queries.append(write(copied.options(**way), "copy"))
 told = set()
 while any(query.isActive for query in queries):
     for query in queries:
@@ -78,10 +80,11 @@ class Driver:
     """The copying process; killed with its JVM and all workers."""
 
     def __init__(self, address, place, mode):
+        way = json.dumps(spark_options(address))
         self._said = []
         self._log = (place / "driver.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", COPY, address, str(place), mode],
+            [sys.executable, "-c", COPY, way, str(place), mode],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -139,7 +142,7 @@ class Sender:
 
     def _send(self):
         with Producer(
-            self._address, delivery_timeout_ms=PATIENCE_MS, max_block_ms=PATIENCE_MS
+            **reaching(self._address), delivery_timeout_ms=PATIENCE_MS, max_block_ms=PATIENCE_MS
         ) as producer:
             while not self._stop.wait(0.05):
                 fresh = [b"%09d" % (len(self.values) + n) for n in range(10)]
@@ -160,8 +163,8 @@ def kill_a_broker(cluster, chance):
 
 def test_whatever_is_killed_everything_is_read_and_written_once(tmp_path):
     chance, pause = random.Random(SEED), threading.Event()
-    with OwnCluster(brokers=3, directory=tmp_path) as cluster:
-        with Admin(cluster.address) as admin:
+    with own_cluster(brokers=3, directory=tmp_path) as cluster:
+        with Admin(**reaching(cluster.address)) as admin:
             for topic in ("source", "target"):
                 admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
         sender = Sender(cluster.address)

@@ -15,6 +15,7 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 from patience import PATIENCE_S
+from secure_run import blocking_cluster, reaching
 
 pytest.importorskip("pyspark")
 
@@ -39,7 +40,6 @@ from hightide.spark.marks import Mark, SinkClash, TopicMark, Writing
 from hightide.spark.produce import producers_of
 from hightide.spark.sink import HightideStreamWriter, refuse_overwrite
 from hightide.spark.stored import LayoutChanged
-from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
@@ -141,7 +141,7 @@ def test_what_the_driver_stores_is_the_row_with_its_own_time(target):
 
 def test_rows_of_somebody_else_are_no_change(target):
     target.run(0, rows(0, 10))
-    with Producer(target.cluster.bootstrap) as producer:
+    with Producer(**reaching(target.cluster.bootstrap)) as producer:
         for number in range(1_000, 1_100):
             producer.send(target.name, b"%d" % number)
     begun(target, 1, 0, rows(10, 15))
@@ -184,8 +184,8 @@ def test_a_frozen_task_of_an_earlier_run_is_found_by_the_driver(target):
 def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch, tasks):
     quick = {"producer.id.expiration.ms": "1", "log.retention.check.interval.ms": "50"}
     with (
-        BlockingCluster(1, configs=quick) as cluster,
-        Admin(cluster.bootstrap) as admin,
+        blocking_cluster(1, configs=quick) as cluster,
+        Admin(**reaching(cluster.bootstrap)) as admin,
         closing(Target(cluster, admin, "orders", replication_factor=1)) as target,
     ):
         begun(target, 0, 0, rows(0, 300), run="dead")

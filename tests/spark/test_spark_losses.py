@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from patience import PATIENCE_S
+from secure_run import direct, reaching, spark_options
 
 pytest.importorskip("pyspark")
 
@@ -55,7 +56,7 @@ class Log(Served):
     def __init__(self, cluster, name):
         super().__init__(cluster.bootstrap)
         self.name, self._cluster = name, cluster
-        self._admin = Admin(cluster.bootstrap)
+        self._admin = Admin(**reaching(cluster.bootstrap))
         self._admin.open()
         self._admin.create_topic(name, assignment=[[1, 2]], configs=FRAIL)
         self.store(KEPT)
@@ -102,7 +103,7 @@ class Driven:
     """A streaming query, driven batch by batch."""
 
     def __init__(self, cluster, topic, **options):
-        given = {"bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+        given = {**spark_options(cluster.bootstrap), "subscribe": topic}
         given |= {"startingOffsets": "earliest"} | options
         self._options = read_options(given, streaming=True)
         self.restart()
@@ -195,6 +196,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_data_loss(cluster, made_log, monk
     batches = fetch.read_range(
         cluster.bootstrap,
         OffsetRange(made_log.name, made_log.topic_id(made_log.name), 0, 0, 30),
+        way=direct(cluster.bootstrap)[1],
         include_headers=False,
         fail_on_data_loss=True,
         timeout_s=PATIENCE_S,

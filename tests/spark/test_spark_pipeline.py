@@ -25,6 +25,7 @@ pytest.importorskip("pyspark")
 
 from commands import COMMAND, environment, hightide
 from patience import PATIENCE_S
+from secure_run import reaching, spark_options, variables
 from spark_support import broker, logged, numbered, spark, until  # noqa: F401
 from test_spark_sink_queries import records_of
 
@@ -64,7 +65,7 @@ def flights(first, stop, seconds=1):
 
 def store(broker, topic, events, partitions=1):
     """Store events, alternating between partitions; the rows that a pipeline makes of them."""
-    with Producer(broker.address) as producer:
+    with Producer(**reaching(broker.address)) as producer:
         sent = []
         for number, event in enumerate(events):
             options = {"partition": number % partitions, "timestamp": event["at"] + STORED_LATER_MS}
@@ -114,7 +115,9 @@ class Pipeline:
         self.spark, self.broker, self.place = spark, broker, place
         self.topic, self.results_topic = broker.topic(partitions), broker.topic()
         outputs = {"parquet": str(place / "windows"), "topic": self.results_topic}
-        self.settings = {"bootstrap": broker.address, "topics": [self.topic], "format": "json"}
+        way = spark_options(broker.address)
+        self.settings = {"bootstrap": way.pop("bootstrap.servers"), "client": way}
+        self.settings |= {"topics": [self.topic], "format": "json"}
         self.settings |= {"schema": "carrier string, origin string, delay int, at bigint"}
         self.settings |= {"checkpoint": str(place / "checkpoint"), "parquet": str(place / "rows")}
         self.settings |= {"aggregate": {**AGGREGATE, **outputs}, **settings}
@@ -296,7 +299,11 @@ def test_a_command_ends_well_when_told_and_the_next_goes_on(spark, broker, tmp_p
     with (
         (tmp_path / "err").open("wb") as err,
         subprocess.Popen(
-            command, stdout=-1, stderr=err, env=environment(), start_new_session=True
+            command,
+            stdout=-1,
+            stderr=err,
+            env=environment(broker.address),
+            start_new_session=True,
         ) as process,
     ):
         first = json.loads(process.stdout.readline())
@@ -310,7 +317,7 @@ def test_a_command_ends_well_when_told_and_the_next_goes_on(spark, broker, tmp_p
     assert sum(row["lag"] for row in hightide(*status).rows) > 0
     broker.fill(topic, numbered(500, 510), partition=1)
     monkeypatch.setattr("hightide_cli.pipeline.open_session", lambda *_: nullcontext(spark))
-    ended = CliRunner().invoke(cli, [*words, "--once"])
+    ended = CliRunner().invoke(cli, [*words, "--once"], env=variables(broker.address))
     assert ended.exit_code == 0, ended.output
     last = json.loads(ended.stdout.splitlines()[-1])
     assert (last["query"], last["lag"]) == ("rows", {topic: 0})

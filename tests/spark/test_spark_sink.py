@@ -16,6 +16,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from patience import PATIENCE_MS, PATIENCE_S
+from secure_run import direct, reaching, spark_options
 
 pytest.importorskip("pyspark")
 
@@ -58,7 +59,7 @@ BOOTSTRAP = {"bootstrap.servers": "127.0.0.1:1"}
 
 @pytest.fixture(scope="module")
 def admin(cluster):
-    with Admin(cluster.bootstrap) as opened:
+    with Admin(**reaching(cluster.bootstrap)) as opened:
         yield opened
 
 
@@ -86,8 +87,8 @@ class Target:
 
     def run(self, batch, *tasks, run="run", job=None, **options):
         """Tasks with their rows, and what the driver does then."""
-        told = {"topic": self.name, "onLayoutChange": "fail", "bootstrap.servers": "", **options}
-        told["bootstrap.servers"] = self.cluster.bootstrap
+        told = {"topic": self.name, "onLayoutChange": "fail", **options}
+        told |= spark_options(self.cluster.bootstrap)
         writer = HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
         messages, job = [], job or run
         for number, chunk in enumerate(tasks):
@@ -104,14 +105,14 @@ class Target:
         return sum(each.stored_before for each in messages)
 
     def client(self):
-        self.clients.append(BlockingClient(self.cluster.bootstrap))
+        self.clients.append(BlockingClient(*direct(self.cluster.bootstrap)))
         return self.clients[-1]
 
     def allow_batches_of(self, limit):
         """Set `max.message.bytes`; returns once every broker, so every leader, applied it."""
         self.admin.alter_topic_configs(self.name, set_={"max.message.bytes": str(limit)})
         for address in self.cluster.bootstrap.split(","):
-            with Admin(address) as asked:
+            with Admin(**reaching(address)) as asked:
                 until(partial(self._allows, asked, limit), what=f"{limit} at {address}")
 
     def _allows(self, asked, limit):
@@ -131,7 +132,7 @@ class Target:
         ends = {tp: each.offset for tp, each in self.admin.offsets(places, LATEST).items()}
         found = {number: [] for number in range(count)}
         with Consumer(
-            self.cluster.bootstrap, topics=[self.name], auto_offset_reset="earliest"
+            **reaching(self.cluster.bootstrap), topics=[self.name], auto_offset_reset="earliest"
         ) as consumer:
             while sum(map(len, found.values())) < sum(ends.values()):
                 for record in consumer.poll(timeout_ms=PATIENCE_MS):
@@ -147,8 +148,8 @@ def records(target):
     """Whatever is stored, in no order of partitions."""
     count = len(target.admin.describe_topic(target.name).partitions)
     ends = target.admin.offsets([(target.name, n) for n in range(count)], LATEST)
-    bootstrap, found = target.cluster.bootstrap, []
-    with Consumer(bootstrap, topics=[target.name], auto_offset_reset="earliest") as consumer:
+    to, found = reaching(target.cluster.bootstrap), []
+    with Consumer(**to, topics=[target.name], auto_offset_reset="earliest") as consumer:
         while len(found) < sum(each.offset for each in ends.values()):
             found += consumer.poll(timeout_ms=PATIENCE_MS)
     return found

@@ -7,6 +7,7 @@ killed, and tasks that are to fail, run in a process of their own.
 
 # ruff: noqa: F811 - fixtures are imported by name
 
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 from patience import PATIENCE_MS, PATIENCE_S
+from secure_run import reaching, spark_options
 
 pytest.importorskip("pyspark")
 
@@ -29,10 +31,11 @@ from hightide.spark import started
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
 COPY = """
-import sys
+import json, sys
 from hightide.spark import session, started
 
-address, source, target, checkpoint, master, rows, mark = sys.argv[1:]
+way, source, target, checkpoint, master, rows, mark = sys.argv[1:]
+way = json.loads(way)
 
 
 def fails_once(value):
@@ -46,7 +49,7 @@ def fails_once(value):
 spark = session("copy", master)
 frame = (
     spark.readStream.format("hightide")
-    .option("bootstrap.servers", address)
+    .options(**way)
     .option("subscribe", source)
     .option("startingOffsets", "earliest")
     .option("maxOffsetsPerTrigger", rows)
@@ -58,7 +61,7 @@ if mark:
     frame = frame.select("key", udf(fails_once, "binary")("value").alias("value"))
 query = started(
     frame.writeStream.format("hightide")
-    .option("bootstrap.servers", address)
+    .options(**way)
     .option("topic", target)
     .option("checkpointLocation", checkpoint)
     .trigger(availableNow=True)
@@ -71,7 +74,8 @@ spark.stop()
 @contextmanager
 def copy(broker, source, target, checkpoint, *, rows=500, master="local[2]", mark=""):
     """A process that copies a topic until it is copied; it ends with the block, and its JVM."""
-    words = [broker.address, source, target, checkpoint, master, rows, mark]
+    way = json.dumps(spark_options(broker.address))
+    words = [way, source, target, checkpoint, master, rows, mark]
     process = subprocess.Popen(
         [sys.executable, "-c", COPY, *map(str, words)],
         stdout=subprocess.DEVNULL,
@@ -88,12 +92,14 @@ def copy(broker, source, target, checkpoint, *, rows=500, master="local[2]", mar
 
 def records_of(broker, topic):
     """Everything that a topic holds."""
-    with Admin(broker.address) as admin:
+    with Admin(**reaching(broker.address)) as admin:
         count = len(admin.describe_topic(topic).partitions)
         found = admin.offsets([(topic, number) for number in range(count)], LATEST)
     ends = sum(each.offset for each in found.values())
     records = []
-    with Consumer(broker.address, topics=[topic], auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        **reaching(broker.address), topics=[topic], auto_offset_reset="earliest"
+    ) as consumer:
         while len(records) < ends:
             records += consumer.poll(timeout_ms=PATIENCE_MS)
     return records
@@ -104,10 +110,10 @@ def values_of(broker, topic):
 
 
 def stream(spark, broker, source, target, checkpoint, **sink):
-    reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+    reader = spark.readStream.format("hightide").options(**spark_options(broker.address))
     frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
     writer = frame.select("key", "value").writeStream.format("hightide")
-    writer = writer.option("bootstrap.servers", broker.address).option("topic", target)
+    writer = writer.options(**spark_options(broker.address)).option("topic", target)
     writer = writer.options(**sink).option("checkpointLocation", str(checkpoint))
     query = started(writer.trigger(availableNow=True))
     until_ended(query)
@@ -124,7 +130,7 @@ def test_a_batch_is_stored_as_it_is(spark, broker):
         "key string, value binary, partition int, headers array<struct<key:string,value:binary>>"
     )
     frame = spark.createDataFrame(rows, kinds)
-    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer = frame.write.format("hightide").options(**spark_options(broker.address))
     writer.option("topic", target).mode("append").save()
     found = sorted(
         (r.partition, r.key or b"", r.value, r.headers) for r in records_of(broker, target)
@@ -141,7 +147,7 @@ def test_rows_name_their_topics(spark, broker):
     frame = spark.createDataFrame(
         [(one, "a"), (other, "b"), (one, "c")], "topic string, value string"
     )
-    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer = frame.write.format("hightide").options(**spark_options(broker.address))
     writer.mode("append").save()
     assert sorted(values_of(broker, one)) == [b"a", b"c"]
     assert values_of(broker, other) == [b"b"]
@@ -151,7 +157,7 @@ def test_a_task_sorts_its_rows_if_it_is_to(spark, broker):
     target, values = broker.topic(), numbered(0, 50_000)
     mixed = random.Random(5).sample(values, len(values))
     frame = spark.createDataFrame([(value,) for value in mixed], "value binary").coalesce(1)
-    writer = frame.write.format("hightide").option("bootstrap.servers", broker.address)
+    writer = frame.write.format("hightide").options(**spark_options(broker.address))
     writer.option("topic", target).option("sortRows", True).mode("append").save()
     assert values_of(broker, target) == values
 
@@ -192,10 +198,10 @@ def test_two_writes_of_a_function_need_ids_of_their_own(spark, broker, tmp_path)
         def write(frame, _):
             for target, own in zip((one, other), ids, strict=True):
                 writer = frame.select("value").write.format("hightide").mode("append")
-                writer = writer.option("bootstrap.servers", broker.address)
+                writer = writer.options(**spark_options(broker.address))
                 writer.options(topic=target, **own).save()
 
-        reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+        reader = spark.readStream.format("hightide").options(**spark_options(broker.address))
         frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
         writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
         place = str(tmp_path / f"checkpoint-{len(ids[1])}")
@@ -212,7 +218,7 @@ def test_two_writes_of_a_function_need_ids_of_their_own(spark, broker, tmp_path)
 
 def test_overwrite_is_refused_and_says_what_to_do(spark, broker):
     frame = spark.createDataFrame([("a",)], "value string").write.format("hightide")
-    writer = frame.option("bootstrap.servers", broker.address).option("topic", broker.topic())
+    writer = frame.options(**spark_options(broker.address)).option("topic", broker.topic())
     with pytest.raises(PySparkException, match='use "append"'):
         writer.mode("overwrite").save()
 
@@ -222,7 +228,7 @@ def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):
 
     def write(frame, batch):
         writer = frame.select("value").write.format("hightide")
-        writer.option("bootstrap.servers", broker.address).option("topic", target).mode(
+        writer.options(**spark_options(broker.address)).option("topic", target).mode(
             "append"
         ).save()
         if not failures:
@@ -231,7 +237,7 @@ def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):
 
     broker.fill(source, numbered(0, 300))
     for _ in range(2):
-        reader = spark.readStream.format("hightide").option("bootstrap.servers", broker.address)
+        reader = spark.readStream.format("hightide").options(**spark_options(broker.address))
         frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
         writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
         query = started(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))

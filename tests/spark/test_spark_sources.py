@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from secure_run import direct, reaching, spark_options
 from spark_support import (  # noqa: F401
     FROM_START,
     Sink,
@@ -44,7 +45,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def batch(spark, broker, **options):
-    reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
+    reader = spark.read.format("hightide").options(**spark_options(broker.address))
     return reader.options(**options).load()
 
 
@@ -56,7 +57,7 @@ def tp(frame):
 
 def group_offsets(broker, group):
     """(offset, leader epoch) of what a group has committed."""
-    with Admin(broker.address) as admin:
+    with Admin(**reaching(broker.address)) as admin:
         found = admin.group_offsets(group)
     return {(w.topic, w.partition): (at.offset, at.leader_epoch) for w, at in found.items()}
 
@@ -69,7 +70,7 @@ def test_a_pattern_reads_every_topic_whose_whole_name_matches_and_no_internal_on
     others = [broker.topic(name=name) for name in ("wide-", "wide-1x", "a-wide-1", "__wide-1")]
     for topic in wanted + others:
         broker.fill(topic, numbered(0, 2))
-    with Admin(broker.address) as admin:
+    with Admin(**reaching(broker.address)) as admin:
         admin.set_group_offsets("makes the internal topic", {(wanted[0], 0): 1})
         internal = {each.topic for each in admin.list_topics() if each.topic.startswith("__")}
     assert internal == {"__wide-1", "__consumer_offsets"}
@@ -107,9 +108,9 @@ def test_a_stream_of_a_pattern_may_begin_before_there_is_a_topic(broker, stream)
 
 
 def test_a_stream_without_topics_does_not_ask_without_pause(broker):
-    options = {"bootstrap.servers": broker.address, "subscribePattern": "nothing-is-called-this"}
+    options = {**spark_options(broker.address), "subscribePattern": "nothing-is-called-this"}
     reader = HightideStreamReader(read_options(options | FROM_START, streaming=True))
-    with closing(client_for(broker.address)):
+    with closing(client_for(*direct(broker.address))):
         start = reader.initialOffset()
         began = time.monotonic()
         for _ in range(3):
@@ -148,7 +149,7 @@ T0 = time.time_ns() // 1_000_000 - 60_000
 def timed(broker):
     """A topic with a record every second: of partition 0 at 0 s to 5 s, of partition 1 to 2 s."""
     topic = broker.topic(partitions=2)
-    with Producer(broker.address) as producer:
+    with Producer(**reaching(broker.address)) as producer:
         for partition, count in ((0, 6), (1, 3)):
             for second in range(count):
                 producer.send(topic, b"", partition=partition, timestamp=T0 + 1000 * second)
@@ -260,7 +261,7 @@ def test_the_epoch_of_each_record_is_a_column_behind_the_headers(spark, own_brok
     epochs = [leader_epoch(own_broker, topic)]
     own_broker.stop()
     own_broker.start()
-    with Producer(own_broker.address) as producer:
+    with Producer(**reaching(own_broker.address)) as producer:
         producer.send(topic, b"3", headers=[("h", b"v")])
     epochs.append(leader_epoch(own_broker, topic))
     assert epochs[0] < epochs[1]
@@ -281,7 +282,7 @@ def test_the_epoch_of_each_record_is_a_column_behind_the_headers(spark, own_brok
 
 
 def leader_epoch(broker, topic):
-    with Admin(broker.address) as admin:
+    with Admin(**reaching(broker.address)) as admin:
         return admin.offsets([(topic, 0)], LATEST)[(topic, 0)].leader_epoch
 
 
@@ -310,7 +311,10 @@ def test_a_group_that_is_refused_does_not_stop_the_query(broker, stream):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 6))
     group = "g" * 2000
-    with pytest.raises(ApiError, match="INVALID_GROUP_ID"), Admin(broker.address) as admin:
+    with (
+        pytest.raises(ApiError, match="INVALID_GROUP_ID"),
+        Admin(**reaching(broker.address)) as admin,
+    ):
         admin.set_group_offsets(group, {(topic, 0): 1})
     sink = stream.run(subscribe=topic, groupId=group, maxOffsetsPerTrigger="3")
     assert sink.values == numbered(0, 6)
@@ -408,7 +412,7 @@ def test_a_thread_that_asks_for_the_session_writes_too(spark, broker):
     def write():
         try:
             rows = session().range(3).selectExpr("cast(id AS string) AS value")
-            options = {"bootstrap.servers": broker.address, "topic": topic}
+            options = {**spark_options(broker.address), "topic": topic}
             rows.write.format("hightide").options(**options).mode("append").save()
         except Exception as failure:
             failures.append(failure)

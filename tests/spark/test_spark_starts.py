@@ -15,6 +15,7 @@ from hypothesis import given
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from secure_run import blocking_cluster, direct, spark_options
 from spark_support import Served, numbered, warnings_in
 from test_spark_pure import positions
 
@@ -23,14 +24,13 @@ from hightide.spark.offsets import DataLoss, Position
 from hightide.spark.options import read_options
 from hightide.spark.pipeline import lag
 from hightide.spark.source import HightideStreamReader
-from hightide.testing import BlockingCluster
 
 pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
 def served():
-    with BlockingCluster(1) as made, closing(client_for(made.bootstrap)):
+    with blocking_cluster(1) as made, closing(client_for(*direct(made.bootstrap))):
         yield Served(made.bootstrap)
 
 
@@ -38,7 +38,7 @@ class Query:
     """A query with Spark's memory of it: ends of batches are kept, initial offsets are not."""
 
     def __init__(self, served, *topics, **options):
-        given = {"bootstrap.servers": served.address, "subscribe": ",".join(topics)}
+        given = {**spark_options(served.address), "subscribe": ",".join(topics)}
         given |= {"startingOffsets": "earliest"} | options
         self._options = read_options(given, streaming=True)
         self.ends = []

@@ -44,7 +44,7 @@ def secured(tmp_path_factory, authority):
         "ssl.key.location": shown.key,
     }
     settings = [f"{name}={value}" for name, value in keys.items()]
-    made = Broker(tmp_path_factory.mktemp("broker"), *settings)
+    made = Broker(tmp_path_factory.mktemp("broker"), *settings, secure=False)
     made.start()
     yield made
     made.process.kill()

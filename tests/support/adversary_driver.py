@@ -21,19 +21,19 @@ SHAPES = {
 }
 
 
-def source(spark, address, command):
+def source(spark, way, command):
     if command["files"]:
         text = spark.readStream.format("text").load(command["files"])
         return text.selectExpr("cast(null as binary) key", "cast(value as binary) value")
-    reader = spark.readStream.format("hightide").option("bootstrap.servers", address)
+    reader = spark.readStream.format("hightide").options(**way)
     return reader.options(**command["source"]).load().select("key", "value")
 
 
-def query(frame, address, command):
+def query(frame, way, command):
     """The query: one sink, or a function that writes to each of them."""
 
     def told(writer, sink):
-        return writer.format("hightide").option("bootstrap.servers", address).options(**sink)
+        return writer.format("hightide").options(**way).options(**sink)
 
     def each(rows, batch):
         for sink in command["sinks"]:
@@ -48,18 +48,19 @@ def query(frame, address, command):
     return started(writer.trigger(availableNow=True))
 
 
-def run(spark, address, command):
+def run(spark, way, command):
     for name, value in command["conf"].items():
         spark.conf.set(name, value)
     shape, count = command["shape"]
-    frame = SHAPES[shape](source(spark, address, command), count)
+    frame = SHAPES[shape](source(spark, way, command), count)
     if topics := command["by_topic"]:
         is_first = crc32("value") % 2 == lit(0)
         frame = frame.withColumn("topic", when(is_first, topics[0]).otherwise(topics[1]))
-    query(frame, address, command).awaitTermination()
+    query(frame, way, command).awaitTermination()
 
 
-def main(address):
+def main(way):
+    way = json.loads(way)
     spark = master = None
     for line in sys.stdin:
         command = json.loads(line)
@@ -70,7 +71,7 @@ def main(address):
             spark = session("adversary", master)
             spark.sparkContext.setLogLevel("OFF")
         try:
-            run(spark, address, command)
+            run(spark, way, command)
             error = ""
         except StreamingQueryException as failure:
             error = str(failure)

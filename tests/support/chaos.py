@@ -9,8 +9,6 @@ start of a broker gets a port of its own that only its forwarder knows.
 import random
 import shutil
 import signal
-import socket
-import struct
 import time
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,8 +16,10 @@ from typing import NamedTuple
 
 import trio
 from chaos_disks import BALLAST, fill
+from chaos_network import HOST, Ways
 from commands import hightide
 from patience import PATIENCE_S, Patience, wait_until_true
+from secure_run import IS_ON, reaching, remember
 
 from hightide import Admin, Consumer
 from hightide.net.ports import system_random
@@ -27,6 +27,7 @@ from hightide.protocol.columns import to_records
 from hightide.protocol.errors import ApiError, HightideError
 from hightide.protocol.records import check_crc, iter_batches
 from hightide_broker.runtime.cluster.controller import random_id
+from hightide_broker.secure_local import make_secrets
 from hightide_cli.processes import (
     NodeProcess,
     Plan,
@@ -35,8 +36,8 @@ from hightide_cli.processes import (
     stop_nodes,
     tail,
 )
+from hightide_cli.secure_cluster import CERTIFICATES, keys_of, write_client_file
 
-HOST = "127.0.0.1"
 NODES = (1, 2, 3)
 TOPIC = "t"
 PARTITIONS = 2
@@ -60,104 +61,10 @@ SHORT_TIMEOUTS = (
 )
 """Each one of them runs out within the longest fault; and leaders go home soon, to be hit again."""
 
-_PIPE_BYTES = 64 << 10
-_RESET = struct.pack("ii", 1, 0)
-
 
 async def until(true, *, what, progress=lambda: None):
     """Wait for something that is true; what it was, when it is."""
     return await wait_until_true(true, what, progress=progress, every_s=POLL_S)
-
-
-# -- the network -----------------------------------------------------------------------------------
-
-
-def _bound(port=0):
-    """A socket that holds a port of loopback; who connects to it is refused until it listens."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((HOST, port))
-    return trio.socket.from_stdlib_socket(held)
-
-
-def _free_port():
-    with _bound() as found:
-        return found.getsockname()[1]
-
-
-class Forwarder:
-    """A port whose connections lead to a broker, wherever that listens now."""
-
-    def __init__(self, nursery):
-        self.target = 0
-        self.accepted = 0
-        self._nursery = nursery
-        self._listener = _bound()
-        self.port = self._listener.getsockname()[1]
-        self._streams = set()
-        self._flows = trio.Event()
-        self._flows.set()
-
-    def admit(self):
-        """Take connections."""
-        self._listener.listen(100)
-        self._nursery.start_soon(self._accept, self._listener)
-
-    def refuse(self):
-        """Nobody listens any more; what is connected stays."""
-        self._listener.close()
-        self._listener = _bound(self.port)
-
-    def cut(self):
-        """Carry nothing in either direction, and tell nobody."""
-        self._flows = trio.Event()
-
-    def heal(self):
-        """What was held back goes on."""
-        self._flows.set()
-
-    def reset(self):
-        """Every connection ends at once, for both of its sides."""
-        for stream in self._streams:
-            with suppress(OSError):
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            stream.socket.close()
-
-    def close(self):
-        """Let the port go; what is connected ends with the nursery."""
-        self._listener.close()
-
-    async def _accept(self, listener):
-        with suppress(trio.ClosedResourceError, OSError):
-            while True:
-                client, _ = await listener.accept()
-                self.accepted += 1
-                self._nursery.start_soon(self._carry, trio.SocketStream(client))
-
-    async def _carry(self, client):
-        self._streams.add(client)
-        broker = trio.SocketStream(trio.socket.socket())
-        try:
-            await self._flows.wait()
-            await broker.socket.connect((HOST, self.target))
-            self._streams.add(broker)
-            async with trio.open_nursery() as both:
-                both.start_soon(self._pipe, client, broker, both.cancel_scope)
-                both.start_soon(self._pipe, broker, client, both.cancel_scope)
-        except OSError:
-            pass
-        finally:
-            for stream in (client, broker):
-                self._streams.discard(stream)
-                stream.socket.close()
-
-    async def _pipe(self, source, sink, scope):
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while data := await source.receive_some(_PIPE_BYTES):
-                await self._flows.wait()
-                await sink.send_all(data)
-        await self._flows.wait()
-        scope.cancel()
 
 
 # -- the brokers -----------------------------------------------------------------------------------
@@ -168,25 +75,41 @@ class Brokers:
 
     def __init__(self, data, nursery):
         self.nodes = {node: NodeProcess(data, node) for node in NODES}
-        self.forwarders = {node: Forwarder(nursery) for node in NODES}
-        self.address = ",".join(f"{HOST}:{each.port}" for each in self.forwarders.values())
-        ports = tuple((self.nodes[n], each.port) for n, each in self.forwarders.items())
-        self._plan = Plan(random_id(system_random()), ports)
+        self.ways = {node: Ways(nursery, split=IS_ON) for node in NODES}
+        self.address = ",".join(f"{HOST}:{each.clients.port}" for each in self.ways.values())
+        ports = tuple((self.nodes[n], each.clients.port) for n, each in self.ways.items())
+        internal = tuple(each.nodes.port for each in self.ways.values() if IS_ON)
+        self._plan = Plan(random_id(system_random()), ports, internal)
+        if IS_ON:
+            make_secrets(data / CERTIFICATES, NODES)
+            write_client_file(data, self.address)
+            remember(data, *self.address.split(","))
         format_nodes(self._plan, self._plan.processes)
         self._processes = {}
 
     def start(self, node):
         """Start a process, and let connections in."""
-        forwarder, port = self.forwarders[node], _free_port()
-        forwarder.target = port
-        forwarder.admit()
+        ways = self.ways[node]
+        ways.lead_to_new_ports()
+        ways.admit()
         self._processes[node] = start_node(
             self.nodes[node],
-            port=port,
+            port=ways.clients.target,
             cluster_id=self._plan.cluster_id,
             voters=self._plan.voters,
-            assignments=[f"advertised.port={forwarder.port}", *SHORT_TIMEOUTS],
+            assignments=[
+                f"advertised.port={ways.clients.port}",
+                *self._security(node),
+                *SHORT_TIMEOUTS,
+            ],
         )
+
+    def _security(self, node):
+        if not IS_ON:
+            return []
+        process, way = self.nodes[node], self.ways[node].nodes
+        keys = keys_of(process.data, node, way.target)
+        return [*keys, f"internal.advertised.port={way.port}"]
 
     def check(self):
         """No process has ended by itself."""
@@ -232,8 +155,8 @@ class Brokers:
             process.kill()
         for process in self._processes.values():
             process.wait(PATIENCE_S)
-        for forwarder in self.forwarders.values():
-            forwarder.close()
+        for ways in self.ways.values():
+            ways.close()
 
 
 @asynccontextmanager
@@ -309,7 +232,7 @@ class Faults:
 
     async def _hit(self, hit):
         brokers, node = self._brokers, hit.node
-        forwarder = brokers.forwarders[node]
+        ways = brokers.ways[node]
         await trio.sleep(hit.after_s)
         match hit.kind:
             case "kill" | "kill unseen":
@@ -319,11 +242,11 @@ class Faults:
                 await trio.sleep(hit.for_s)
                 brokers.send(node, signal.SIGCONT)
             case "cut":
-                forwarder.cut()
+                ways.cut()
                 await trio.sleep(hit.for_s)
-                forwarder.heal()
+                ways.heal()
             case "reset":
-                forwarder.reset()
+                ways.reset()
             case "fill" | "kill while full":
                 await self._fill(hit)
             case "lose":
@@ -332,14 +255,14 @@ class Faults:
 
     async def _kill(self, hit):
         brokers, node = self._brokers, hit.node
-        forwarder = brokers.forwarders[node]
+        ways = brokers.ways[node]
         await brokers.kill(node)
-        forwarder.target = 0
-        forwarder.refuse()
+        ways.lead_nowhere()
+        ways.refuse()
         if hit.kind == "kill unseen":
-            forwarder.admit()
+            ways.admit()
         await trio.sleep(hit.for_s / 2)
-        forwarder.refuse()
+        ways.refuse()
         brokers.start(node)
         await brokers.serve(node)
 
@@ -358,7 +281,7 @@ class Faults:
         in sync: what counts is on two disks, so that one may go."""
         brokers = self._brokers
         await brokers.kill(node)
-        brokers.forwarders[node].refuse()
+        brokers.ways[node].refuse()
         brokers.empty(node)
         await trio.sleep(for_s)
         brokers.start(node)
@@ -366,7 +289,7 @@ class Faults:
         words = ["quorum", "replace", str(node), "--timeout", str(PATIENCE_S)]
         replace = partial(hightide, *words, address=brokers.address)
         await trio.to_thread.run_sync(replace)
-        async with Admin(brokers.address) as admin:
+        async with Admin(**reaching(brokers.address)) as admin:
             await until_in_sync(admin, everything=True)
 
 
@@ -405,7 +328,10 @@ class Reader:
     async def run(self, address):
         partitions = [(TOPIC, number) for number in self.values]
         async with Consumer(
-            address, partitions=partitions, auto_offset_reset="none", request_timeout_ms=2000
+            **reaching(address),
+            partitions=partitions,
+            auto_offset_reset="none",
+            request_timeout_ms=2000,
         ) as consumer:
             for number in self.values:
                 consumer.seek(TOPIC, number, 0)

@@ -9,6 +9,7 @@ import random
 
 import trio
 from chaos import TOPIC
+from secure_run import reaching
 
 from hightide import Consumer
 from hightide.protocol.errors import HightideError
@@ -48,7 +49,7 @@ class Member:
 
     def _make_consumer(self):
         return Consumer(
-            self._address,
+            **reaching(self._address),
             topics=[TOPIC],
             group_id=GROUP,
             auto_offset_reset="earliest",

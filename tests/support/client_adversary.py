@@ -33,6 +33,7 @@ from client_adversary_tools import (
     plain,
     watched,
 )
+from secure_run import reaching
 
 from hightide.blocking import Admin, Producer
 from hightide.blocking.portal import Opened
@@ -117,7 +118,8 @@ class Verdict:
 
 def prepare(address, replicas):
     """The topics: `numbers` holds what consumers read, `t` takes what producers send."""
-    with Admin(address) as admin, Producer(address, batch_size=500) as producer:
+    way = reaching(address)
+    with Admin(**way) as admin, Producer(**way, batch_size=500) as producer:
         for topic in ("numbers", "t"):
             admin.create_topic(topic, partitions=PARTITIONS, replication_factor=replicas)
         for number in range(PARTITIONS):

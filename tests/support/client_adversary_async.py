@@ -39,7 +39,7 @@ async def _cancelled_sends(each):
         is_struck_whole = chance.random() < 0.3
         aim = each.steps.aimed("producer", always=True) if is_struck_whole else trio.CancelScope()
         with aim as scope:
-            async with Producer(each.address, **producer_options(chance)) as producer:
+            async with Producer(**each.way, **producer_options(chance)) as producer:
                 for _ in range(chance.randint(3, 15)):
                     await producer_call(each, producer, book, is_struck_whole)
                 if chance.random() < 0.3:
@@ -111,7 +111,7 @@ async def _cancelled_loops(each):
         aimed = chance.choice(["calls", "calls", "whole", "enter"])
         ended = False
         with each.steps.aimed("consumer", always=aimed != "calls") as scope:
-            async with Consumer(each.address, enable_auto_commit=auto, **options) as consumer:
+            async with Consumer(**each.way, enable_auto_commit=auto, **options) as consumer:
                 if aimed == "enter":
                     each.steps.rest()
                 reading.begins(lambda known=consumer: known.generation)
@@ -194,7 +194,7 @@ async def _tasks(each):
 
     async with trio.open_nursery() as nursery:
         try:
-            async with Producer(each.address, **producer_options(chance)) as producer:
+            async with Producer(**each.way, **producer_options(chance)) as producer:
                 for book in books:
                     limit = chance.choice([0, 0.001, 0.01, 1000])
                     every = chance.choice([2, 7, 1_000])
@@ -231,7 +231,7 @@ async def _second_tasks(each):
 
     options = {"auto_offset_reset": "earliest", "max_poll_records": 9}
     async with (
-        Consumer(each.address, partitions=places, **options) as consumer,
+        Consumer(**each.way, partitions=places, **options) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(read, consumer)
@@ -248,8 +248,8 @@ def second_tasks(each):
 
 async def _interrupted(each, sent, seen):
     async with (
-        Producer(each.address, **producer_options(each.chance)) as producer,
-        Consumer(each.address, **group_options(each.chance, f"k{each.seed}")) as consumer,
+        Producer(**each.way, **producer_options(each.chance)) as producer,
+        Consumer(**each.way, **group_options(each.chance, f"k{each.seed}")) as consumer,
     ):
         for number in range(10_000):
             row = sent.new(number % PARTITIONS)
@@ -296,7 +296,7 @@ async def _raising(each):
     def raise_it(*_):
         raise error
 
-    async with Producer(each.address) as other:
+    async with Producer(**each.way) as other:
         kind = each.chance.choice(["retry", "partitioner", "assigned", "revoked"])
         try:
             if kind == "retry":
@@ -305,12 +305,12 @@ async def _raising(each):
                 ) as producer:
                     await producer.send("t", b"never")
             elif kind == "partitioner":
-                async with Producer(each.address, partitioner=raise_it) as producer:
+                async with Producer(**each.way, partitioner=raise_it) as producer:
                     await producer.send("t", b"never")
             else:
                 options = group_options(each.chance, f"l{each.seed}")
                 options[f"on_{kind}"] = raise_it
-                async with Consumer(each.address, **options) as consumer:
+                async with Consumer(**each.way, **options) as consumer:
                     await consumer.__anext__()
         except* KeyError as group:
             raised = group
@@ -331,8 +331,8 @@ async def _odd_arguments(each):
     places = [("numbers", number) for number in range(PARTITIONS)]
     options = {"group_id": f"o{each.seed}", "partitions": places, "enable_auto_commit": False}
     async with (
-        Producer(each.address, max_block_ms=LONG_MS) as producer,
-        Consumer(each.address, auto_offset_reset="earliest", **options) as consumer,
+        Producer(**each.way, max_block_ms=LONG_MS) as producer,
+        Consumer(**each.way, auto_offset_reset="earliest", **options) as consumer,
     ):
         clients = {"producer": producer, "consumer": consumer}
         await refused(clients, *chance.choice(WRONG))

@@ -58,10 +58,10 @@ def sends(each):
     chance, strike = each.chance, Interrupts(each)
     for name in "ab"[: chance.randint(1, 2)]:
         book = each.sender(name)
-        producer = Producer(each.address, **producer_options(chance))
+        producer = Producer(**each.way, **producer_options(chance))
         strike.over(producer.open)
         if strike.struck:
-            producer = Producer(each.address, **producer_options(chance)).open()
+            producer = Producer(**each.way, **producer_options(chance)).open()
         for _ in range(chance.randint(3, 15)):
             producer_call(each, strike, producer, book)
         if chance.random() < 0.3:
@@ -123,7 +123,7 @@ def loops(each):
     reading = Reading(each, f"g{each.seed}", auto=auto)
     for _ in range(chance.randint(2, 4)):
         options = group_options(chance, reading.group)
-        consumer = Consumer(each.address, enable_auto_commit=auto, **options)
+        consumer = Consumer(**each.way, enable_auto_commit=auto, **options)
         strike = Interrupts(each)
         strike.over(consumer.open)
         if strike.struck:
@@ -242,14 +242,14 @@ def tails(each):
     ends, book, options = each.ends(), each.sender(), producer_options(chance)
 
     def write():
-        with Producer(each.address, **options) as producer:
+        with Producer(**each.way, **options) as producer:
             for number in range(40):
                 row = book.new(number % PARTITIONS)
                 sent = producer.send("t", row.value.encode(), partition=row.partition)
                 row.told(sent.result())
 
     places, seen = [("t", number) for number in range(PARTITIONS)], {}
-    with Consumer(each.address, partitions=places, fetch_max_wait_ms=20) as consumer:
+    with Consumer(**each.way, partitions=places, fetch_max_wait_ms=20) as consumer:
         for place in places:
             consumer.seek(*place, ends[place[1]])
         writer = threading.Thread(target=write)
@@ -283,7 +283,7 @@ class Member:
             "auto_offset_reset": "earliest",
         }
         self._consumer = Consumer(
-            each.address,
+            **each.way,
             **SOON | options,
             max_poll_records=each.chance.choice([5, 20]),
             partition_assignment_strategy=assignor,

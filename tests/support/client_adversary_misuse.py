@@ -25,7 +25,7 @@ def callbacks(each):
     """What a callback raises its own caller gets, and no other client."""
     chance = each.chance
     error = chance.choice([KeyError("mine"), SystemExit(3), Mine("mine"), KeyboardInterrupt()])
-    with Producer(each.address) as other:
+    with Producer(**each.way) as other:
         kind = chance.choice([bad_retry, bad_partitioner, bad_listener, bad_outcome])
         kind(each, error)
         each.tally[kind.__name__] += 1
@@ -54,7 +54,7 @@ def bad_retry(each, error):
 
 def bad_partitioner(each, error):
     book = each.sender()
-    with Producer(each.address, partitioner=raiser(error)) as producer:
+    with Producer(**each.way, partitioner=raiser(error)) as producer:
         bad = book.new(0)
         bad.state = "absent"
         delivery = producer.send("t", bad.value.encode())
@@ -68,7 +68,7 @@ def bad_listener(each, error):
     name = each.chance.choice(["on_assigned", "on_revoked"])
     seen, found = [], None
     try:
-        with Consumer(each.address, **options, **{name: raiser(error)}) as consumer:
+        with Consumer(**each.way, **options, **{name: raiser(error)}) as consumer:
             while len(seen) < 20:
                 try:
                     seen += consumer.poll(timeout_ms=1000)
@@ -91,7 +91,7 @@ def bad_outcome(each, error):
     with (
         contextlib.suppress(ClosedError),  # what is no `Exception` ends the consumer
         raises_itself(error),
-        Consumer(each.address, **options) as consumer,
+        Consumer(**each.way, **options) as consumer,
     ):
         next(iter(consumer))
         consumer.commit_async(then=raiser(error))
@@ -187,8 +187,8 @@ def wrong_types(each):
     places = [("numbers", number) for number in range(PARTITIONS)]
     options = {"group_id": group, "partitions": places, "enable_auto_commit": False}
     with (
-        Producer(each.address, max_block_ms=LONG_MS) as producer,
-        Consumer(each.address, auto_offset_reset="earliest", **options) as consumer,
+        Producer(**each.way, max_block_ms=LONG_MS) as producer,
+        Consumer(**each.way, auto_offset_reset="earliest", **options) as consumer,
     ):
         clients = {"producer": producer, "consumer": consumer}
         refused(clients, *chance.choice(WRONG))

@@ -6,6 +6,7 @@ Each kind is a function of a `Round`; see `client_adversary_blocking`.
 import contextlib
 import faulthandler
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -33,7 +34,7 @@ from hightide.protocol.errors import ClosedError, HightideError, UsageError
 def threads(each):
     """Threads share a producer that one of them closes: each is told what became of its records."""
     chance, strike = each.chance, Interrupts(each)
-    producer = Producer(each.address, **producer_options(chance)).open()
+    producer = Producer(**each.way, **producer_options(chance)).open()
     books = [each.sender(name) for name in "abc"]
     counts = [chance.randint(1, 60) for _ in books]
 
@@ -108,7 +109,7 @@ def readers(each):
             failures.append(error)
 
     is_cut = chance.random() < 0.5
-    with Consumer(each.address, **options) as consumer:
+    with Consumer(**each.way, **options) as consumer:
         pool = [threading.Thread(target=read) for _ in range(2)]
         for thread in pool:
             thread.start()
@@ -129,7 +130,7 @@ def ends_polls(each):
     """Closing a client ends what its other threads wait for, also if the close is struck."""
     chance, strike, ended = each.chance, Interrupts(each), []
     where = {"partitions": [("numbers", 0)], "auto_offset_reset": "latest"}
-    consumer = Consumer(each.address, **where).open()
+    consumer = Consumer(**each.way, **where).open()
 
     def wait():
         try:
@@ -160,8 +161,8 @@ def forks(each):
     """A child opens its own clients and is refused its parent's, who goes on."""
     chance, book, theirs = each.chance, each.sender(), each.sender("child")
     with (
-        Producer(each.address, **producer_options(chance)) as producer,
-        Consumer(each.address, **group_options(chance, f"f{each.seed}")) as consumer,
+        Producer(**each.way, **producer_options(chance)) as producer,
+        Consumer(**each.way, **group_options(chance, f"f{each.seed}")) as consumer,
     ):
         confirm(producer, book)
         stop = threading.Event()
@@ -212,7 +213,7 @@ def in_child(each, producer, consumer, row):
             if each.chance.random() < 0.5:
                 producer.close()
                 consumer.close()
-            with Producer(each.address) as own:
+            with Producer(**each.way) as own:
                 row.told(own.send("t", row.value.encode(), partition=1).result())
             code = 7
         except BaseException as error:
@@ -226,9 +227,9 @@ def in_child(each, producer, consumer, row):
 def drops(each):
     """A client that everybody forgot, in the middle of whatever, is closed, and harms nobody."""
     chance, book = each.chance, each.sender()
-    with Producer(each.address) as other:
+    with Producer(**each.way) as other:
         for _ in range(chance.randint(1, 4)):
-            client = Producer(each.address, **producer_options(chance)).open()
+            client = Producer(**each.way, **producer_options(chance)).open()
             opened = client._opened()
             for _ in range(chance.randint(0, 30)):
                 row = book.new(0)
@@ -264,15 +265,16 @@ EXITS = {
     "sending": ("threading.Thread(target=send_on, daemon=True).start()", 0),
 }
 PROGRAM = """
-import atexit, os, signal, sys, threading
+import atexit, json, os, signal, sys, threading
 from hightide.blocking import Consumer, Producer
 
-address, group, name, end, is_kept = sys.argv[1:]
+way, group, name, end, is_kept = sys.argv[1:]
+way = json.loads(way)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who started this may ignore it
 FOREVER = {"timeout_ms": 600_000}
-producer = Producer(address, linger_ms=0).open()
+producer = Producer(**way, linger_ms=0).open()
 consumer = Consumer(
-    address, group_id=group, topics=["numbers"], auto_offset_reset="earliest"
+    **way, group_id=group, topics=["numbers"], auto_offset_reset="earliest"
 ).open()
 
 
@@ -298,7 +300,13 @@ def exits(each):
     chance, book = each.chance, each.sender()
     how, (line, code) = chance.choice([*EXITS.items()])
     row_values = [book.new(0) for _ in range(5)]
-    arguments = [each.address, f"x{each.seed}", book.name, line, chance.choice(["", "cycle"])]
+    arguments = [
+        json.dumps(each.way),
+        f"x{each.seed}",
+        book.name,
+        line,
+        chance.choice(["", "cycle"]),
+    ]
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments],
         capture_output=True,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+from secure_run import direct, reaching
 
 import hightide
 from hightide.protocol import messages as m
@@ -213,6 +214,7 @@ class Round:
 
     def __init__(self, seed, kind, address):
         self.seed, self.kind, self.address = seed, kind, address
+        self.way = reaching(address)
         self.chance = random.Random(f"client-{seed}")
         self.tally = Counter()
         self.books = []
@@ -261,7 +263,7 @@ class Round:
 @contextmanager
 def plain(address):
     """A client that shares nothing with those under test but the protocol."""
-    client = BlockingClient(address)
+    client = BlockingClient(*direct(address))
     try:
         yield client
     finally:

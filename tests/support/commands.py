@@ -17,16 +17,14 @@ from typing import NamedTuple
 
 import pytest
 from patience import PATIENCE_S
-from secure_run import WORDS, config_of, remember
+from secure_run import WORDS, remember, variables
 
 COMMAND = [sys.executable, "-m", "hightide_cli.main"]
 
 
 def environment(address=None):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIGHTIDE_")}
-    config = config_of(address)
-    kept |= {"HIGHTIDE_CONFIG": str(config)} if config else {}
-    return kept | ({"HIGHTIDE_BOOTSTRAP": address} if address else {})
+    return kept | variables(address) | ({"HIGHTIDE_BOOTSTRAP": address} if address else {})
 
 
 class Ended(NamedTuple):
@@ -85,7 +83,7 @@ class StartedCluster:
             self.end()
             raise
         self.address = self.up.out.decode().splitlines()[0]
-        remember(self.address, Path(data))
+        remember(Path(data))
 
     def run(self, *words, stdin=b"", code=0):
         return hightide(*words, stdin=stdin, code=code, address=self.address)

@@ -19,7 +19,9 @@ from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking
 from hightide.net.tcp import LASTING_PORTS, free_ports
+from hightide_broker.secure_local import make_secrets, node_settings
 from hightide_cli.processes import nodes_of, read_plan, start_node
+from hightide_cli.secure_cluster import CERTIFICATES
 
 FIRST_SEGMENT = "00000000000000000000.log"
 VOTERS = msgpack.packb("type") + msgpack.packb("voters")
@@ -59,6 +61,15 @@ class Disks(Nodes):
         (port,) = [port for each, port in read_plan(self.data).nodes if each.node == node]
         return f"127.0.0.1:{port}"
 
+    def place_of(self, node):
+        """Where other nodes reach it."""
+        plan = read_plan(self.data)
+        ports = plan.internal or [port for _, port in plan.nodes]
+        (port,) = [
+            port for each, port in zip(plan.processes, ports, strict=True) if each.node == node
+        ]
+        return f"127.0.0.1:{port}"
+
     def pids(self):
         """{node: process id} of the nodes that live, by the locks on their directories."""
         found = {node.node: node.pid() for node in nodes_of(self.data)}
@@ -81,15 +92,16 @@ class Disks(Nodes):
             port=port,
             cluster_id=plan.cluster_id,
             voters=plan.voters,
-            assignments=[*self.settings, *assignments],
+            assignments=[*plan.security(process), *self.settings, *assignments],
         )
         self.started.append(started)
         return lambda: self.log(node)[before:]
 
     def start_controller(self, node):
-        """Format and start one controller more, as on a machine of its own; where it listens."""
-        (port,) = free_ports(1)
-        plan, where = read_plan(self.data), f"127.0.0.1:{port}"
+        """Format and start one controller more, as on a machine of its own; where others reach
+        it."""
+        plan, (port, internal) = read_plan(self.data), free_ports(2)
+        where = f"127.0.0.1:{internal if plan.is_secure else port}"
         values = {
             "node.id": node,
             "log.dirs": str(self.data / f"controller-{node}"),
@@ -98,6 +110,9 @@ class Disks(Nodes):
             "cluster.id": plan.cluster_id,
             "controller.quorum.voters": f"{plan.voters},{node}@{where}",
         }
+        if plan.is_secure:
+            make_secrets(self.data / CERTIFICATES, [node])
+            values |= node_settings(self.data / CERTIFICATES, node, internal)
         file = self.data / f"controller-{node}.toml"
         file.write_text("".join(f'"{key}" = {json.dumps(each)}\n' for key, each in values.items()))
         words = ["-c", str(file)]
@@ -120,13 +135,15 @@ class Disks(Nodes):
 
     def _keys(self, node):
         plan = read_plan(self.data)
-        keys = {
-            "node.id": node,
-            "log.dirs": self.directory(node),
-            "cluster.id": plan.cluster_id,
-            "controller.quorum.voters": plan.voters,
-        }
-        return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+        (process,) = [each for each in plan.processes if each.node == node]
+        keys = [
+            f"node.id={node}",
+            f"log.dirs={self.directory(node)}",
+            f"cluster.id={plan.cluster_id}",
+            f"controller.quorum.voters={plan.voters}",
+            *plan.security(process),
+        ]
+        return [word for key in keys for word in ("--set", key)]
 
     def info(self, node):
         """What `storage info` says of a directory."""

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from patience import PATIENCE_S, Patience
+from secure_run import reaching, spark_options
 from test_spark_sink_queries import records_of
 
 from hightide.blocking import Admin, Producer
@@ -63,7 +64,7 @@ class Driver:
     """A driver process that is started again when it was killed."""
 
     def __init__(self, address, place):
-        self._address = address
+        self._way = json.dumps(spark_options(address))
         self.place = Path(place)
         self._process = None
         self._said = queue.SimpleQueue()
@@ -87,7 +88,7 @@ class Driver:
         }
         with (self.place / "driver.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "adversary_driver.py"), self._address],
+                [sys.executable, str(HERE / "adversary_driver.py"), self._way],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -168,7 +169,7 @@ class Round:
             self._targets = dict(list(self._targets.items())[:1])
         if self.kind != "files":
             self._sources = {f"{name}-from": self.chance.randrange(1, 4)}
-        with Admin(self._cluster.address) as admin:
+        with Admin(**reaching(self._cluster.address)) as admin:
             for topic, partitions in {**self._sources, **self._targets}.items():
                 admin.create_topic(topic, partitions=partitions, replication_factor=3)
         self._fill(self.chance.choice([50, 300, 1_000]))
@@ -190,7 +191,9 @@ class Round:
             return
         (source,) = self._sources
         keys = [self.chance.choice([None, value[:3], value]) for value in values]
-        with Producer(self._cluster.address, batch_size=self.chance.choice([500, 1 << 16])) as out:
+        with Producer(
+            **reaching(self._cluster.address), batch_size=self.chance.choice([500, 1 << 16])
+        ) as out:
             out.send_many(source, values, keys=keys).result()
         self._rows.update(zip(keys, values, strict=True))
 
@@ -211,14 +214,14 @@ class Round:
         topic = self.chance.choice(sorted(topics))
         topics[topic] += self.chance.randrange(1, 3)
         self.story.append(f"{topic} has {topics[topic]} partitions")
-        with Admin(self._cluster.address) as admin:
+        with Admin(**reaching(self._cluster.address)) as admin:
             admin.create_partitions(topic, topics[topic])
 
     def _cut(self):
         """Retention takes records of the source, read or not."""
         ((topic, count),) = self._sources.items()
         partition = self.chance.randrange(count)
-        with Admin(self._cluster.address) as admin:
+        with Admin(**reaching(self._cluster.address)) as admin:
             end = admin.offsets([(topic, partition)], -1)[topic, partition].offset
             before = self.chance.randrange(end + 1)
             if not (self._place / "checkpoint" / "offsets" / "0").exists():

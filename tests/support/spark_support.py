@@ -20,15 +20,17 @@ pytest.importorskip("pyspark")
 
 from patience import PATIENCE_S, Patience, size_of
 from pyspark.errors import StreamingQueryException
+from secure_run import IS_ON, blocking_cluster, direct, introduce, reaching, spark_options
 
 from hightide.blocking import Admin, Producer
 from hightide.net.ports import system_random
 from hightide.spark import session, started
 from hightide.spark.client import client_for
-from hightide.testing import BlockingCluster
 from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node
 from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.secure_local import first_users, make_secrets
+from hightide_cli.secure_cluster import CERTIFICATES, keys_of
 
 IDLE_S = 2.0
 FROM_START = {"startingOffsets": "earliest"}
@@ -70,30 +72,30 @@ class Served:
         """A new topic; its name."""
         self._topics += 1
         name = name or f"topic-{self._topics}"
-        with Admin(self.address) as admin:
+        with Admin(**reaching(self.address)) as admin:
             told = {key.replace("_", "."): value for key, value in configs.items()}
             admin.create_topic(name, partitions=partitions, configs=told)
         return name
 
     def delete_topic(self, name):
-        with Admin(self.address) as admin:
+        with Admin(**reaching(self.address)) as admin:
             admin.delete_topic(name)
 
     def topic_id(self, name):
-        with Admin(self.address) as admin:
+        with Admin(**reaching(self.address)) as admin:
             return admin.describe_topic(name).topic_id
 
     def grow(self, name, partitions):
-        with Admin(self.address) as admin:
+        with Admin(**reaching(self.address)) as admin:
             admin.create_partitions(name, partitions)
 
     def delete_records(self, name, before, partition=0):
-        with Admin(self.address) as admin:
+        with Admin(**reaching(self.address)) as admin:
             admin.delete_records({(name, partition): before})
 
     def fill(self, name, values, partition=0, **options):
         """Acknowledged records of one partition; where they are."""
-        with Producer(self.address, **options) as producer:
+        with Producer(**reaching(self.address), **options) as producer:
             deliveries = [producer.send(name, value, partition=partition) for value in values]
             return [delivery.result(PATIENCE_S).offset for delivery in deliveries]
 
@@ -101,10 +103,11 @@ class Served:
 class Broker(Served):
     """A broker process; it keeps its port and its data when it is started again."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str, secure: bool = IS_ON) -> None:
         super().__init__()
         self.directory = directory
         self._settings = settings
+        self._certificates = directory / CERTIFICATES if secure else None
         self.port = 0
         self.process = None
 
@@ -112,7 +115,13 @@ class Broker(Served):
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         keys = [f"listen.port={self.port}", f"log.dirs={self.directory / 'data'}", *self._settings]
-        format_node(make_config(read_assignments(tuple(keys))), RealDisk(), system_random())
+        users = []
+        if self._certificates is not None:
+            make_secrets(self._certificates, [1])
+            users = first_users(self._certificates)
+            keys += keys_of(self.directory, 1, 0)
+        config = make_config(read_assignments(tuple(keys)))
+        format_node(config, RealDisk(), system_random(), users=users)
         command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
         command += [word for key in keys for word in ("--set", key)]
         with (self.directory / "log").open("ab") as log:
@@ -128,6 +137,8 @@ class Broker(Served):
         assert ready.exists(), (self.directory / "log").read_text()
         self.port = json.loads(ready.read_text())["port"]
         self.address = f"127.0.0.1:{self.port}"
+        if self._certificates is not None:
+            introduce(self.address, self.directory)
 
     def stop(self):
         if self.process is not None and self.process.poll() is None:
@@ -187,7 +198,7 @@ def numbered(start, stop):
 
 
 def batch_query(spark, broker, *topics, **options):
-    reader = spark.read.format("hightide").option("bootstrap.servers", broker.address)
+    reader = spark.read.format("hightide").options(**spark_options(broker.address))
     return reader.option("subscribe", ",".join(topics)).options(**options).load()
 
 
@@ -204,7 +215,7 @@ class Stream:
     def start(self, sink, *, available_now=False, **options):
         """A query that runs until `close`, at the latest."""
         reader = self._spark.readStream.format("hightide").options(**FROM_START | options)
-        frame = reader.option("bootstrap.servers", self._broker.address).load()
+        frame = reader.options(**spark_options(self._broker.address)).load()
         writer = frame.writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         query = started(writer.trigger(availableNow=True) if available_now else writer)
@@ -277,9 +288,9 @@ def spark():
 @pytest.fixture(scope="module")
 def cluster():
     """Three brokers in this process."""
-    with BlockingCluster(3) as made:
+    with blocking_cluster(3) as made:
         yield made
-        client_for(made.bootstrap).close()
+        client_for(*direct(made.bootstrap)).close()
 
 
 @pytest.fixture(scope="module")

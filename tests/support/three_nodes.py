@@ -74,7 +74,13 @@ class Nodes(StartedCluster):
         """Start one node's process, as `up` does for all."""
         plan = read_plan(self.data)
         ((process, port),) = [each for each in plan.nodes if each[0].node == node]
-        started = start_node(process, port=port, cluster_id=plan.cluster_id, voters=plan.voters)
+        started = start_node(
+            process,
+            port=port,
+            cluster_id=plan.cluster_id,
+            voters=plan.voters,
+            assignments=plan.security(process),
+        )
         self.started.append(started)
         return started
 

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -49,12 +49,20 @@ WATERMARK_H = 24
 """No flight of the file is later than that, in the order of actual departure."""
 
 
-@click.command(epilog="Examples: hightide demo · hightide demo --rows 20000 --output /tmp/demo")
+@click.command(
+    epilog="Examples: hightide demo · hightide demo --rows 20000 --output /tmp/demo · "
+    "hightide demo --rows 20000 --secure"
+)
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Only so many flights [default: all 336776]."
 )
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Under TLS, as `up --secure` has it: all of it logs in, Spark's executors as well.",
+)
 @click.option(
     "--patience",
     "patience_s",
@@ -64,7 +72,9 @@ WATERMARK_H = 24
     metavar="SECONDS",
     help="Give up when nothing has moved for so long.",
 )
-def demo(rows: int | None, output: Path | None, master: str, patience_s: float) -> None:
+def demo(
+    rows: int | None, output: Path | None, master: str, secure: bool, patience_s: float
+) -> None:
     """Replay real flights through three brokers and the pipeline, kill a leader meanwhile, and
     check every one of them."""
     output = output or Path(tempfile.mkdtemp(prefix="hightide-demo-"))
@@ -77,10 +87,12 @@ def demo(rows: int | None, output: Path | None, master: str, patience_s: float) 
     outcome.counts["flights in the source file"] = table.num_rows
     # Told to end, it ends its brokers and its JVM first, as it does at Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with OwnCluster(brokers=BROKERS) as cluster:
-        say(f"{BROKERS} brokers serve on {cluster.address}")
-        _stream(cluster, table, output, master, patience_s, outcome, timeline)
-        results = run(_read_results, cluster.address, patience_s)
+    with OwnCluster(brokers=BROKERS, secure=secure) as cluster:
+        way = {"bootstrap_servers": cluster.address, **cluster.client_options}
+        who = ", as " + way["sasl_username"] if secure else ""
+        say(f"{BROKERS} brokers serve on {cluster.address}{who}")
+        _stream(cluster, way, table, output, master, patience_s, outcome, timeline)
+        results = run(_read_results, way, patience_s)
     check(table, output, results, WATERMARK_H, outcome)
     draw(timeline, map(window, read(output / "hourly").to_pylist()), output / PICTURE)
     _report(output, outcome)
@@ -88,13 +100,15 @@ def demo(rows: int | None, output: Path | None, master: str, patience_s: float) 
         raise click.exceptions.Exit(REFUSED)
 
 
-def pipeline_config(address: str, output: Path) -> PipelineConfig:
+def pipeline_config(way: dict[str, Any], output: Path) -> PipelineConfig:
     """The demo's pipeline, as `pipeline run` would have it in a file."""
     from hightide.spark.pipeline_config import Aggregate, PipelineConfig
 
+    client = {name.replace("_", "."): str(value) for name, value in way.items()}
     return PipelineConfig(
         name="demo",
-        bootstrap=address,
+        bootstrap=client.pop("bootstrap.servers"),
+        client=client,
         topics=[TOPIC],
         format="json",
         schema=SCHEMA,
@@ -117,6 +131,7 @@ def pipeline_config(address: str, output: Path) -> PipelineConfig:
 
 def _stream(
     cluster: OwnCluster,
+    way: dict[str, Any],
     table: pa.Table,
     output: Path,
     master: str,
@@ -130,25 +145,25 @@ def _stream(
     from hightide_cli.pipeline import follow, open_session
 
     started = time.monotonic()
-    run(_make_topics, cluster.address, patience_s)
+    run(_make_topics, way, patience_s)
     say("starting Spark")
     remembered = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
     with open_session("hightide-demo", master, remembered) as spark:
         outcome.seconds["start Spark"] = time.monotonic() - started
-        config = pipeline_config(cluster.address, output)
+        config = pipeline_config(way, output)
         running = start(spark, config)
         started = time.monotonic()
         # Windows that are over are written with the next records, so some are kept for the end.
         most = table.num_rows * 3 // 4
         timeline.note("the replay begins")
-        run(_replay, cluster, table.slice(0, most), timeline, True, patience_s)
+        run(_replay, cluster, way, table.slice(0, most), timeline, True, patience_s)
         seconds = time.monotonic() - started
         _let_work(running, patience_s)
         running.stop()
         timeline.batches += running.batches(ROWS)
         timeline.note("the pipeline was stopped; the last quarter of the flights follows")
         replaying = time.monotonic()
-        run(_replay, cluster, table.slice(most), timeline, False, patience_s)
+        run(_replay, cluster, way, table.slice(most), timeline, False, patience_s)
         outcome.seconds["replay"] = seconds + time.monotonic() - replaying
         timeline.note("the pipeline starts once more, to end where the topic ends")
         running = start(spark, config, once=True)
@@ -173,10 +188,10 @@ def _nothing_moved(what: str, patience_s: float) -> RequestTimedOut:
     return RequestTimedOut(f"{what} has not moved for {patience_s:g} s, which --patience says")
 
 
-async def _make_topics(address: str, patience_s: float) -> None:
+async def _make_topics(way: dict[str, Any], patience_s: float) -> None:
     from hightide import Admin
 
-    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
+    async with Admin(**way, default_api_timeout_ms=patience_s * 1000) as admin:
         for topic in (TOPIC, RESULTS):
             # The events are of 2013: by age they would be deleted at once.
             await admin.create_topic(
@@ -188,7 +203,12 @@ async def _make_topics(address: str, patience_s: float) -> None:
 
 
 async def _replay(
-    cluster: OwnCluster, table: pa.Table, timeline: Timeline, kill: bool, patience_s: float
+    cluster: OwnCluster,
+    way: dict[str, Any],
+    table: pa.Table,
+    timeline: Timeline,
+    kill: bool,
+    patience_s: float,
 ) -> None:
     """Every flight as a record, keyed by carrier, with the event time as timestamp; if
     wanted the leader is killed in the middle of it, and brought back."""
@@ -204,18 +224,18 @@ async def _replay(
         async with (
             trio.open_nursery() as nursery,
             Producer(
-                cluster.address,
+                **way,
                 batch_size=128 << 10,
                 compression_type="lz4",
                 max_block_ms=patience_s * 1000,
                 delivery_timeout_ms=patience_s * 1000,
             ) as producer,
         ):
-            watching = await nursery.start(_watch, cluster.address, timeline, patience_s)
+            watching = await nursery.start(_watch, way, timeline, patience_s)
             for number, (key, value, event_ms) in enumerate(events(table), 1):
                 await producer.send(TOPIC, value, key=key, timestamp=event_ms)
                 if kill and number == table.num_rows // 2:
-                    nursery.start_soon(_kill_a_leader, cluster, timeline, patience_s)
+                    nursery.start_soon(_kill_a_leader, cluster, way, timeline, patience_s)
                 if number % 1000 == 0:
                     progress.update(task, completed=number)
             await producer.flush()
@@ -224,7 +244,10 @@ async def _replay(
 
 
 async def _watch(
-    address: str, timeline: Timeline, patience_s: float, task_status: TaskStatus[trio.Event]
+    way: dict[str, Any],
+    timeline: Timeline,
+    patience_s: float,
+    task_status: TaskStatus[trio.Event],
 ) -> None:
     """Note how far the topic is committed, until the event is set that this starts with."""
     import trio
@@ -232,7 +255,7 @@ async def _watch(
     from hightide import LATEST, Admin, TopicPartition
 
     enough, flights = trio.Event(), TopicPartition(TOPIC, 0)
-    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
+    async with Admin(**way, default_api_timeout_ms=patience_s * 1000) as admin:
         task_status.started(enough)
         is_last = False
         while not is_last:
@@ -244,12 +267,14 @@ async def _watch(
                 timeline.committed.append((time.time(), found[flights].offset))
 
 
-async def _kill_a_leader(cluster: OwnCluster, timeline: Timeline, patience_s: float) -> None:
+async def _kill_a_leader(
+    cluster: OwnCluster, way: dict[str, Any], timeline: Timeline, patience_s: float
+) -> None:
     import trio
 
     from hightide import Admin
 
-    async with Admin(cluster.address, default_api_timeout_ms=patience_s * 1000) as admin:
+    async with Admin(**way, default_api_timeout_ms=patience_s * 1000) as admin:
         leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
     await trio.to_thread.run_sync(partial(cluster.stop, leader, kill=True))
     timeline.note(f"kill -9 of broker {leader}, the leader")
@@ -257,15 +282,15 @@ async def _kill_a_leader(cluster: OwnCluster, timeline: Timeline, patience_s: fl
     timeline.note(f"broker {leader} is back")
 
 
-async def _read_results(address: str, patience_s: float) -> list[bytes]:
+async def _read_results(way: dict[str, Any], patience_s: float) -> list[bytes]:
     """Every value of the results topic."""
     from hightide import LATEST, Admin, Consumer, TopicPartition
 
     results = TopicPartition(RESULTS, 0)
-    async with Admin(address, default_api_timeout_ms=patience_s * 1000) as admin:
+    async with Admin(**way, default_api_timeout_ms=patience_s * 1000) as admin:
         end = (await admin.offsets([results], LATEST))[results].offset
     found: list[bytes] = []
-    async with Consumer(address, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
+    async with Consumer(**way, topics=[RESULTS], auto_offset_reset="earliest") as consumer:
         while len(found) < end:
             records = await consumer.poll(timeout_ms=round(patience_s * 1000))
             if not records:

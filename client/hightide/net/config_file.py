@@ -1,7 +1,8 @@
 """A file with what clients are told: TOML with Kafka's dotted names, as `client.toml`.
 
 `bootstrap.servers`, `security.protocol`, `ssl.ca.location`, …: what all clients have in common.
-Paths are taken from where the file lies.
+Paths are taken from where the file lies, and are whole: a process that works in another directory,
+as Spark's executors do, finds them as well.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def read_client_config(path: Path | str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read as TOML: {error}") from error
     named = {
-        name: str(path.parent / value) if name.endswith(LOCATION) and value else value
+        name: str(path.parent.absolute() / value) if name.endswith(LOCATION) and value else value
         for name, value in _dotted(table, "")
     }
     try:
