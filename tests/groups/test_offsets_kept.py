@@ -39,12 +39,12 @@ async def test_a_commit_that_is_under_way_is_not_followed_by_the_old_ones_end():
         async with client_of(node) as other, trio.open_nursery() as nursery:
             nursery.start_soon(commit, other, 6)
             await quiet()
-            nursery.start_soon(node._coordinators._expire)
+            nursery.start_soon(node.coordinators._expire)
             await quiet()
             disk.gate.set()
         assert await committed(client) == 6
         clock.ms += EIGHT_DAYS_MS
-        await node._coordinators._expire()
+        await node.coordinators._expire()
         assert await committed(client) == -1
 
 
