@@ -162,7 +162,7 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
             f"{name} is {config.advertised_host!r}, each address of a machine and the way to none: "
             "expected advertised.host, the name that clients and other brokers reach this node by"
         )
-    _ = config.metrics_address
+    _ = config.metrics_address  # raises
     node = config[keys.NODE_ID]
     if any(voter != node for voter in config.voters) and not config[keys.CLUSTER_ID]:
         raise ConfigError(

@@ -172,9 +172,9 @@ async def _elect(
         (each.topic, each.partition): each
         for each in await admin.elect_leaders(wanted, unclean=unclean)
     }
-    while trio.current_time() < deadline:
+    while not unclean and trio.current_time() < deadline:
         behind = await _catching_up(admin, results.values())
-        if unclean or not behind:
+        if not behind:
             break
         await trio.sleep(_LOOK_AGAIN_S)
         again = await admin.elect_leaders(behind)

@@ -36,7 +36,6 @@ VOTERS = 3
 """Controllers of a cluster that is large enough."""
 FIRST_CONTROLLER = 101
 """Ids of nodes that are controllers only begin here."""
-LOOPBACK = "127.0.0.1"
 _POLL_S = 0.02
 
 
@@ -363,7 +362,7 @@ def start_node(
         path.mkdir(parents=True, exist_ok=True)
     process.ready_file.unlink(missing_ok=True)
     keys = _keys(process, port=port, cluster_id=cluster_id, voters=voters)
-    keys.append(f"metrics.listen={LOOPBACK}:0")
+    keys.append("metrics.listen=0")
     command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
     command += [word for key in (*keys, *assignments) for word in ("--set", key)]
     command += ["--ready-file", str(process.ready_file.resolve())]

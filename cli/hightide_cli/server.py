@@ -179,9 +179,8 @@ async def _announce(node: Node, ready_file: Path) -> None:
         "port": node.port,
         "cluster_id": node.cluster_id,
     }
-    if node.metrics_port >= 0:
-        host, _ = node.config.metrics_address or ("", 0)
-        facts["metrics"] = f"{host}:{node.metrics_port}"
+    if address := node.config.metrics_address:
+        facts["metrics"] = f"{address[0]}:{node.metrics_port}"
     put_file(ready_file, json.dumps(facts).encode())
 
 

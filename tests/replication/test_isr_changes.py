@@ -87,6 +87,21 @@ async def test_a_proposal_says_what_it_is_and_on_what_it_is_based(nursery, autoj
     assert replica.leader.maximal_isr == (ME, TWO, THREE)
 
 
+async def test_who_leaves_and_joins_is_counted_as_the_metadata_says_it(nursery, autojump_clock):
+    here = here_with(nursery)
+    await leading(here)
+    moves = here.replicas.isr_moves
+    for isr, shrinks, expands in (
+        ((ME, TWO, THREE), 0, 1),
+        ((ME, TWO, THREE), 0, 1),
+        ((ME,), 1, 1),
+        ((ME, TWO), 1, 2),
+        ((ME, THREE), 2, 3),
+    ):
+        await overtake(here, isr=isr)
+        assert (moves["shrink"], moves["expand"]) == (shrinks, expands)
+
+
 async def test_one_request_carries_all_that_is_proposed(nursery, autojump_clock):
     here = here_with(nursery)
     await leading(here, partitions=4)

@@ -6,12 +6,11 @@ of authorities that the test makes.
 """
 
 import logging
-import random
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
-from brokers import Client, batch, client_of, new_node, settings
+from brokers import Client, batch, client_of, new_node, one_of_several, settings
 from certificates import Authority, replace
 from patience import PATIENCE_S
 from test_routes import ENVELOPED, rows
@@ -28,7 +27,6 @@ from hightide.protocol.errors import ApiError, ErrorCode, Refused, RemoteProtoco
 from hightide_broker.config import ConfigError, make_config
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
-from hightide_broker.node import open_node
 from hightide_broker.runtime.quorum.peers import NodeAddresses, NotSent, Peers
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
@@ -446,15 +444,7 @@ async def three(nodes, clients):
                 **inside(nodes.issue(f"node-{node}"), port),
                 **outside(clients.issue("broker")),
             }
-            opened = open_node(
-                settings(facts, data=f"data/{node}"),
-                disk=SimDisk(),
-                clock=SystemClock(),
-                random=random.Random(node),
-                listen=listen,
-                wait=False,
-            )
-            running[node] = await stack.enter_async_context(opened)
+            running[node] = await stack.enter_async_context(one_of_several(node, facts))
         for node in running.values():
             await node.serving.wait()
         yield running

@@ -8,27 +8,23 @@ refused by the controller.
 """
 
 import logging
-import random
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 import pytest
-from brokers import settings
+from brokers import one_of_several
 from certificates import Authority
 from patience import wait_until_true
 from test_doors import BY_NODES, client_by, enveloped, inside, internal_port, outside
 from test_gate import CLUSTER, SAMPLES, TOPIC, rules
 
 from hightide import Admin
-from hightide.net.ports import SystemClock
-from hightide.net.tcp import free_ports, listen
+from hightide.net.tcp import free_ports
 from hightide.net.tls import Tls
 from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode
-from hightide_broker.node import open_node
-from hightide_broker.simulation.disk import SimDisk
 
 PASSED_ON = {
     "add_voter",
@@ -105,15 +101,7 @@ async def pair(tmp_path, **over):
                 **outside(clients.issue("broker"), "required"),
                 **over,
             }
-            opened = open_node(
-                settings(facts, data=f"data/{node}"),
-                disk=SimDisk(),
-                clock=SystemClock(),
-                random=random.Random(node),
-                listen=listen,
-                wait=False,
-            )
-            running[node] = await stack.enter_async_context(opened)
+            running[node] = await stack.enter_async_context(one_of_several(node, facts))
         for node in running.values():
             await node.serving.wait()
         yield Pair(nodes, clients, running)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
@@ -17,6 +17,7 @@ from patience import PATIENCE_S
 from trio.testing import wait_all_tasks_blocked
 
 from hightide.net.connection import Connection, open_connection
+from hightide.net.ports import SystemClock
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Headers, Record, encode_columns, to_records
@@ -274,6 +275,19 @@ async def broker(
     """A client of a node that stops in order when the block ends."""
     async with new_node(disk, config, clock) as node, client_of(node) as client:
         yield client
+
+
+def one_of_several(number: int, facts: dict[str, str]) -> AbstractAsyncContextManager[Node]:
+    """A node of a cluster in this process, for the block, on a disk of its own and at the real time
+    of day; nobody waits until it serves."""
+    return open_node(
+        settings(facts, data=f"data/{number}"),
+        disk=SimDisk(),
+        clock=SystemClock(),
+        random=random.Random(number),
+        listen=listen,
+        wait=False,
+    )
 
 
 @asynccontextmanager

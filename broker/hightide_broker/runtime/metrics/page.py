@@ -72,9 +72,8 @@ def lines(found: Iterable[Measured], *, is_open: bool) -> Iterator[str]:
         yield f"# HELP {told} {family.help}\n"
         yield f"# TYPE {told} {family.kind}\n"
         for labels, value in values:
-            shown = [
-                f'{key}="{_escaped(text)}"' for key, text in zip(family.labels, labels, strict=True)
-            ]
+            named = zip(family.labels, labels, strict=True)
+            shown = [f'{key}="{text.translate(_ESCAPED)}"' for key, text in named]
             if isinstance(value, Histogram):
                 yield from _steps(name, shown, value)
             else:
@@ -98,14 +97,10 @@ def _braced(labels: list[str]) -> str:
     return f"{{{','.join(labels)}}}" if labels else ""
 
 
-def _escaped(text: str) -> str:
-    return text.translate(_ESCAPED)
-
-
 def _number(value: float) -> str:
     if value == float("inf"):
         return "+Inf"
-    return str(int(value)) if value == int(value) and isinstance(value, int) else repr(float(value))
+    return str(value) if isinstance(value, int) else repr(value)
 
 
 def is_open_wanted(accept: str) -> bool:

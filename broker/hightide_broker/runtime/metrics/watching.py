@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import trio
@@ -19,9 +18,7 @@ from hightide_broker.runtime.metrics.page import (
     is_open_wanted,
     lines,
 )
-from hightide_broker.runtime.server.entrance import RETRY_S, Listen, Listener
-
-log = logging.getLogger("hightide.metrics")
+from hightide_broker.runtime.server.entrance import Listen, Listener, next_stream
 
 LOOK_S = 1.0
 """How often it is asked whether the event loop keeps up."""
@@ -48,13 +45,7 @@ class MetricsPort:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watching.look_at_the_loop)
             while True:
-                try:
-                    stream = await self._listener.accept()
-                except OSError as error:
-                    log.warning("a connection could not be accepted: %s", error)
-                    await trio.sleep(RETRY_S)
-                    continue
-                nursery.start_soon(port.serve, stream)
+                nursery.start_soon(port.serve, await next_stream(self._listener))
 
     async def aclose(self) -> None:
         """Take no more connections."""

@@ -173,8 +173,7 @@ class MetadataApplier:
                 replica.go_offline(str(error))
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
-        leader = replica.leader
-        if leader is None or state.leader_epoch > replica.leader_epoch:
+        if state.leader_epoch > replica.leader_epoch:
             replica.become_leader(
                 state,
                 broker=self._broker,
@@ -184,10 +183,9 @@ class MetadataApplier:
             )
             self._replicas.troubles.led(replica.name)
         else:
-            before, after = set(leader.isr), set(state.isr)
-            replica.update_leader(state)
-            self._replicas.isr_moves["shrink"] += bool(before - after)
-            self._replicas.isr_moves["expand"] += bool(after - before)
+            left, joined = replica.update_leader(state)
+            self._replicas.isr_moves["shrink"] += bool(left)
+            self._replicas.isr_moves["expand"] += bool(joined)
         self._replicas.mark_dirty(replica)
 
     def _follow(self, replica: Replica, state: PartitionState) -> None:

@@ -181,20 +181,23 @@ class Replica:
         self.needs_sync = True
         self.recompute()
 
-    def update_leader(self, state: PartitionState) -> None:
-        """Same epoch, another ISR: those who wait for more replicas than there are now hear so."""
+    def update_leader(self, state: PartitionState) -> tuple[set[int], set[int]]:
+        """Same epoch, another ISR: those who wait for more replicas than there are now hear so. Who
+        left it, and who joined."""
         leadership = self.leadership
         assert leadership is not None, f"{self!r} does not lead"
         leader = leadership.leader
-        before = leader.isr
+        before = set(leader.isr)
         leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
         self.recompute()
-        if not set(before) <= set(leader.isr):
+        after = set(leader.isr)
+        if before - after:
             # A session holds what is in sync: who was taken out asks by itself, and so comes back.
             leadership.look_again()
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self.tell(self)
+        return before - after, after - before
 
     def recompute(self) -> None:
         """Time passed, or brokers came and went: the watermark may have moved."""

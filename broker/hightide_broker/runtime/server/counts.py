@@ -50,9 +50,9 @@ class Counts:
             return
         api, by_node = API_BY_REQUEST[type(call.request)].name, _is_replication(call.request)
         for part in body.partitions:
-            if part.topic not in self._traffic:
+            topic = self._traffic.get(part.topic)
+            if topic is None:
                 continue
-            topic = self._traffic[part.topic]
             if part.error is not None:
                 topic.failures[api] += 1
             elif isinstance(part, m.FetchResult) and part.records >= 0:

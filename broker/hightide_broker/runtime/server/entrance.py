@@ -75,17 +75,21 @@ class Entrance:
             await listener.aclose()
 
 
-async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nursery) -> None:
-    pace = Rate()
+async def next_stream(listener: Listener) -> Stream:
+    """The next connection, however many fail before it."""
     while True:
         try:
-            stream = await listener.accept()
+            return await listener.accept()
         except OSError as error:
             # Out of descriptors, or the peer is gone already: the listener lives on.
             log.warning("a connection could not be accepted: %s", error)
             await trio.sleep(RETRY_S)
-            continue
-        nursery.start_soon(serve, stream, door)
+
+
+async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nursery) -> None:
+    pace = Rate()
+    while True:
+        nursery.start_soon(serve, await next_stream(listener), door)
         if door.rate is not None:
             pace.record(1, door.rate, trio.current_time())
             # Whoever comes meanwhile waits outside.

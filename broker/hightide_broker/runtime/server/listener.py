@@ -103,6 +103,7 @@ class Server:
         return not delay_s
 
     async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
+        way = "SCRAM" if door.users_log_in else "TLS"
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         waiting = self._at_the_door[door]
         if len(waiting) >= self._room.at_the_door:
@@ -113,19 +114,19 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self.counts.logins["TLS", True] += 1
+                        self.counts.logins[way, True] += 1
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"User:{session.user}")
                 who = (peer.shown, session.mechanism, arrived.peer)
-                self.counts.logins["SCRAM", True] += 1
+                self.counts.logins[way, True] += 1
                 self._told_in.write(logging.INFO, "logged in: %s by %s, from %s", *who)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
-            self.counts.logins["SCRAM" if door.users_log_in else "TLS", False] += 1
+            self.counts.logins[way, False] += 1
             self._told_out.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
             waiting.pop(scope, None)
