@@ -14,7 +14,7 @@ from brokers import Client
 from commands import hightide
 from crowds import Crowd, many_files
 from patience import POLL_S, Patience, size_of
-from three_nodes import STOP_IN_ORDER, Nodes
+from three_nodes import Nodes
 
 from hightide import AuthenticationFailed, BrokerUnreachable, Producer, read_client_config
 from hightide.net.connection import open_connection
@@ -35,7 +35,7 @@ NO_DECISIONS = ("producer_ids",)
 
 @pytest.fixture
 def secure(tmp_path):
-    made = Nodes(tmp_path / "data", "-n", "3", "--secure", stop=STOP_IN_ORDER)
+    made = Nodes(tmp_path / "data", "-n", "3", "--secure")
     try:
         yield Secure(made)
     finally:
