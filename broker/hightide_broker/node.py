@@ -291,7 +291,7 @@ class Node:
         return self.config[keys.ADVERTISED_PORT] or self.port
 
     @property
-    def _internal_address(self) -> tuple[str, int]:
+    def internal_address(self) -> tuple[str, int]:
         """Where other nodes are told to come."""
         if not self.config.is_split:
             return self.config.advertised_host, self.advertised_port
@@ -387,7 +387,7 @@ class Node:
                     previous_broker_epoch=-1 if previous_epoch is None else previous_epoch,
                     directory=self._meta.directory_id,
                     runs=runs,
-                    internal=self._internal_address if self.config.is_split else None,
+                    internal=self.internal_address if self.config.is_split else None,
                 )
             )
             confirm_run(self._disk, self._directory, incarnation)
@@ -405,7 +405,7 @@ class Node:
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
 
     async def _join_quorum(self) -> None:
-        host, port = self._internal_address
+        host, port = self.internal_address
         membership = self.quorum.core.membership
         await join(membership, self.channel, node=self.id, host=host, port=port)
 

@@ -330,13 +330,16 @@ def _no_cluster(data: Path) -> str:
 @data_option
 @output_option
 def ps(data: Path, output: str) -> None:
-    """List the nodes of a data directory."""
+    """List the nodes of a data directory.
+
+    `internal` is where nodes reach each other, where they have listeners of their own for that.
+    """
     rows: list[dict[str, Any]] = [node.describe() for node in nodes_of(data)]
     if not rows:
         say(_no_cluster(data))
-    show(
-        rows, output, columns=["node", "pid", "host", "port", "roles", "alive", "data"], key="node"
-    )
+    internal = ["internal"] if any(row["internal"] for row in rows) else []
+    columns = ["node", "pid", "host", "port", *internal, "roles", "alive", "data"]
+    show(rows, output, columns=columns, key="node")
 
 
 @click.command(epilog="Example: hightide logs --node 2 -f")

@@ -92,6 +92,7 @@ class NodeProcess:
             "pid": pid,
             "host": facts.get("host"),
             "port": facts.get("port"),
+            "internal": facts.get("internal"),
             "metrics": facts.get("metrics"),
             "roles": list(self.roles),
             "alive": pid is not None,

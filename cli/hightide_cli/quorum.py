@@ -81,7 +81,8 @@ def add(node: str, bootstrap: str, output: str, timeout_s: float) -> None:
 
     Its directory is made by `hightide storage format --join`; it names the other controllers and
     itself in controller.quorum.voters. HOST:PORT is where nodes reach it: where they have ports of
-    their own, as on a secure cluster, that of internal.listen.port. Nobody tries it first.
+    their own, as on a secure cluster, that of internal.listen.port (`hightide ps` shows it). The
+    active controller tries it first.
     """
     number, address = _parse(node)
     if address is None:

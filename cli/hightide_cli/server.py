@@ -179,6 +179,8 @@ async def _announce(node: Node, ready_file: Path) -> None:
         "port": node.port,
         "cluster_id": node.cluster_id,
     }
+    if node.config.is_split:
+        facts["internal"] = "{}:{}".format(*node.internal_address)
     if address := node.config.metrics_address:
         facts["metrics"] = f"{address[0]}:{node.metrics_port}"
     put_file(ready_file, json.dumps(facts).encode())

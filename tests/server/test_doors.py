@@ -77,7 +77,7 @@ async def client_by(network, port):
 
 
 def internal_port(node):
-    return node._internal_address[1]
+    return node.internal_address[1]
 
 
 def follower_fetch(node):

@@ -23,6 +23,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import Headers, Record, encode_columns, to_records
 from hightide.protocol.records import encode_batch, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.formatting import format_node
 from hightide_broker.node import Node, open_node
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.runtime.server.entrance import Listener
@@ -277,12 +278,17 @@ async def broker(
         yield client
 
 
-def one_of_several(number: int, facts: dict[str, str]) -> AbstractAsyncContextManager[Node]:
+def one_of_several(
+    number: int, facts: dict[str, str], *, joining: bool = False
+) -> AbstractAsyncContextManager[Node]:
     """A node of a cluster in this process, for the block, on a disk of its own and at the real time
-    of day; nobody waits until it serves."""
+    of day; nobody waits until it serves. `joining`: the cluster exists, and it has no vote yet."""
+    config, disk = settings(facts, data=f"data/{number}"), SimDisk()
+    if joining:
+        format_node(config, disk, random.Random(number), joining=True)
     return open_node(
-        settings(facts, data=f"data/{number}"),
-        disk=SimDisk(),
+        config,
+        disk=disk,
         clock=SystemClock(),
         random=random.Random(number),
         listen=listen,

@@ -34,6 +34,7 @@ from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.mutations import MutationQuotas, Take, unlimited
 from hightide_broker.core.cluster.users import SECRET_BYTES
+from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
@@ -195,12 +196,13 @@ class ControllerShell:
         since = trio.current_time()
         if isinstance(request, q.RemoveVoterRequest):
             await self._quorum.hear_all_but(request.id, since)
+        if isinstance(request, q.AddVoterRequest):
+            await self._try_address(request, sender)
         if self._active is None:
             raise not_controller(self._quorum.leader)
         term = self._active.term
         try:
-            if sender is not None:
-                self._judge(sender, request)
+            self._check_allowed(sender, request)
             take = self._allowance(self._active, sender)
             decision = self._decide(self._active.core, request, since, take)
         except Refused as refusal:
@@ -222,6 +224,28 @@ class ControllerShell:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the change did not commit here, it may still take effect: {refusal.message}",
             ) from refusal
+
+    async def _try_address(self, request: q.AddVoterRequest, sender: Peer | None) -> None:
+        """Raise `Refused` unless a node that could vote now answers where it is to be recorded: a
+        voter that nobody reaches cannot lead, and counts in every majority. Source: KIP-853."""
+        if self._active is None:
+            return
+        try:
+            self._check_allowed(sender, request)  # or anybody could have this node call anywhere
+            *_, voter = self._adding(request, trio.current_time())
+        except Refused:
+            return  # with the words of the decision
+        await self._quorum.greet(voter)
+
+    def _adding(self, request: q.AddVoterRequest, now: float) -> tuple[Voter, ...]:
+        """The voters with one more; raises `Refused`."""
+        check_address(request.host, request.port)
+        return self._quorum.core.adding(request, now)
+
+    def _check_allowed(self, sender: Peer | None, request: m.Message) -> None:
+        """Raise `Refused` for what a sender may not ask; nobody is this node itself."""
+        if sender is not None:
+            self._judge(sender, request)
 
     async def _committed(self, term: Term, what: str) -> int:
         """Wait until everything written so far is committed; where that ends. Raises `Refused`."""
@@ -293,8 +317,7 @@ class ControllerShell:
             case a.DeleteAclsRequest():
                 return core.delete_acls(request)
             case q.AddVoterRequest():
-                check_address(request.host, request.port)
-                voters = self._quorum.core.adding(request, now)
+                voters = self._adding(request, now)
                 reply = q.AddVoterResponse(directory=voters[-1].directory)
                 return Decision([SetVoters(voters=voters)], reply)
             case q.RemoveVoterRequest():

@@ -19,7 +19,13 @@ from hightide.net.ports import Random
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
-from hightide.protocol.errors import BrokerUnreachable, ErrorCode, HightideError, Refused
+from hightide.protocol.errors import (
+    BrokerUnreachable,
+    ErrorCode,
+    HightideError,
+    Refused,
+    RequestTimedOut,
+)
 from hightide_broker.core.cluster.changes import Change, SetVoters
 from hightide_broker.core.quorum.ready import (
     NOBODY,
@@ -314,6 +320,27 @@ class QuorumDriver:
 
     # -- asking others ---------------------------------------------------------------------------
 
+    async def greet(self, voter: Voter) -> None:
+        """Tell a node that is to vote who leads, at the address that is to be recorded of it. Only
+        the node with this directory accepts that, and only where nodes may speak to it. Raises
+        `Refused`."""
+        request = c.BeginQuorumEpochRequest(
+            cluster_id=self.core.config.cluster_id,
+            voter=voter.id,
+            voter_directory=voter.directory,
+            leader=self.node,
+            epoch=self.core.epoch,
+        )
+        place, timeout_s = (voter.host, voter.port), self._request_timeout_s
+        try:
+            answer, _ = await self._peers.call_at([place], voter.id, request, timeout_s=timeout_s)
+        except RequestTimedOut as error:
+            raise _not_there(voter, ErrorCode.REQUEST_TIMED_OUT, error.message) from error
+        except HightideError as error:
+            raise _not_there(voter, ErrorCode.INVALID_REQUEST, str(error)) from error
+        if answer.error is not None:
+            raise _not_there(voter, ErrorCode(answer.error), answer.message)
+
     async def _ask(self, sending: Sending) -> None:
         peer, request = sending
         timeout_s = self._request_timeout_s
@@ -433,6 +460,15 @@ def not_controller(leader: int) -> Refused:
     """The refusal of a node that is not the active controller."""
     who = f"node {leader} is" if leader != NOBODY else "none is known"
     return Refused(ErrorCode.NOT_CONTROLLER, f"this node is not the active controller, {who}")
+
+
+def _not_there(voter: Voter, code: ErrorCode, why: str) -> Refused:
+    return Refused(
+        code,
+        f"node {voter.id} does not answer other nodes at {voter.host}:{voter.port} ({why}): name "
+        f"the address of its internal listener (internal.listen.port; listen.port where it has "
+        f"none), as every voter reaches it",
+    )
 
 
 def _shown(voters: Sequence[Voter]) -> list[tuple[int, str]]:

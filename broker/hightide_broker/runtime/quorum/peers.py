@@ -63,7 +63,18 @@ class Peers:
     ) -> tuple[Any, list[memoryview]]:
         """A node's answer; raises `NotSent` or `BrokerUnreachable` if nobody listens there,
         `RequestTimedOut`, `ApiError`, or `RemoteProtocolError`."""
-        addresses = self._addresses.of(node)
+        return await self.call_at(self._addresses.of(node), node, request, timeout_s=timeout_s)
+
+    async def call_at(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        node: int,
+        request: Message,
+        *,
+        timeout_s: float,
+    ) -> tuple[Any, list[memoryview]]:
+        """The same at the first of these addresses where somebody listens, whatever is known of the
+        node."""
         if not addresses or self._pool is None:
             raise NotSent(
                 f"node {node} has no address here: neither controller.quorum.voters nor a record "
