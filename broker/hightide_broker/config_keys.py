@@ -143,6 +143,9 @@ METRICS_LISTEN = text(
     "where /metrics, /healthz and /readyz are answered to everybody, HOST:PORT, or a PORT of "
     "loopback; 0 = any free one; empty: nowhere",
 )
+TRACE_MAX_BYTES = count(
+    "trace.max.bytes", "16MiB", "files of what happened here; 0: none are kept", unit="bytes"
+)
 BROKER_RACK = text("broker.rack", "", "where this broker stands")
 NUM_PARTITIONS = count("num.partitions", "1", "partitions of a topic that does not say", low=1)
 DEFAULT_REPLICATION_FACTOR = count(

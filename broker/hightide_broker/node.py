@@ -13,8 +13,6 @@ last the marker.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -24,13 +22,14 @@ from hightide.protocol import messages as m
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.formatting import directory_of, first_users, format_node, read_directory
+from hightide_broker.formatting import directory_of, first_users
 from hightide_broker.instrument import Instrument
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.base.data_directory import watch_directory
 from hightide_broker.runtime.base.syncer import Syncer
+from hightide_broker.runtime.base.trace import Trace, open_trace
 from hightide_broker.runtime.base.usage import Usage, Used
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
@@ -39,7 +38,7 @@ from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.cluster.joining import join
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
-from hightide_broker.runtime.metrics.watching import MetricsPort, open_metrics_port
+from hightide_broker.runtime.metrics.watching import MetricsPort
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
 from hightide_broker.runtime.quorum.peers import NodeAddresses, Peers
@@ -51,37 +50,34 @@ from hightide_broker.runtime.replication.isr import IsrChanges
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
 from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
+from hightide_broker.runtime.replication.positions import Positions
 from hightide_broker.runtime.replication.repair import Repair
 from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
-from hightide_broker.runtime.server.door import Doors, doors_of
-from hightide_broker.runtime.server.entrance import Entrance, Listen, open_entrance
+from hightide_broker.runtime.server.entrance import Entrance
 from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.listener import Server, server_of
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
-from hightide_broker.runtime.server.routes import Routes
+from hightide_broker.runtime.server.routes import VERSION, Routes
 from hightide_broker.storage.directory import (
     METADATA_DIRECTORY,
-    RESERVE,
     Meta,
-    lock_directory,
-    take_clean_marker,
     write_clean_marker,
 )
-from hightide_broker.storage.quorum_state import read_quorum_state
 from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
+from hightide_broker.trace.events import NodeServes, NodeStarted, NodeStopped
 
 log = logging.getLogger("hightide.node")
 
 
 class Node:
-    """A running node; made by `open_node`."""
+    """A running node; made by `opening.open_node`."""
 
     def __init__(
         self,
@@ -95,6 +91,7 @@ class Node:
         clean: bool,
         instrument: Instrument | None = None,
         usage: Usage = Used,
+        trace: Trace | None = None,
     ) -> None:
         """Opens the metadata log; raises `LogDamaged`, `SnapshotDamaged`,
         `QuorumStateDamaged`, `DiskError`."""
@@ -109,6 +106,14 @@ class Node:
         self._usage = usage
         self._directory = directory_of(config)
         self._agenda = Agenda()
+        self.trace = trace or open_trace(
+            disk,
+            self._directory,
+            self._agenda,
+            node=self.id,
+            max_bytes=config[keys.TRACE_MAX_BYTES],
+            now_ms=clock.now_ms,
+        )
         self.syncer = Syncer(disk, self._agenda)
         self._stop = trio.Event()
         self._attached = False
@@ -143,6 +148,7 @@ class Node:
             request_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS),
             addresses=self._addresses,
             instrument=instrument,
+            tell=self.trace.tell,
         )
         self.metadata_loader = MetadataLoader(
             self.metadata, self.quorum.committed, node=self.id, config=config, instrument=instrument
@@ -159,6 +165,7 @@ class Node:
                 random=self._random,
                 judge=self._judge,
                 first_users=first_users(self._disk, self._directory),
+                tell=self.trace.tell,
             )
         self.channel = ControllerChannel(
             self.quorum,
@@ -181,15 +188,17 @@ class Node:
     def _build_broker(self, clock: WallClock, instrument: Instrument | None, clean: bool) -> None:
         config, disk = self.config, self._disk
         self._brokers = KnownBrokers()
-        self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config)
+        tell = self.trace.tell
+        self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config, tell=tell)
         self.replicas = Replicas(
-            disk, self._directory, syncer=self.syncer, isr_changes=self._isr_changes
+            disk, self._directory, syncer=self.syncer, isr_changes=self._isr_changes, tell=tell
         )
+        self._positions = Positions(self.replicas, tell)
         lower_offsets = self.replicas.checkpoints.lower_offsets
         self._fetchers = Fetchers(
             self._network,
             self._brokers,
-            Following(now_ms=clock.now_ms, lower_offsets=lower_offsets),
+            Following(now_ms=clock.now_ms, lower_offsets=lower_offsets, tell=tell),
             self.syncer,
             self._agenda,
             broker=self.id,
@@ -256,7 +265,13 @@ class Node:
         groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
         offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)
         admin = AdminHandlers(
-            self, self.replicas, broker=self.id, config=config, disk=self._disk, usage=self._usage
+            self,
+            self.replicas,
+            broker=self.id,
+            config=config,
+            disk=self._disk,
+            usage=self._usage,
+            trace=self.trace,
         )
         rows = (
             *table.about_the_quorum(self.quorum, self.channel),
@@ -342,6 +357,26 @@ class Node:
         self, entrance: Entrance, metrics: MetricsPort, previous_epoch: int | None
     ) -> None:
         """Serve until `stop`; raises what makes serving impossible."""
+        is_new, roles = self.metadata.log_end == 0, tuple(self.config.roles)
+        was_clean = is_new or previous_epoch is not None
+        self.trace.tell(NodeStarted(version=VERSION, roles=roles, was_clean=was_clean))
+        try:
+            clean = await self._live(entrance, metrics, previous_epoch)
+            if clean:
+                write_clean_marker(self._disk, self._directory, self.broker_epoch)
+            elif not self._attached and previous_epoch is not None:
+                write_clean_marker(self._disk, self._directory, previous_epoch)
+            log.info(
+                "node %d stopped%s", self.id, "" if clean else ", not all of its data is clean"
+            )
+            self.trace.tell(NodeStopped(is_clean=clean))
+        finally:
+            self.trace.close()
+
+    async def _live(
+        self, entrance: Entrance, metrics: MetricsPort, previous_epoch: int | None
+    ) -> bool:
+        """Until `stop`; whether all data is whole on disk."""
         self.port, self._internal_port = entrance.port, entrance.internal_port
         self.metrics_port = metrics.port
         async with trio.open_nursery() as nursery:
@@ -364,11 +399,7 @@ class Node:
             await self._stop.wait()
             clean = await self._leave(entrance)
             nursery.cancel_scope.cancel()
-        if clean:
-            write_clean_marker(self._disk, self._directory, self.broker_epoch)
-        elif not self._attached and previous_epoch is not None:
-            write_clean_marker(self._disk, self._directory, previous_epoch)
-        log.info("node %d stopped%s", self.id, "" if clean else ", not all of its data is clean")
+        return clean
 
     async def _join(self, nursery: trio.Nursery, previous_epoch: int | None) -> None:
         """Register, catch up, open the replicas, be unfenced."""
@@ -401,8 +432,11 @@ class Node:
             await self.lifecycle.unfenced.wait()
             nursery.start_soon(self._housekeeping.run)
             nursery.start_soon(self._repair.run)
+            if self.trace.wants_positions:
+                nursery.start_soon(self._positions.run)
         self.serving.set()
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
+        self.trace.tell(NodeServes(address=self.address, broker_epoch=self.broker_epoch))
 
     async def _join_quorum(self) -> None:
         host, port = self.internal_address
@@ -428,66 +462,3 @@ class Node:
     async def _stop_listening(self, entrance: Entrance, patience_s: float) -> None:
         await entrance.aclose()
         await self.server.drain(patience_s)
-
-
-@asynccontextmanager
-async def open_node(
-    config: BrokerConfig,
-    *,
-    disk: Disk,
-    clock: WallClock,
-    random: Random,
-    listen: Listen,
-    network: Network | None = None,
-    instrument: Instrument | None = None,
-    usage: Usage = Used,
-    doors: Doors | None = None,
-    wait: bool = True,
-    formats: bool = True,
-) -> AsyncIterator[Node]:
-    """A node for the block, serving already unless told not to `wait`; an orderly stop at its end.
-
-    `doors`: by which others come in, for who has them renewed. `formats`: make the directory, if it
-    is new, for a new cluster: not where it may have been lost.
-    Raises `LockHeld`, `NotFormatted`, `WrongDirectory`, `QuorumStateDamaged`, `LogDamaged`,
-    `SnapshotDamaged`, `DiskError`, or `OSError` if the port is taken.
-    """
-    directory = directory_of(config)
-    if formats:
-        disk.make_dirs(directory)
-    else:
-        read_directory(config, disk)
-    lock = lock_directory(disk, directory)
-    entrance: Entrance | None = None
-    metrics = MetricsPort(None)
-    try:
-        meta = format_node(config, disk, random) if formats else read_directory(config, disk)
-        entrance = await open_entrance(doors or doors_of(config), listen)
-        metrics = await open_metrics_port(config.metrics_address, listen)
-        disk.keep_reserve(f"{directory}/{RESERVE}")
-        read_quorum_state(disk, f"{directory}/{METADATA_DIRECTORY}")
-        previous_epoch = take_clean_marker(disk, directory)
-        node = Node(
-            config,
-            meta,
-            disk=disk,
-            clock=clock,
-            random=random,
-            network=network or entrance.doors.network,
-            clean=previous_epoch is not None,
-            instrument=instrument,
-            usage=usage,
-        )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.run, entrance, metrics, previous_epoch)
-            if wait:
-                await node.serving.wait()
-            try:
-                yield node
-            finally:
-                node.stop()
-    finally:
-        await metrics.aclose()
-        if entrance is not None:
-            await entrance.aclose()
-        lock.release()

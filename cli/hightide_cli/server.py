@@ -102,7 +102,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
 
     from hightide.net.ports import SystemClock, system_random
     from hightide.net.tcp import listen
-    from hightide_broker.node import open_node
+    from hightide_broker.opening import open_node
     from hightide_broker.runtime.base.disk import RealDisk
     from hightide_broker.runtime.base.system import raise_open_files_limit
     from hightide_broker.runtime.base.usage import ProcessUsage

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -161,9 +162,17 @@ def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
 @click.argument("seed", type=click.IntRange(0))
 @world_option
 @click.option("-J", "--json-lines", is_flag=True, help="Only the outcome, as JSON.")
-def replay(seed: int, world: str, json_lines: bool) -> None:
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what its nodes told to this file, for `hightide trace --file`.",
+)
+def replay(seed: int, world: str, json_lines: bool, trace_file: Path | None) -> None:
     """Run one seed and print its story; exit 7 if it breaks a promise."""
     outcome = _run(world, seed, keep_story=True)
+    if trace_file is not None:
+        trace_file.write_bytes(outcome.trace)
     if json_lines:
         fields = {
             "seed": outcome.seed,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Rebalance,
         ReplicaDescription,
         TopicDescription,
+        TracePlace,
         UserCredential,
         UserDescription,
     )
@@ -118,6 +119,7 @@ __all__ = [
     "ElectionResult",
     "QuorumDescription",
     "QuorumReplica",
+    "TracePlace",
     "GroupListing",
     "GroupDescription",
     "MemberDescription",
@@ -161,8 +163,8 @@ _NAMES = {
     "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential Quota "
     "CreatedTopic TopicDescription PartitionDescription ConfigEntry ClusterDescription "
     "BrokerDescription LogDirDescription NodeDescription ReplicaDescription ElectionResult "
-    "QuorumDescription QuorumReplica GroupListing GroupDescription MemberDescription Rebalance "
-    "CommittedOffset GroupLag GroupMove",
+    "QuorumDescription QuorumReplica TracePlace GroupListing GroupDescription MemberDescription "
+    "Rebalance CommittedOffset GroupLag GroupMove",
     "protocol.columns": "Record",
     "protocol.messages": "EARLIEST LATEST MAX_TIMESTAMP",
     "protocol.errors": "HightideError ApiError AuthenticationFailed ErrorCode BrokerUnreachable "

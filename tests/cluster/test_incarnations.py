@@ -21,7 +21,7 @@ from hightide.net.background import single
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.config import make_config
-from hightide_broker.node import open_node
+from hightide_broker.opening import open_node
 from hightide_broker.ports import NodeMustStop
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.simulation.network import SimNetwork, Weather

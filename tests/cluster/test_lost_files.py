@@ -30,7 +30,7 @@ from hightide_broker.core.cluster.changes import (
 )
 from hightide_broker.core.quorum.ready import SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
-from hightide_broker.node import open_node
+from hightide_broker.opening import open_node
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.syncer import Syncer

@@ -24,7 +24,7 @@ from patience import PATIENCE_S
 from hightide.net.tcp import listen
 from hightide.protocol import messages as m
 from hightide.protocol.errors import HightideError
-from hightide_broker.node import open_node
+from hightide_broker.opening import open_node
 from hightide_broker.simulation.disk import SimDisk
 
 SMALL_SEGMENTS = {"segment.bytes": "1024"}

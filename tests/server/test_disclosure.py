@@ -226,6 +226,7 @@ NAME_NOTHING = {
     "describe_user_scram_credentials",
     "init_producer_id",
     "list_groups",
+    "read_trace",
     "remove_voter",
     "sasl_authenticate",
     "sasl_handshake",

@@ -24,7 +24,7 @@ from hightide.net.tls import Tls
 from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import messages as m
 from hightide.protocol import wire
-from hightide_broker.node import open_node
+from hightide_broker.opening import open_node
 from hightide_broker.runtime.server.door import doors_of
 from hightide_broker.simulation.disk import SimDisk
 

@@ -24,7 +24,8 @@ from hightide.protocol.columns import Headers, Record, encode_columns, to_record
 from hightide.protocol.records import encode_batch, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.formatting import format_node
-from hightide_broker.node import Node, open_node
+from hightide_broker.node import Node
+from hightide_broker.opening import open_node
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.runtime.server.entrance import Listener
 from hightide_broker.simulation.disk import SimDisk

@@ -51,7 +51,11 @@ CLIENT_ROOMS = {
 # From the ground up: a room looks into those before it.
 CORE_ROOMS = "quorum cluster replication groups"
 RUNTIME_ROOMS = "base quorum cluster replication groups server metrics"
-UNDER_RUNTIME = ("hightide", *these("hightide_broker", "core storage ports config config_keys"))
+UNDER_RUNTIME = (
+    "hightide",
+    *these("hightide_broker", "core storage trace ports config config_keys"),
+)
+EVENTS = ("hightide_broker.trace.events",)
 
 
 def floors(package, rooms, below):
@@ -72,7 +76,8 @@ ARROWS = {
     },
     "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
     "hightide_broker": Room(("hightide_broker", "hightide")),
-    **floors("hightide_broker.core", CORE_ROOMS, these("hightide.protocol", PURE_WIRE)),
+    **floors("hightide_broker.core", CORE_ROOMS, these("hightide.protocol", PURE_WIRE) + EVENTS),
+    "hightide_broker.trace": Room(these("hightide_broker", "trace ports")),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
         + these("hightide.protocol", "errors records columns bins topic_partition")
@@ -107,6 +112,7 @@ PURE_CLIENT = (
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
     "hightide_broker.core": REPLACEMENTS.keys(),
+    "hightide_broker.trace": REPLACEMENTS.keys() - {"logging"},
     "hightide_broker.storage": REPLACEMENTS.keys() - {"logging", "asyncio", "subprocess"},
 }
 CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}

@@ -34,6 +34,8 @@ class Outcome:
     counts: dict[str, int]
     """How much happened, by kind."""
     story: tuple[str, ...] = ()
+    trace: bytes = b""
+    """What its nodes told, as lines; kept where the story is."""
 
 
 def outcome_of(world: World, seed: int, violation: str, counts: dict[str, int]) -> Outcome:
@@ -48,6 +50,7 @@ def outcome_of(world: World, seed: int, violation: str, counts: dict[str, int]) 
         trio.current_time(),
         counts,
         tuple(world.story.lines),
+        b"".join(world.book.lines),
     )
 
 

@@ -18,7 +18,8 @@ from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.ready import Event, Ready
 from hightide_broker.formatting import format_node
-from hightide_broker.node import Node, open_node
+from hightide_broker.node import Node
+from hightide_broker.opening import open_node
 from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.call import Peer
 from hightide_broker.runtime.quorum.driver import QuorumDriver
@@ -27,6 +28,7 @@ from hightide_broker.runtime.server.door import Door, Doors
 from hightide_broker.simulation.disk import DiskCopy, SimDisk
 from hightide_broker.simulation.network import SimNetwork, Weather
 from hightide_broker.simulation.quorum_checker import QuorumChecker, Story, Violation
+from hightide_broker.simulation.tracing import Book, SimTrace
 
 PORT = 9000
 STOP_PATIENCE_S = 20.0
@@ -225,7 +227,8 @@ class Machine:
                     random=random.Random(f"{world.seed}-{self._who}-{self._lives}"),
                     listen=host.listen,
                     doors=Doors([Door(self.name, PORT, self._prove)], host),
-                    instrument=_Eyes(world.checker, self),
+                    instrument=_Eyes(world.checker, self, world.book),
+                    trace=SimTrace(world.book, self.id, self.clock.now_ms),
                     wait=False,
                 ) as self.node:
                     self._made.set()
@@ -301,8 +304,9 @@ class _Eyes:
     """The checker, as one machine is seen by it: what a process says that was replaced is not what
     its successor says, which has the same id. Implements `instrument.Instrument`."""
 
-    def __init__(self, checker: QuorumChecker, machine: Machine) -> None:
+    def __init__(self, checker: QuorumChecker, machine: Machine, book: Book) -> None:
         self._checker = checker
+        self._book = book
         self._machine = machine
 
     def quorum_stepped(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
@@ -317,6 +321,7 @@ class _Eyes:
             self._checker.replica_checker.ghost_changed(self._machine.name, replica)
         else:
             self._checker.replica_changed(node, replica)
+            self._book.position(node, self._machine.clock.now_ms(), replica)
 
 
 class World:
@@ -327,6 +332,7 @@ class World:
         self.rng = random.Random(f"world-{seed}")
         self.knobs = knobs or Knobs.draw(self.rng).with_fate(seed)
         self.story = Story(trio.current_time, keep=keep_story)
+        self.book = Book(keep=keep_story)
         self.checker = QuorumChecker(self.story)
         self.network = SimNetwork(random.Random(f"network-{seed}"), self.knobs.weather)
         voters = range(1, self.knobs.controllers + 1)

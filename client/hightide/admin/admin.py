@@ -17,6 +17,7 @@ import trio
 
 from hightide.admin.access_admin import AccessAdmin
 from hightide.admin.descriptions import (
+    TRACE_START,
     ClusterDescription,
     ConfigEntry,
     CreatedTopic,
@@ -25,6 +26,7 @@ from hightide.admin.descriptions import (
     NodeDescription,
     QuorumDescription,
     TopicDescription,
+    TracePlace,
     described,
 )
 from hightide.admin.group_admin import GroupAdmin
@@ -262,6 +264,17 @@ class Admin(GroupAdmin, AccessAdmin):
         request = n.DescribeNodeRequest()
         reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
         return described(NodeDescription, reply)
+
+    async def read_trace(
+        self, node: int, kind: str = "events", place: TracePlace = TRACE_START
+    ) -> tuple[bytes, TracePlace]:
+        """What happened on a registered broker since `place`: whole lines of JSON, an event each,
+        and the place to go on from. No lines: that is all that there is yet. `kind` is `events`, or
+        `positions`: how far its replicas were, second by second."""
+        await self._look_for_brokers()
+        request = n.ReadTraceRequest(kind=kind, file=place.file, position=place.position)
+        reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
+        return reply.lines, TracePlace(reply.file, reply.position)
 
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None

@@ -218,6 +218,17 @@ class NodeDescription:
     """Time of processors in the kernel, for it."""
 
 
+class TracePlace(NamedTuple):
+    """How far a node's trace was read; see `Admin.read_trace`."""
+
+    file: int = 0
+    position: int = 0
+
+
+TRACE_START = TracePlace()
+"""Before everything that is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
     """What became of an election."""

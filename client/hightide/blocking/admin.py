@@ -10,6 +10,7 @@ import hightide.admin.admin
 import hightide.consume.consumer
 import hightide.produce.producer
 from hightide.admin.descriptions import (
+    TRACE_START,
     AccessVerdict,
     Acl,
     AclPattern,
@@ -27,6 +28,7 @@ from hightide.admin.descriptions import (
     QuorumDescription,
     Quota,
     TopicDescription,
+    TracePlace,
     UserDescription,
 )
 from hightide.admin.options import AdminOptions
@@ -124,6 +126,12 @@ class Admin(Blocking):
     def describe_node(self, node: int) -> NodeDescription:
         """What the process of a registered broker has used since it started."""
         return self._run(self._async.describe_node, node)
+
+    def read_trace(
+        self, node: int, kind: str = "events", place: TracePlace = TRACE_START
+    ) -> tuple[bytes, TracePlace]:
+        """What happened on a registered broker since `place`, and the place to go on from."""
+        return self._run(self._async.read_trace, node, kind, place)
 
     def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None

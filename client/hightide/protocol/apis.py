@@ -41,6 +41,7 @@ APIS: tuple[Api, ...] = (
     Api("describe_cluster", m.DescribeClusterRequest, m.DescribeClusterResponse),
     Api("describe_log_dirs", m.DescribeLogDirsRequest, m.DescribeLogDirsResponse),
     Api("describe_node", n.DescribeNodeRequest, n.DescribeNodeResponse),
+    Api("read_trace", n.ReadTraceRequest, n.ReadTraceResponse),
     Api("describe_producers", m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("register_broker", c.RegisterBrokerRequest, c.RegisterBrokerResponse),
     Api("broker_heartbeat", c.BrokerHeartbeatRequest, c.BrokerHeartbeatResponse),

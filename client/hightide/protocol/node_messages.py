@@ -17,3 +17,22 @@ class DescribeNodeResponse(Message, frozen=True, kw_only=True):
     """Turns of its event loop."""
     user_ms: int = -1
     system_ms: int = -1
+
+
+class ReadTraceRequest(Message, frozen=True, kw_only=True):
+    """Ask for what happened on a node, from a place on."""
+
+    kind: str = "events"
+    """Or `positions`: how far its replicas were, second by second."""
+    file: int = 0
+    position: int = 0
+
+
+class ReadTraceResponse(Message, frozen=True, kw_only=True):
+    """Whole lines of JSON, an event each; none: that is all that there is yet."""
+
+    node: int
+    lines: bytes = b""
+    file: int = 0
+    position: int = 0
+    """Where to go on."""

@@ -29,7 +29,8 @@ from hightide.protocol.errors import UsageError
 from hightide.protocol.login_messages import ScramUpsertion
 from hightide_broker.config import BrokerConfig, make_config
 from hightide_broker.formatting import format_node
-from hightide_broker.node import Node, open_node
+from hightide_broker.node import Node
+from hightide_broker.opening import open_node
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.runtime.server.door import doors_of
 from hightide_broker.secure_local import (

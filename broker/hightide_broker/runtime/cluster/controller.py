@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +29,14 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.addresses import check_address
+from hightide_broker.core.cluster.change_events import (
+    BACK_TO_PREFERRED,
+    NEW_CONTROLLER,
+    NOBODY_LISTENS,
+    NOT_HEARD,
+    cause_of,
+    event_of,
+)
 from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetVoters
 from hightide_broker.core.cluster.controller import Controller, Decision
@@ -40,6 +49,7 @@ from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.quorum.driver import QuorumDriver, Term, not_controller
+from hightide_broker.trace.events import Event, PartitionChanged, Tell, tell_nobody
 
 log = logging.getLogger("hightide.controller")
 
@@ -80,9 +90,13 @@ class ControllerShell:
         random: Random,
         judge: Judge,
         first_users: Sequence[AnyChange] = (),
+        tell: Tell = tell_nobody,
     ) -> None:
         """`judge` raises `Refused` for what somebody may not ask; `first_users` are made if there
         never was one."""
+        self.elections: Counter[str] = Counter()
+        """Leaders that were found here, by how; see `change_events.ELECTIONS`."""
+        self._tell = tell
         self._judge = judge
         self._quorum = quorum
         self._first_users = first_users
@@ -149,18 +163,20 @@ class ControllerShell:
         while True:
             try:
                 if not settled:
-                    self._append(core.partitions.settle())
-                    self._append(core.first_users(self._first_users, self._new_secret))
+                    self._append(core.partitions.settle(), NEW_CONTROLLER)
+                    self._append(
+                        core.first_users(self._first_users, self._new_secret), NEW_CONTROLLER
+                    )
                     settled = True
                 losses = self._liveness.losses.value
                 while gone := core.brokers.fence_gone(self._liveness.gone, trio.current_time()):
-                    self._append(gone)
-                self._append(core.brokers.fence_silent(trio.current_time()))
+                    self._append(gone, NOBODY_LISTENS)
+                self._append(core.brokers.fence_silent(trio.current_time()), NOT_HEARD)
                 if trio.current_time() >= rebalance_at:
                     rebalance_at = trio.current_time() + self._rebalance_s
                     if self._config[keys.AUTO_LEADER_REBALANCE_ENABLE]:
                         is_well = core.brokers.who_is_well(trio.current_time())
-                        self._append(core.partitions.rebalance(is_well))
+                        self._append(core.partitions.rebalance(is_well), BACK_TO_PREFERRED)
             except Refused as refusal:
                 if term.committed.closed is not None:
                     raise
@@ -210,7 +226,7 @@ class ControllerShell:
             await self._committed(term, "refused")
             raise refusal
         reply = decision.reply
-        first = self._append(decision.changes, sender)
+        first = self._append(decision.changes, cause_of(request), sender)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
                 reply = c.RegisterBrokerResponse(broker_epoch=first + number)
@@ -259,7 +275,7 @@ class ControllerShell:
             f"request.timeout.ms={self._timeout_s * 1000:.0f}",
         )
 
-    def _append(self, changes: list[AnyChange], sender: Peer | None = None) -> int:
+    def _append(self, changes: list[AnyChange], cause: str, sender: Peer | None = None) -> int:
         """Write changes to the log and into the controller's own image; the first one's offset."""
         asked = "" if sender is None or sender.principal == ANONYMOUS else f", for {sender.shown}"
         active = self._active
@@ -269,8 +285,15 @@ class ControllerShell:
         for number, change in enumerate(changes):
             if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
                 log.info("%s%s", told, asked)
+            self._tell_of(event_of(change, active.image, first + number, cause))
             active.image.replay(change, first + number)
         return first
+
+    def _tell_of(self, event: Event | None) -> None:
+        if isinstance(event, PartitionChanged) and event.election:
+            self.elections[event.election] += 1
+        if event is not None:
+            self._tell(event)
 
     def _new_secret(self) -> bytes:
         return self._random.randbytes(SECRET_BYTES)

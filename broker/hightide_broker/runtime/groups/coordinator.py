@@ -28,6 +28,7 @@ from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.group import Group
+from hightide_broker.core.groups.group_events import group_changed
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import (
     Event,
@@ -53,6 +54,7 @@ from hightide_broker.core.groups.text import show_group
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.trace.events import CoordinatorBegan, CoordinatorEnded, Tell, tell_nobody
 
 log = logging.getLogger("hightide.groups")
 
@@ -91,7 +93,9 @@ class Coordinator:
         clock: WallClock,
         mark_dirty: Callable[[Replica], None],
         commit_timeout_s: float,
+        tell: Tell = tell_nobody,
     ) -> None:
+        self._tell = tell
         self.epoch = replica.leader_epoch
         self.loaded = trio.Event()
         self.ended: Refused | None = None
@@ -131,6 +135,14 @@ class Coordinator:
             for group in self.groups.values():
                 self._answer(group.step(Moved(self.ended), trio.current_time()))
             self.loaded.set()
+            self._tell(
+                CoordinatorEnded(
+                    topic=self._replica.topic,
+                    partition=self._replica.partition,
+                    leader_epoch=self.epoch,
+                    why=self.ended.message,
+                )
+            )
 
     async def _serve(self) -> None:
         try:
@@ -175,6 +187,14 @@ class Coordinator:
                     group.empty_since(self._clock.now_ms())
                 self._watch_for(group)
         log.info("%s: %d groups are read", self._replica.name, len(self.groups))
+        self._tell(
+            CoordinatorBegan(
+                topic=self._replica.topic,
+                partition=self._replica.partition,
+                leader_epoch=self.epoch,
+                groups=len(self.groups),
+            )
+        )
 
     async def _watch(self) -> None:
         """Let groups know that time passed."""
@@ -235,6 +255,7 @@ class Coordinator:
         outcome = group.step(event, trio.current_time())
         if group.state is not before:
             log.info("group %r: %s", group.group_id, show_group(group))
+            self._tell(group_changed(group))
         self._answer(outcome)
         for write in outcome.writes:
             self._begin_write(group, write)

@@ -155,6 +155,7 @@ class Coordinators:
             clock=self._clock,
             mark_dirty=self._replicas.mark_dirty,
             commit_timeout_s=self._commit_timeout_s,
+            tell=self._replicas.happened,
         )
 
     async def all(self) -> list[Coordinator]:

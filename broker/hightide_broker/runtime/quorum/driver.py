@@ -27,6 +27,7 @@ from hightide.protocol.errors import (
     RequestTimedOut,
 )
 from hightide_broker.core.cluster.changes import Change, SetVoters
+from hightide_broker.core.quorum.quorum_events import role_taken, vote_answered, voters_written
 from hightide_broker.core.quorum.ready import (
     NOBODY,
     Answered,
@@ -56,6 +57,7 @@ from hightide_broker.storage.quorum_state import (
     write_quorum_state,
 )
 from hightide_broker.storage.sync_job import SyncJob
+from hightide_broker.trace.events import Tell, tell_nobody
 
 log = logging.getLogger("hightide.quorum")
 
@@ -99,6 +101,7 @@ class QuorumDriver:
         request_timeout_s: float,
         addresses: NodeAddresses,
         instrument: QuorumInstrument | None = None,
+        tell: Tell = tell_nobody,
     ) -> None:
         """`addresses` learns what the records of the voters say. Raises `QuorumStateDamaged`."""
         state = read_quorum_state(disk, directory)
@@ -124,6 +127,7 @@ class QuorumDriver:
         self._addresses = addresses
         self._addresses.learn(self.core.membership.addresses)
         self._instrument = instrument
+        self._tell = tell
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
         self._parked: dict[Wake, None] = {}
@@ -243,6 +247,7 @@ class QuorumDriver:
             log.warning("the voters are not recorded yet: %s", refusal.message)
         else:
             log.info("the voters are %s", _shown(voters))
+            self._tell(voters_written(self.metadata.log_end - 1, voters))
             self._appended()
 
     def append(self, changes: Sequence[Change], epoch: int) -> int:
@@ -254,11 +259,11 @@ class QuorumDriver:
             raise not_controller(self.leader)
         first = self.metadata.append(changes, epoch)
         self._appended()
-        others = [change for change in changes if isinstance(change, SetVoters)]
-        for change in others:
-            log.info("the voters become %s", _shown(change.voters))
-        if others:
-            self.step(Tick())  # they count from here on
+        for number, change in enumerate(changes):
+            if isinstance(change, SetVoters):
+                log.info("the voters become %s", _shown(change.voters))
+                self._tell(voters_written(first + number, change.voters))
+                self.step(Tick())  # they count from here on
         return first
 
     def _appended(self) -> None:
@@ -288,6 +293,7 @@ class QuorumDriver:
         self.announce_move()
         self._wake_parked()
         log.info("%s", show_role(core))
+        self._tell(role_taken(core, self.metadata.log_end))
 
     def _set_alarm(self, wake_at: float) -> None:
         if wake_at < self._wake_at or self._wake_at <= trio.current_time():
@@ -371,6 +377,8 @@ class QuorumDriver:
         request = call.request
         ready = self.step(Requested(request))
         if ready.reply is not None:
+            if isinstance(request, c.VoteRequest) and isinstance(ready.reply, c.VoteResponse):
+                self._tell(vote_answered(request, ready.reply))
             return Reply(ready.reply)
         assert ready.serve, f"{request} was neither answered nor found to be valid"
         if isinstance(request, c.FetchSnapshotRequest):

@@ -28,9 +28,11 @@ from hightide_broker.core.replication.follower import (
 from hightide_broker.core.replication.text import show_step
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replica_events import cut
 from hightide_broker.runtime.replication.troubles import advice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
 from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.trace.events import Tell, tell_nobody
 
 log = logging.getLogger("hightide.follower")
 
@@ -71,9 +73,14 @@ class Following:
     """
 
     def __init__(
-        self, *, now_ms: Callable[[], int], lower_offsets: Callable[[TopicPartition, int], None]
+        self,
+        *,
+        now_ms: Callable[[], int],
+        lower_offsets: Callable[[TopicPartition, int], None],
+        tell: Tell = tell_nobody,
     ) -> None:
         self._now_ms = now_ms
+        self._tell = tell
         self._lower_offsets = lower_offsets
 
     def take(
@@ -158,6 +165,7 @@ class Following:
         """Cut the log, or drop all of it. A disk that fails in the middle takes the replica
         offline: it is not known what is left."""
         found, before = replica.log, replica.log.log_end
+        last_epoch, watermark = found.epochs.latest_epoch, replica.high_watermark
         is_whole = isinstance(step, TruncateFully)
         target = step.offset if is_whole else found.end_after_cut(step.offset)
         if is_whole or target < before:
@@ -169,6 +177,7 @@ class Following:
             elif found.truncate_to(step.offset) == before:
                 return step
             log.info("%s was cut from %d to %d", replica.name, before, found.log_end)
+            self._tell(cut(replica, before, last_epoch, watermark=watermark, is_whole=is_whole))
             replica.lower_watermark(found.log_end)
             replica.rebuild_producers(now_ms=self._now_ms())
         except DiskError as error:

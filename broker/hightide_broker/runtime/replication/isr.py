@@ -18,9 +18,11 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import Refused, error_code
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.replication.leader import Proposal
+from hightide_broker.core.replication.leader import Leader, Proposal
 from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replica_events import proposed, refused
+from hightide_broker.trace.events import Tell, tell_nobody
 
 log = logging.getLogger("hightide.isr")
 
@@ -35,9 +37,18 @@ _Sent = tuple[Replica, Proposal]
 class IsrChanges:
     """The proposals of one broker's leaders."""
 
-    def __init__(self, channel: ControllerChannel, *, broker: int, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        *,
+        broker: int,
+        config: BrokerConfig,
+        tell: Tell = tell_nobody,
+    ) -> None:
         self.refused: Counter[str] = Counter()
         """How often the controller did not grant it, by its reason."""
+        self._tell = tell
+        self._told: dict[Replica, Proposal] = {}
         self._channel = channel
         self._broker = broker
         self._timeout_s = config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS)
@@ -83,9 +94,18 @@ class IsrChanges:
             if leader is None or leader.proposal is None or leader.is_settled:
                 del self._marked[replica]
                 self._unanswered.pop(replica, None)
+                self._told.pop(replica, None)
             elif len(found) < PARTITIONS_MAX:
                 found.append((replica, leader.proposal))
+                self._tell_once(replica, leader, leader.proposal)
         return found
+
+    def _tell_once(self, replica: Replica, leader: Leader, proposal: Proposal) -> None:
+        """It is sent until it is answered, and told when it is sent first."""
+        if self._told.get(replica) is not proposal:
+            self._told[replica] = proposal
+            for event in proposed(replica, leader, proposal, trio.current_time()):
+                self._tell(event)
 
     async def _send(self, proposed: list[_Sent]) -> bool:
         """Whether every one of these was granted."""
@@ -114,6 +134,7 @@ class IsrChanges:
         if result.error:
             self.refused[result.error] += 1
             log.info("%s: ISR %s was refused: %s", replica.name, proposal.isr, result.message)
+            self._tell(refused(replica, proposal, result.error, result.message))
         if replica.leader is not None:
             replica.leader.on_answer(
                 proposal,

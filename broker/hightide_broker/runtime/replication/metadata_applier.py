@@ -31,6 +31,7 @@ from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.log_loader import NOWHERE
 from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replica_events import followed, led
 from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.storage.directory import METADATA_DIRECTORY
@@ -182,6 +183,7 @@ class MetadataApplier:
                 lag_max_s=self._lag_max_s,
             )
             self._replicas.troubles.led(replica.name)
+            self._replicas.happened(led(replica))
         else:
             left, joined = replica.update_leader(state)
             self._replicas.isr_moves["shrink"] += bool(left)
@@ -194,6 +196,7 @@ class MetadataApplier:
             self._replicas.troubles.leaderless(replica.name)
         else:
             self._replicas.troubles.led(replica.name)
+        self._replicas.happened(followed(replica))
         self._replicas.mark_dirty(replica)
         self._fetchers.follow(replica)
 

@@ -18,6 +18,7 @@ from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.log_loader import NOWHERE
 from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.replication.replica_events import repair_began, repair_ended
 from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 
@@ -92,8 +93,9 @@ class Repair:
     async def _repair(self, replica: Replica) -> None:
         self._replicas.checkpoints.lower_offsets(replica.tp, 0)
         log.warning("%s is cut where it is damaged: %s", replica.name, replica.offline)
+        self._replicas.happened(repair_began(replica))
         replica.close_log()
-        await self._load_again(replica, salvage=True)
+        self._replicas.happened(repair_ended(await self._load_again(replica, salvage=True)))
 
     async def _load_again(
         self, replica: Replica, *, must_reach: int = NOWHERE, salvage: bool = False

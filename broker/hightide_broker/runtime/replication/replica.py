@@ -242,7 +242,7 @@ class Replica:
         """Serve nobody any more; nothing that is not committed yet is acknowledged."""
         if not self.offline:
             self.offline, self.is_damaged, self.lacks_space = why, damaged, False
-            self.troubles.offline(self.name, why)
+            self.troubles.offline(self.tp, self.leader_epoch, why, damaged=damaged)
             refusal = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {why}")
             self._end_leadership(refusal)
             self._let_go(refusal)

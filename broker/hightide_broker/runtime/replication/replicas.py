@@ -24,6 +24,7 @@ from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.replication.troubles import Troubles
 from hightide_broker.storage.sync_job import carry_out
+from hightide_broker.trace.events import Tell, tell_nobody
 
 log = logging.getLogger("hightide.replicas")
 
@@ -32,12 +33,20 @@ class Replicas:
     """The replicas in one data directory."""
 
     def __init__(
-        self, disk: Disk, directory: str, *, syncer: Syncer, isr_changes: IsrChanges
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        syncer: Syncer,
+        isr_changes: IsrChanges,
+        tell: Tell = tell_nobody,
     ) -> None:
         self.directory = directory
         self.checkpoints = Checkpoints(disk, directory)
         self.at_work = AtWork()
-        self.troubles = Troubles()
+        self.troubles = Troubles(tell)
+        self.happened = tell
+        """Where to tell what happens to a replica."""
         self.traffic = TrafficByTopic()
         self._disk = disk
         self._syncer = syncer

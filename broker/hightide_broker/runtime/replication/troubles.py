@@ -8,6 +8,7 @@ import logging
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.trace.events import ReplicaOffline, Tell, tell_nobody
 
 log = logging.getLogger("hightide.replicas")
 
@@ -17,18 +18,28 @@ NAMES_SHOWN = 10
 class Troubles:
     """The troubles of all replicas of one broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell = tell_nobody) -> None:
         self.count = Watermark()
         """How often the controller had something to hear at once."""
+        self._tell = tell
         self._full: set[TopicPartition] = set()
         self._leaderless: dict[str, None] = {}
         self._lost: list[str] = []
         """Those of them that are not told yet."""
         self._led_again: list[str] = []
 
-    def offline(self, name: str, why: str) -> None:
+    def offline(self, tp: TopicPartition, leader_epoch: int, why: str, *, damaged: bool) -> None:
         """A replica serves nobody any more."""
-        log.error("%s is offline: %s", name, why)
+        log.error("%s is offline: %s", tp, why)
+        self._tell(
+            ReplicaOffline(
+                topic=tp.topic,
+                partition=tp.partition,
+                leader_epoch=leader_epoch,
+                why=why,
+                is_damaged=damaged,
+            )
+        )
         self._count()
 
     def leaderless(self, name: str) -> None:

@@ -22,9 +22,11 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
+from hightide_broker.runtime.base.trace import Trace
 from hightide_broker.runtime.base.usage import Usage
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.trace.ring import KINDS, Place
 
 PRODUCER_IDS_WAIT_S = 5.0
 """How long a producer waits for its id here: another broker may reach the controller."""
@@ -66,6 +68,7 @@ class AdminHandlers:
         config: BrokerConfig,
         disk: Disk,
         usage: Usage,
+        trace: Trace,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
@@ -73,6 +76,7 @@ class AdminHandlers:
         self._config = config
         self._disk = disk
         self._usage = usage
+        self._trace = trace
         self._producer_ids = range(0)
 
     # -- metadata --------------------------------------------------------------------------------
@@ -151,6 +155,21 @@ class AdminHandlers:
     def describe_node(self) -> Reply:
         """What this process has used."""
         return Reply(n.DescribeNodeResponse(node=self._broker, **self._usage()._asdict()))
+
+    async def read_trace(self, call: Call[n.ReadTraceRequest]) -> Reply:
+        """What happened on this node, as far as it is kept."""
+        request = call.request
+        if request.kind not in KINDS or min(request.file, request.position) < 0:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"kind {request.kind!r}, expected one of {KINDS}, at a place from 0 on",
+            )
+        try:
+            place = Place(request.file, request.position)
+            lines, place = await self._trace.piece(request.kind, place)
+        except DiskError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return Reply(n.ReadTraceResponse(node=self._broker, lines=lines, **place._asdict()))
 
     def describe_log_dirs(self, call: Call[m.DescribeLogDirsRequest]) -> Reply:
         """This broker's replicas with their offsets and sizes."""

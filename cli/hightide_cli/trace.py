@@ -1,0 +1,198 @@
+"""`hightide trace`: what happened to the replicas of a cluster, told in sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.cluster import data_option
+from hightide_cli.options import ask, bootstrap_option, output_option, timeout_option
+from hightide_cli.processes import read_plan
+from hightide_cli.times import parse_time
+from hightide_cli.trace_sources import Files, FromCluster, Source
+
+if TYPE_CHECKING:
+    from hightide_broker.trace.lines import Told
+
+FOLLOW_S = 0.5
+"""How often `--follow` looks for more."""
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _since(_: click.Context, __: click.Parameter, text: str | None) -> int:
+    """Milliseconds since 1970: `10m` ago, or a time."""
+    if text is None:
+        return 0
+    if found := re.fullmatch(r"(\d{1,9})([smhd])", text):
+        return int((time.time() - int(found[1]) * _AGES[found[2]]) * 1000)
+    return parse_time(text)
+
+
+def source_options(command: Any) -> Any:
+    """Where the events come from, and which of them are wanted."""
+    for option in reversed(
+        (
+            data_option,
+            bootstrap_option,
+            timeout_option,
+            click.option(
+                "--file",
+                "files",
+                multiple=True,
+                type=click.Path(exists=True, path_type=Path),
+                help="Read this file, or the trace/ of a node; may be given more than once.",
+            ),
+            click.option("--topic", help="What concerns one topic, and the nodes."),
+            click.option("--node", type=int, help="What one node told."),
+            click.option(
+                "--since",
+                "since_ms",
+                callback=_since,
+                metavar="TIME",
+                help="Not older: 10m, 2h, or a time in ISO 8601.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True, epilog="Example: hightide trace --topic orders -f")
+@source_options
+@click.option("--positions", is_flag=True, help="How far replicas were, second by second, too.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as more happens.")
+@output_option
+@click.pass_context
+def trace(
+    ctx: click.Context, /, positions: bool, follow: bool, output: str, **options: Any
+) -> None:
+    """Tell what happened: leaders, in-sync replicas, cuts, votes, repairs, groups.
+
+    Every node keeps a bounded trace (`trace.max.bytes`) in its directory. They are read from the
+    directory of this machine's cluster, dead nodes too; or, with -b, from the brokers; or from
+    files that were copied. The nodes' events are put in one order, by epochs first, then by clocks.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    wanted = _wanted(options["topic"], options["node"], options["since_ms"])
+    source = _source(ctx, options)
+    _tell(filter(wanted, source.read(positions=positions)), output)
+    while follow:
+        sys.stdout.flush()
+        time.sleep(FOLLOW_S)
+        _tell(filter(wanted, source.read(positions=positions)), output)
+
+
+@trace.command(epilog="Example: hightide trace replay --topic orders")
+@source_options
+@click.pass_context
+def replay(ctx: click.Context, /, **options: Any) -> None:
+    """Step through what happened: after each event, where the replicas stand.
+
+    In a terminal Enter goes on, q ends; otherwise everything is printed.
+    """
+    from hightide_broker.trace.lanes import Lanes, show
+    from hightide_broker.trace.text import sentence
+
+    wanted = _wanted(options["topic"], options["node"], options["since_ms"])
+    source, lanes = _source(ctx, options), Lanes()
+    for told in source.read(positions=True):
+        lanes.take(told)
+        if not wanted(told):
+            continue
+        click.echo(f"{_time(told.ms)}  {sentence(told.node, told.what)}")
+        for topic, number in _touched(told):
+            if (topic, number) in lanes.partitions:
+                for line in show(f"{topic}-{number}", lanes.partitions[topic, number]):
+                    click.echo(f"    {line}")
+        if sys.stdin.isatty() and sys.stdout.isatty() and click.getchar() in "q\x03\x04":
+            return
+
+
+def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
+    """Files that are named, the brokers that are named, the directory at hand, or the brokers."""
+    if options["files"]:
+        return Files(options["files"])
+    named = ctx.get_parameter_source("bootstrap") in (
+        click.core.ParameterSource.COMMANDLINE,
+        click.core.ParameterSource.ENVIRONMENT,
+    )
+    plan = None if named else read_plan(options["data"])
+    if plan is not None:
+        return Files([node.directory / "trace" for node in plan.processes])
+    return FromCluster(_asking(options["bootstrap"], options["timeout_s"]))
+
+
+def _asking(bootstrap: str, timeout_s: float) -> Callable[..., Any]:
+    def asked(work: Callable[..., Any], *args: Any) -> Any:
+        return ask(bootstrap, timeout_s, work, *args)
+
+    return asked
+
+
+def _wanted(topic: str | None, node: int | None, since_ms: int) -> Callable[[Told], bool]:
+    def is_wanted(told: Told) -> bool:
+        concerned = topic is None or _concerns(told, topic)
+        return told.ms >= since_ms and node in (None, told.node) and concerned
+
+    return is_wanted
+
+
+def _concerns(told: Told, topic: str) -> bool:
+    """Whether an event is about a topic, or about what all topics rest on."""
+    from hightide_broker.trace.events import GroupChanged, WatermarksMoved
+
+    match told.what:
+        case WatermarksMoved(replicas=moved):
+            return any(each.topic == topic for each in moved)
+        case GroupChanged():
+            return False
+        case what:
+            return getattr(what, "topic", topic) == topic
+
+
+def _touched(told: Told) -> Iterator[tuple[str, int]]:
+    """The partitions that an event is about."""
+    from hightide_broker.trace.events import OfPartition, PartitionChanged, WatermarksMoved
+
+    match told.what:
+        case OfPartition(topic=topic, partition=number):
+            yield topic, number
+        case PartitionChanged(topic=topic, partition=number):
+            yield topic, number
+        case WatermarksMoved(replicas=moved):
+            yield from ((each.topic, each.partition) for each in moved)
+
+
+def _tell(events: Iterator[Told] | Sequence[Told], output: str) -> None:
+    """Print events: a sentence each, or JSON."""
+    import msgspec
+
+    from hightide_broker.trace.text import sentence
+
+    rows: list[dict[str, Any]] = []
+    for told in events:
+        text = sentence(told.node, told.what)
+        if output == "quiet":
+            click.echo(text)
+        elif output == "table":
+            click.echo(f"{_time(told.ms)}  {text}")
+        else:
+            row = {**msgspec.to_builtins(told), "sentence": text}
+            if output == "ndjson":
+                click.echo(json.dumps(row))
+            rows.append(row)
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
