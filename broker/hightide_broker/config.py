@@ -240,6 +240,14 @@ def _check_whole(config: BrokerConfig) -> None:
                 raise ConfigError(f"{key.name} is set and without effect, expected {needs} with it")
 
 
+def listeners_that_ask_nobody(config: BrokerConfig) -> dict[str, bool]:
+    """By listener, whether it lets in who does not prove who it is."""
+    found = {"client": not config.clients_prove}
+    if config.is_split:
+        found["internal"] = config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS
+    return found
+
+
 def open_listeners(config: BrokerConfig) -> list[str]:
     """The listeners where others than this machine's users may do anything: each is reached from
     elsewhere, and asks nobody who they are."""

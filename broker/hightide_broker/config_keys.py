@@ -143,6 +143,7 @@ METRICS_LISTEN = text(
     "where /metrics, /healthz and /readyz are answered to everybody, HOST:PORT, or a PORT of "
     "loopback; 0 = any free one; empty: nowhere",
 )
+LOG_FORMAT = word("log.format", "text", "lines for people, or JSON", choices=("text", "json"))
 TRACE_MAX_BYTES = count(
     "trace.max.bytes", "16MiB", "files of what happened here; 0: none are kept", unit="bytes"
 )

@@ -38,6 +38,7 @@ from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.cluster.joining import join
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.metrics.happened import Happened
 from hightide_broker.runtime.metrics.watching import MetricsPort
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
@@ -57,6 +58,7 @@ from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server import table
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
+from hightide_broker.runtime.server.door import Doors
 from hightide_broker.runtime.server.entrance import Entrance
 from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
@@ -71,7 +73,7 @@ from hightide_broker.storage.directory import (
 )
 from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
-from hightide_broker.trace.events import NodeServes, NodeStarted, NodeStopped
+from hightide_broker.trace.events import Event, NodeServes, NodeStarted, NodeStopped
 
 log = logging.getLogger("hightide.node")
 
@@ -106,6 +108,10 @@ class Node:
         self._usage = usage
         self._directory = directory_of(config)
         self._agenda = Agenda()
+        self._clock = clock
+        self.began_ms = clock.now_ms()
+        self.happened = Happened()
+        self.doors: Doors | None = None
         self.trace = trace or open_trace(
             disk,
             self._directory,
@@ -148,7 +154,7 @@ class Node:
             request_timeout_s=config.seconds(keys.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS),
             addresses=self._addresses,
             instrument=instrument,
-            tell=self.trace.tell,
+            tell=self._tell,
         )
         self.metadata_loader = MetadataLoader(
             self.metadata, self.quorum.committed, node=self.id, config=config, instrument=instrument
@@ -165,7 +171,7 @@ class Node:
                 random=self._random,
                 judge=self._judge,
                 first_users=first_users(self._disk, self._directory),
-                tell=self.trace.tell,
+                tell=self._tell,
             )
         self.channel = ControllerChannel(
             self.quorum,
@@ -188,7 +194,7 @@ class Node:
     def _build_broker(self, clock: WallClock, instrument: Instrument | None, clean: bool) -> None:
         config, disk = self.config, self._disk
         self._brokers = KnownBrokers()
-        tell = self.trace.tell
+        tell = self._tell
         self._isr_changes = IsrChanges(self.channel, broker=self.id, config=config, tell=tell)
         self.replicas = Replicas(
             disk, self._directory, syncer=self.syncer, isr_changes=self._isr_changes, tell=tell
@@ -254,11 +260,7 @@ class Node:
 
     def _routes(self, clock: WallClock) -> Routes:
         config, coordinators = self.config, self.coordinators
-        gate = Gate(
-            lambda: self.image,
-            config,
-            self._is_current,
-        )
+        gate = self.gate = Gate(lambda: self.image, config, self._is_current)
         records = RecordHandlers(
             self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
         )
@@ -283,6 +285,10 @@ class Node:
         return Routes(
             rows, gate, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
         )
+
+    def _tell(self, what: Event) -> None:
+        self.happened.count(what)
+        self.trace.tell(what)
 
     def _judge(self, sender: Peer, request: m.Message) -> None:
         self._table.judge(sender, request)
@@ -337,6 +343,10 @@ class Node:
         """Room on its disk; raises `DiskError`."""
         return self._disk.free_bytes(self._directory)
 
+    def now_ms(self) -> int:
+        """The time of day, in ms since 1970."""
+        return self._clock.now_ms()
+
     def stop(self) -> None:
         """Begin an orderly stop; `open_node` ends when it is done."""
         self._stop.set()
@@ -359,7 +369,7 @@ class Node:
         """Serve until `stop`; raises what makes serving impossible."""
         is_new, roles = self.metadata.log_end == 0, tuple(self.config.roles)
         was_clean = is_new or previous_epoch is not None
-        self.trace.tell(NodeStarted(version=VERSION, roles=roles, was_clean=was_clean))
+        self._tell(NodeStarted(version=VERSION, roles=roles, was_clean=was_clean))
         try:
             clean = await self._live(entrance, metrics, previous_epoch)
             if clean:
@@ -369,7 +379,7 @@ class Node:
             log.info(
                 "node %d stopped%s", self.id, "" if clean else ", not all of its data is clean"
             )
-            self.trace.tell(NodeStopped(is_clean=clean))
+            self._tell(NodeStopped(is_clean=clean))
         finally:
             self.trace.close()
 
@@ -378,7 +388,7 @@ class Node:
     ) -> bool:
         """Until `stop`; whether all data is whole on disk."""
         self.port, self._internal_port = entrance.port, entrance.internal_port
-        self.metrics_port = metrics.port
+        self.metrics_port, self.doors = metrics.port, entrance.doors
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._agenda.run)
             nursery.start_soon(metrics.run, self)
@@ -436,7 +446,7 @@ class Node:
                 nursery.start_soon(self._positions.run)
         self.serving.set()
         log.info("node %d serves on %s, data in %s", self.id, self.address, self._directory)
-        self.trace.tell(NodeServes(address=self.address, broker_epoch=self.broker_epoch))
+        self._tell(NodeServes(address=self.address, broker_epoch=self.broker_epoch))
 
     async def _join_quorum(self) -> None:
         host, port = self.internal_address

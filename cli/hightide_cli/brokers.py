@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide_cli.failures import NOT_FOUND
-from hightide_cli.options import ask, client_options
+from hightide_cli.failures import NOT_FOUND, UNHEALTHY
+from hightide_cli.options import Seconds, ask, client_options
 from hightide_cli.output import say, show, show_one
 from hightide_cli.watching import watchable
 
 if TYPE_CHECKING:
     from hightide import Admin, ReplicaDescription
+
+AGAIN_S = 0.5
+"""How often `may-restart --wait` asks."""
 
 
 @click.group()
@@ -54,6 +58,54 @@ def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None
             "free_bytes": held.free_bytes,
         }
     show_one(fields, output)
+
+
+@brokers.command(
+    name="may-restart", epilog="Example: hightide brokers may-restart 2 --wait 300 && systemctl …"
+)
+@click.argument("node", type=int)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=Seconds(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait so long until it may.",
+)
+@client_options
+def may_restart(node: int, wait_s: float, bootstrap: str, output: str, timeout_s: float) -> None:
+    """Whether a node can be away for a while; exit 6 and why, if not.
+
+    It may not while a partition would be left with fewer replicas in sync than acks=all needs, or
+    the other controllers are no majority. Ask before each restart, one node after the other; the
+    active controller last.
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        why = ask(bootstrap, timeout_s, _why_not_restart, node)
+        if not why or time.monotonic() >= until:
+            break
+        time.sleep(AGAIN_S)
+    show_one({"node": node, "may_restart": not why, "why_not": why}, output)
+    if why:
+        raise click.exceptions.Exit(UNHEALTHY)
+
+
+async def _why_not_restart(admin: Admin, node: int) -> list[str]:
+    from hightide.admin.restarts import why_not_restart
+
+    known = {broker.id for broker in (await admin.describe_cluster()).brokers}
+    quorum = await admin.describe_quorum()
+    if node not in known | {voter.id for voter in quorum.voters}:
+        say(f"there is no node {node}, only {sorted(known)}")
+        raise click.exceptions.Exit(NOT_FOUND)
+    topics, min_isr = await admin.list_topics(), {}
+    for topic in topics:
+        if any(node in part.replicas for part in topic.partitions):
+            configs = await admin.describe_configs("topic", topic.topic)
+            (value,) = [each.value for each in configs if each.name == "min.insync.replicas"]
+            min_isr[topic.topic] = int(value)
+    return why_not_restart(node, topics, min_isr, quorum)
 
 
 def _names(replicas: Iterable[ReplicaDescription]) -> list[str]:

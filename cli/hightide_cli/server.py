@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hightide_broker.whole_files import put_file
+from hightide_cli.log_format import set_up_logging
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 
@@ -75,6 +75,7 @@ def start(
     if not __debug__:
         raise click.UsageError("hightide does not run under python -O: its asserts are its guards")
     from hightide_broker.config import check_open
+    from hightide_broker.config_keys import LOG_FORMAT, NODE_ID
 
     config = load_config(config_file, assignments)
     check_open(config)
@@ -84,17 +85,8 @@ def start(
         doors_of(config)
         say("the configuration is fine")
         return
-    set_up_logging(verbose=verbose)
+    set_up_logging(verbose=verbose, form=config[LOG_FORMAT], node=config[NODE_ID])
     run(_serve, config, ready_file)
-
-
-def set_up_logging(*, verbose: bool) -> None:
-    """One event a line, to stderr."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
 
 
 async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:

@@ -33,6 +33,12 @@ NOT_ON_THE_BOARD = {
     "quorum_voters",
     "replicas",
     "at_min_isr_partitions",
+    "certificate_reloads",
+    "listener_insecure",
+    "node_start_time_seconds",
+    "producer_ids",
+    "quorum_elections",
+    "tasks",
 }
 """For whom who asks."""
 

@@ -123,6 +123,10 @@ class Consumer(Blocking):
         """What this consumer waits for, and since when."""
         return self._run_sync(self._async.health)
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers about this consumer, by Kafka's names."""
+        return self._run_sync(self._async.metrics)
+
     @property
     def generation(self) -> int:
         """The generation of the group that this consumer is a member of; -1 while it is none."""

@@ -204,6 +204,10 @@ class Producer(Blocking):
         else:
             run.end()
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers about this producer, by Kafka's names."""
+        return self._run_sync(self._async.metrics)
+
     def flush(self) -> None:
         """Wait until every record sent so far has its outcome."""
         self._run(partial(self._behind, self._async.flush))

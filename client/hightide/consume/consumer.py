@@ -300,13 +300,13 @@ class Consumer:
 
     def health(self) -> Health:
         """What this consumer waits for, since when, and whether that is as it should be."""
-        _, fetcher = self._open()
-        view = fetcher.view(self._polled_at)
-        if self._rebalancer is not None:
-            view = view._replace(
-                group=self._options.group_id, joins_since=self._rebalancer.joins_since
-            )
+        since = None if self._rebalancer is None else self._rebalancer.joins_since
+        view = self._open()[1].view(self._polled_at, self._options.group_id, since)
         return health_of(view, trio.current_time())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about this consumer, by Kafka's names; what ends in `_total` rises."""
+        return self._open()[1].metrics(self._polled_at)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on reading a partition at `offset`."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from hightide.consume.health import View
+from hightide.consume.health import View, metrics_of
 from hightide.consume.offset_reset import StartFinder
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
@@ -83,6 +83,8 @@ class Fetcher:
         self._failing: Assignment | None = None
         self._last_error: HightideError | None = None
         self._arrived_at = trio.current_time()
+        self.records = self.bytes = self.fetches = 0
+        """What came, and in how many answers."""
 
     def read_whole(self, topics: Sequence[str]) -> None:
         """Every partition of these is read from here on, also those that are added."""
@@ -100,7 +102,7 @@ class Fetcher:
         """The next `raise_failure` raises this."""
         self._fail(error)
 
-    def view(self, polled_at: float) -> View:
+    def view(self, polled_at: float, group: str = "", joins_since: float | None = None) -> View:
         """What there is to say about its health."""
         assignments = self._subscription.all()
         return View(
@@ -108,8 +110,15 @@ class Fetcher:
             leaderless=[a for a in assignments if self._leader_of(a) is None],
             polled_at=polled_at,
             arrived_at=self._arrived_at,
+            group=group,
+            joins_since=joins_since,
             last_error=self._last_error,
         )
+
+    def metrics(self, polled_at: float) -> dict[str, float]:
+        """What it counts, by Kafka's names."""
+        counted = self.records, self.bytes, self.fetches
+        return metrics_of(self.view(polled_at), *counted, trio.current_time())
 
     async def wait_for_data(self) -> None:
         """Until something arrived or failed."""
@@ -334,6 +343,7 @@ class Fetcher:
         response, attachments = await connection.call(
             request, timeout_s=self._request_timeout_s + options.fetch_max_wait_ms / 1000
         )
+        self.fetches += 1
         for result in response.partitions:
             tp = TopicPartition(result.topic, result.partition)
             assignment = self._subscription.find(tp)
@@ -398,6 +408,8 @@ class Fetcher:
                 if self._options.check_crcs:
                     check_crc(data, header)
                 assignment.add(FetchedBatch(header, data))
+                self.records += header.record_count
+                self.bytes += len(data)
                 self._arrived_at = trio.current_time()
         except CorruptBatch as error:
             if assignment.nearby is not None:

@@ -1,4 +1,5 @@
-"""What a consumer waits for, and since when: for those who wonder why nothing comes. Pure."""
+"""What a consumer waits for, and since when, and what it counts: for those who wonder why nothing
+comes. Pure."""
 
 from __future__ import annotations
 
@@ -63,6 +64,19 @@ def health_of(view: View, now: float) -> Health:
         return Health("partitions: it has none", now - view.polled_at, True, None)
     words = f"records of {_names(view.assignments)}"
     return Health(words, now - view.arrived_at, True, None)
+
+
+def metrics_of(view: View, records: int, size: int, fetches: int, now: float) -> dict[str, float]:
+    """What a consumer tells in numbers, by Kafka's names."""
+    return {
+        "records_consumed_total": records,
+        "bytes_consumed_total": size,
+        "fetch_total": fetches,
+        "records_lag_max": max((a.lag or 0 for a in view.assignments), default=0),
+        "fetched_bytes_waiting": sum(a.fetched_bytes for a in view.assignments),
+        "assigned_partitions": len(view.assignments),
+        "last_poll_seconds_ago": now - view.polled_at,
+    }
 
 
 def _since(assignments: Sequence[Assignment], now: float) -> float:

@@ -100,6 +100,7 @@ class Accumulator:
         """How many senders wait for memory: nothing lingers meanwhile."""
         self.producer_id = NO_PRODUCER_ID
         """What partitions begin with, and go on with after their last epoch."""
+        self.acknowledged_records = self.acknowledged_batches = self.failed_records = 0
         self._sizes: dict[str, int] = {}
         """Batch sizes of topics that refused larger ones."""
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
@@ -433,6 +434,11 @@ class Accumulator:
             if batch in batches:
                 batches.remove(batch)
         self.free_bytes += batch.size
+        if error is None:
+            self.acknowledged_records += len(batch)
+            self.acknowledged_batches += 1
+        else:
+            self.failed_records += len(batch)
         batch.error = error
         batch.is_done = True
         batch.room = 0

@@ -487,3 +487,7 @@ class Producer:
         finally:
             self._accumulator.flushing -= 1
         await trio.lowlevel.checkpoint()
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about this producer, by Kafka's names; what ends in `_total` rises."""
+        return self._opened().metrics()

@@ -56,6 +56,9 @@ class Sender:
         """What ended batches, and nobody looked at."""
         self.partition_counts: dict[str, int] = {}
         """The topics in use, with how many partitions they have as of the last refresh."""
+        self.requests = self.retries = self.in_flight = 0
+        self.answer_s = 0.0
+        """How long all answers took together."""
         self._cluster = cluster
         self._nursery = nursery
         self._acks = acks
@@ -74,6 +77,21 @@ class Sender:
     def wake(self) -> None:
         """There is news: a record, a flush, a need for memory."""
         self._wake.set()
+
+    def metrics(self) -> dict[str, float]:
+        """What it counts, by Kafka's names."""
+        held = self.accumulator
+        return {
+            "record_send_total": held.acknowledged_records,
+            "record_error_total": held.failed_records,
+            "batch_send_total": held.acknowledged_batches,
+            "record_retry_total": self.retries,
+            "request_total": self.requests,
+            "request_latency_avg": self.answer_s / max(self.requests, 1) * 1000,
+            "requests_in_flight": self.in_flight,
+            "buffer_available_bytes": held.free_bytes,
+            "waiting_threads": held.waiting_for_memory,
+        }
 
     def abandon_all(self, error: HightideError) -> None:
         """The producer is closed: those who still wait for a record get `error`."""
@@ -237,6 +255,8 @@ class Sender:
 
     async def _take_answer(self, batches: list[Batch], answer: Answer) -> None:
         # The broker answers within request_timeout_ms; a little more is for the way back.
+        began = trio.current_time()
+        self.in_flight += 1
         try:
             response, _ = await answer.wait(self._request_timeout_s + 1.0)
         except (ApiError, *UNREACHABLE) as error:
@@ -247,6 +267,10 @@ class Sender:
             else:
                 self._send_again(batches, error, lost_leader=True)
             return
+        finally:
+            self.in_flight -= 1
+            self.requests += 1
+            self.answer_s += trio.current_time() - began
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:
             result = by_place.get((batch.topic, batch.partition))
@@ -292,6 +316,7 @@ class Sender:
             self._announce(batch)
 
     def _send_again(self, batches: list[Batch], error: HightideError, *, lost_leader: bool) -> None:
+        self.retries += 1
         self._tell_retry(error)
         not_before = self._not_before(batches[0])
         for batch in batches:

@@ -45,6 +45,7 @@ from hightide_broker.core.cluster.mutations import MutationQuotas, Take, unlimit
 from hightide_broker.core.cluster.users import SECRET_BYTES
 from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
+from hightide_broker.runtime.base.measures import Histogram
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
@@ -96,6 +97,7 @@ class ControllerShell:
         never was one."""
         self.elections: Counter[str] = Counter()
         """Leaders that were found here, by how; see `change_events.ELECTIONS`."""
+        self.commit_seconds = Histogram()
         self._tell = tell
         self._judge = judge
         self._quorum = quorum
@@ -265,9 +267,10 @@ class ControllerShell:
 
     async def _committed(self, term: Term, what: str) -> int:
         """Wait until everything written so far is committed; where that ends. Raises `Refused`."""
-        end = self._quorum.metadata.log_end
+        end, since = self._quorum.metadata.log_end, trio.current_time()
         with trio.move_on_after(self._timeout_s):
             await term.committed.wait_for(end)
+            self.commit_seconds.observe(trio.current_time() - since)
             return end
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,

@@ -23,6 +23,7 @@ from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.group import Group
+from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State
 from hightide_broker.core.groups.records import OffsetKey, partition_of
 from hightide_broker.runtime.groups.coordinator import Coordinator
@@ -177,6 +178,12 @@ class Coordinators:
         for coordinator in self._coordinators.values():
             if coordinator.ended is None and coordinator.loaded.is_set():
                 yield from coordinator.groups.items()
+
+    def offsets(self) -> Iterator[tuple[str, GroupOffsets]]:
+        """What every group committed that is known here by now, with its name."""
+        for coordinator in self._coordinators.values():
+            if coordinator.ended is None and coordinator.loaded.is_set():
+                yield from coordinator.offsets.items()
 
     def topic_ids(self) -> Mapping[str, str]:
         """Topic → its id now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import h11
@@ -26,7 +27,8 @@ ANSWER_S = 60.0
 """So long a page may take to leave."""
 HEAD_BYTES_MAX = 16 << 10
 SLICE_LINES = 250
-"""Lines that are made before it is the turn of others."""
+SLICE_S = 0.002
+"""Lines that are made, and how long that may take, before it is the turn of others."""
 READ_BYTES = 16 << 10
 
 
@@ -125,12 +127,14 @@ class _Conversation:
         reason = HTTPStatus(answer.status).phrase
         await self._send(h11.Response(status_code=answer.status, headers=told, reason=reason))
         lines: list[str] = []
+        until = perf_counter() + SLICE_S
         for line in answer.lines:
             lines.append(line)
-            if len(lines) == SLICE_LINES:
+            if len(lines) == SLICE_LINES or perf_counter() > until:
                 await self._send(h11.Data(data="".join(lines).encode()))
                 await trio.lowlevel.checkpoint()
                 lines.clear()
+                until = perf_counter() + SLICE_S
         if lines:
             await self._send(h11.Data(data="".join(lines).encode()))
         await self._send(h11.EndOfMessage())

@@ -13,8 +13,11 @@ from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
 from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 from hightide_broker.runtime.groups.coordinators import Coordinators
+from hightide_broker.runtime.metrics.happened import Happened
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replicas import Replicas
+from hightide_broker.runtime.server.door import Doors
+from hightide_broker.runtime.server.gate import Gate
 from hightide_broker.runtime.server.listener import Server
 
 
@@ -24,6 +27,10 @@ class Node(Protocol):
     id: int
     config: BrokerConfig
     cluster_id: str
+    began_ms: int
+    happened: Happened
+    doors: Doors | None
+    gate: Gate
     serving: trio.Event
     syncer: Syncer
     quorum: QuorumDriver
@@ -41,3 +48,5 @@ class Node(Protocol):
     def stopping(self) -> bool: ...
 
     def free_bytes(self) -> int: ...
+
+    def now_ms(self) -> int: ...

@@ -29,6 +29,7 @@ class Family(NamedTuple):
     """gauge, counter or histogram."""
     help: str
     labels: Labels = ()
+    prefix: str = PREFIX
 
 
 class Measured(NamedTuple):
@@ -67,7 +68,7 @@ def each(family: Family, values: Mapping[str, Value]) -> Measured:
 def lines(found: Iterable[Measured], *, is_open: bool) -> Iterator[str]:
     """The page, line by line; `is_open`: as OpenMetrics."""
     for family, values in found:
-        name = PREFIX + family.name
+        name = family.prefix + family.name
         told = name if is_open or family.kind != "counter" else f"{name}_total"
         yield f"# HELP {told} {family.help}\n"
         yield f"# TYPE {told} {family.kind}\n"

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import trio
 
 from hightide_broker.runtime.base.measures import Histogram
-from hightide_broker.runtime.metrics import families
+from hightide_broker.runtime.metrics import (
+    kafka_exporter,
+    of_groups,
+    of_node,
+    of_replicas,
+    of_requests,
+)
 from hightide_broker.runtime.metrics.health import state_of, why_not_ready
 from hightide_broker.runtime.metrics.http import Answer, Port
 from hightide_broker.runtime.metrics.node import Node
@@ -23,6 +29,7 @@ from hightide_broker.runtime.server.entrance import Listen, Listener, next_strea
 LOOK_S = 1.0
 """How often it is asked whether the event loop keeps up."""
 PLAIN = "text/plain; charset=utf-8"
+PATHS = "/metrics, /metrics/detail, /metrics/kafka_exporter, /healthz, /livez, /readyz"
 
 
 class MetricsPort:
@@ -81,15 +88,18 @@ class Watching:
     def respond(self, target: str, accept: str) -> Answer:
         """The answer to a request."""
         path, _, query = target.partition("?")
-        if path in ("/metrics", "/metrics/detail"):
+        if path in ("/metrics", "/metrics/detail", "/metrics/kafka_exporter"):
             is_open = is_open_wanted(accept)
-            found = self._measured(in_detail=path == "/metrics/detail")
+            if path == "/metrics/kafka_exporter":
+                found = self._as_kafka_exporter()
+            else:
+                found = self._measured(in_detail=path == "/metrics/detail")
             return Answer(200, OPEN_METRICS if is_open else TEXT, lines(found, is_open=is_open))
         if path in ("/healthz", "/livez"):
             return Answer(200, PLAIN, ["alive\n"])
         if path == "/readyz":
             return self._ready(in_words=query == "verbose")
-        return Answer(404, PLAIN, ["/metrics, /metrics/detail, /healthz, /readyz\n"])
+        return Answer(404, PLAIN, [f"{PATHS}\n"])
 
     def _ready(self, *, in_words: bool) -> Answer:
         why = why_not_ready(self._node)
@@ -98,17 +108,23 @@ class Watching:
             said = f"{said} (state {state_of(self._node)})"
         return Answer(503 if why else 200, PLAIN, [f"{said}\n"])
 
+    def _as_kafka_exporter(self) -> Iterator[Measured]:
+        yield from kafka_exporter.about_the_cluster(self._node)
+        if self._node.lifecycle is not None:
+            yield from kafka_exporter.about_partitions(self._node)
+            yield from kafka_exporter.about_groups(self._node)
+
     def _measured(self, *, in_detail: bool) -> Iterator[Measured]:
         node = self._node
-        yield from families.about_the_node(node, self._loop_lag)
-        yield from families.about_the_quorum(node)
-        yield from families.about_the_controller(node)
-        yield from families.about_requests(node)
-        yield from families.about_access(node)
+        yield from of_node.about_the_node(node, self._loop_lag)
+        yield from of_node.about_the_quorum(node)
+        yield from of_node.about_the_controller(node)
+        yield from of_requests.about_requests(node)
+        yield from of_requests.about_access(node)
         if node.lifecycle is None:
             return
-        yield from families.about_replicas(node)
-        yield from families.about_topics(node)
-        yield from families.about_groups(node)
+        yield from of_replicas.about_replicas(node)
+        yield from of_replicas.about_topics(node)
+        yield from of_groups.about_groups(node)
         if in_detail:
-            yield from families.about_partitions(node)
+            yield from of_replicas.about_partitions(node)

@@ -149,7 +149,9 @@ class Housekeeping:
             count -= 1
         if count == 0:
             return 0
+        before = replica.log.size_bytes
         renamed = replica.log.delete_segments(count)
+        replica.traffic.deleted_bytes["retention"] += before - replica.log.size_bytes
         replica.tell_of_deletions()
         log.info(
             "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
@@ -185,7 +187,7 @@ class Housekeeping:
             return False
         retention_ms = config[DELETE_RETENTION_MS]
         work = partial(_clean, self._disk, replica.log, plan, now_ms, retention_ms, is_wanted)
-        found, cuts = replica.log, replica.log.cut_count
+        found, cuts, began = replica.log, replica.log.cut_count, trio.current_time()
         try:
             rewritten, until = await self._disk.in_thread(work)
         except (DiskError, SegmentDamage):
@@ -195,8 +197,11 @@ class Housekeeping:
         if found.cut_count != cuts:
             log.info("%s was cut while it was compacted: again, later", replica.name)
             return False
+        before = replica.log.size_bytes
         for segment in rewritten:
             replica.log.replace_segment(segment.base, segment.path)
+        replica.traffic.deleted_bytes["compaction"] += max(before - replica.log.size_bytes, 0)
+        self._replicas.cleaner_seconds.observe(trio.current_time() - began)
         # What counts as cleaned must not be found uncleaned after a power cut.
         await self._disk.sync([], [replica.log.directory])
         if found.cut_count != cuts:

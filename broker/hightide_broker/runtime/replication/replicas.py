@@ -14,6 +14,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.base.measures import Histogram
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication import producer_snapshots
@@ -53,6 +54,8 @@ class Replicas:
         self.isr_changes = isr_changes
         self.isr_moves: Counter[str] = Counter()
         """How often replicas left the ISR of a partition that is led here (shrink), or joined."""
+        self.cleaner_seconds = Histogram()
+        """How long compactions took."""
         self._by_tp: dict[TopicPartition, Replica] = {}
 
     def __iter__(self) -> Iterator[Replica]:

@@ -13,6 +13,7 @@ class Traffic:
     """Of one topic, since the process began."""
 
     __slots__ = (
+        "deleted_bytes",
         "failures",
         "in_bytes",
         "in_records",
@@ -31,6 +32,8 @@ class Traffic:
         """Bytes from leaders."""
         self.replicated_out = 0
         """Bytes to followers."""
+        self.deleted_bytes: Counter[str] = Counter()
+        """Of segments that are gone, by `retention`, or smaller by `compaction`."""
         self.failures: Counter[str] = Counter()
         """Of produces and fetches: partitions of a request that were refused, by API."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -129,7 +130,8 @@ class ServedConnection:
         self._at_work = 0
         """Requests that were begun and whose answers have not left."""
         self._answered = trio.Event()
-        self._parked: dict[Parked, None] = {}
+        self._parked: dict[Parked, str] = {}
+        """By the name of its API."""
         self._heard_at = trio.current_time()
         self._throttled: Call[Any] | None = None
         """What was asked last that a quota may be about, without what came with it."""
@@ -295,7 +297,7 @@ class ServedConnection:
             assert self._nursery is not None, "requests are read inside of it"
             self._nursery.start_soon(self._finish, request_id, outcome, call)
         else:
-            self._parked[outcome] = None
+            self._parked[outcome] = api.name
             outcome.begin(_Asker(self, request_id, outcome, call))
 
     async def _in_time(self, call: Call[Any], held: int) -> Call[Any]:
@@ -335,6 +337,10 @@ class ServedConnection:
     def answer_parked(self, request_id: int, parked: Parked, reply: Reply, call: Call[Any]) -> None:
         self._parked.pop(parked, None)
         self._answer(request_id, reply, call)
+
+    def waiting(self) -> Counter[str]:
+        """Requests that wait for news, by API."""
+        return Counter(self._parked.values())
 
     def end(self, failure: Exception) -> None:
         """Something failed for this connection, in somebody else's stretch."""

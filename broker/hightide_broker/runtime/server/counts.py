@@ -35,6 +35,8 @@ class Counts:
         """Users by their way (SCRAM, or TLS: a certificate), and whether they came in."""
         self.throttled_s: defaultdict[str, float] = defaultdict(float)
         """How long clients were told to wait, by quota."""
+        self.rejected: Counter[str] = Counter()
+        """Batches of producers that were refused, by error."""
         self._traffic = traffic
 
     def answered(self, call: Call[Any], error: ErrorCode | None = None) -> None:
@@ -55,6 +57,8 @@ class Counts:
                 continue
             if part.error is not None:
                 topic.failures[api] += 1
+                if isinstance(part, m.ProduceResult):
+                    self.rejected[part.error] += 1
             elif isinstance(part, m.FetchResult) and part.records >= 0:
                 if by_node:
                     topic.replicated_out += sizes[part.records]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -83,7 +84,14 @@ class Certificates:
         self._node = node
         self._network = network
         self._taken: tuple[object, ...] | None = None
+        self.expires_at: float | None = None
+        """In seconds since 1970; None: it cannot be read here."""
         self.renew()
+
+    @property
+    def listener(self) -> str:
+        """Whose they are."""
+        return "client" if self._node < 0 else "internal"
 
     def renew(self) -> bool:
         """Take the files as they are now, if they have changed since they were taken. Raises
@@ -99,6 +107,7 @@ class Certificates:
         if self._network is not None:
             self._network.reload()
         self.context, self._taken = context, now
+        self.expires_at = end_of(self._files.certificate)
         return True
 
 
@@ -112,6 +121,8 @@ class Doors:
         """For clients, and then for nodes, if they have one of their own."""
         self.network = network
         """How this node comes to others."""
+        self.renewals: Counter[str] = Counter()
+        """Certificates that were replaced (`ok`), or could not be (`failed`)."""
         self._certificates = certificates
 
     @property
@@ -124,15 +135,34 @@ class Doors:
         for certificates in self._certificates:
             try:
                 if certificates.renew():
+                    self.renewals["ok"] += 1
                     log.info("certificates were replaced: new connections are shown the new ones")
             except UsageError as error:
+                self.renewals["failed"] += 1
                 log.error("certificates were replaced by what is of no use, so not here: %s", error)
+
+    def expiries(self) -> dict[str, float]:
+        """When the certificate of each listener ends, in seconds since 1970, where that can be
+        read."""
+        found = {each.listener: each.expires_at for each in self._certificates}
+        return {listener: at for listener, at in found.items() if at is not None}
 
     async def watch(self) -> None:
         """Look for new certificates, until cancelled; ends at once where there are none."""
         while self._certificates:
             await trio.sleep(LOOK_S)
             self.renew()
+
+
+def end_of(path: str) -> float | None:
+    """When the first certificate of a PEM file ends, in seconds since 1970; None where nothing is
+    installed that can read it."""
+    if find_spec("cryptography") is None:
+        return None
+    from cryptography import x509
+
+    with open(path, "rb") as file:
+        return x509.load_pem_x509_certificate(file.read()).not_valid_after_utc.timestamp()
 
 
 def doors_of(config: BrokerConfig) -> Doors:

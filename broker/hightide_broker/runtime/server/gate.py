@@ -9,6 +9,7 @@ refused with it. Nodes need nothing of this: by their own door they are known by
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -87,6 +88,8 @@ class Gate:
         self._super_users = frozenset(filter(None, (user.strip() for user in users)))
         self._everyone_if_none = config[keys.ALLOW_EVERYONE_IF_NO_ACL_FOUND]
         self._by: tuple[ClusterImage, int] | None = None
+        self.judged: Counter[tuple[str, str]] = Counter()
+        """How often something was `allowed` or `denied`, by operation."""
         self._denied = SparingLogs(audit, strangers_max=PRINCIPALS_MAX)
         self._allowed = SparingLogs(
             audit, lines_max=ALLOWED_LINES_MAX, strangers_max=PRINCIPALS_MAX
@@ -208,6 +211,7 @@ class Gate:
             )
 
     def _refusal(self, visit: _Visit, operation: Operation, named: Named) -> Refused:
+        self.judged["denied", operation] += 1
         resource, name = named
         which = f"any {resource}" if name is None else f"{resource}:{_shown(name)}"
         said = f"{visit.peer.shown} may not {operation} {which}"
@@ -221,6 +225,7 @@ class Gate:
     def _write_down(
         self, call: Call[Any], permission: Permission, names: Sequence[str | None] = ()
     ) -> None:
+        self.judged["allowed", permission.operation] += max(len(names), 1)
         level = logging.INFO if permission.operation in CHANGING else logging.DEBUG
         if not audit.isEnabledFor(level):
             return

@@ -64,6 +64,10 @@ class Server:
         """Connections open now."""
         return len(self._inside)
 
+    def waiting(self) -> Counter[str]:
+        """Requests that wait for news, by API."""
+        return sum((each.waiting() for each in self._inside), Counter())
+
     def connections(self) -> Counter[str]:
         """Connections open now, by listener."""
         return Counter({door.name: count for door, count in self._by_door.items()})
