@@ -130,7 +130,7 @@ class Coordinator:
                 self.ended = _not_here("the broker stops")
             for group in self.groups.values():
                 self._answer(group.step(Moved(self.ended), trio.current_time()))
-            self.loaded.set()
+            self.loaded.set()  # who waits for the groups looks at `ended` next
 
     async def _serve(self) -> None:
         try:
