@@ -101,6 +101,8 @@ hightide() {
     if [ "$1" = up ]; then
         shift
         "$PYTHON" -m hightide_cli.main up --port 0 $UP_WORDS "$@"
+    elif [ "$1" = doctor ]; then
+        "$PYTHON" -m hightide_cli.main "$@" --port 0
     else
         "$PYTHON" -m hightide_cli.main "$@"
     fi
