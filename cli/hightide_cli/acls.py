@@ -30,7 +30,7 @@ def acls() -> None:
     """Show and change who may do what, where brokers ask for permissions (authorizer.enable).
 
     A RESOURCE is topic:NAME, group:NAME, or cluster; NAME* stands for all names that begin so, and
-    * for all. Whoever a rule denies may not, whatever others allow."""
+    * for all. Who is denied by a rule may not, whatever others allow."""
 
 
 def principal_of(user: str) -> str:

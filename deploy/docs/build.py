@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from inspect import isfunction
 from pathlib import Path
 
 import pdoc
@@ -33,6 +34,18 @@ def _load(name: str) -> None:
     package = importlib.import_module(name)
     for each in package.__all__:
         vars(package)[each] = getattr(package, each)
+        if isinstance(vars(package)[each], type):
+            _gather(vars(package)[each])
+
+
+def _gather(shown: type) -> None:
+    """Have a class itself what it has from others of the house: pdoc would leave out what comes
+    from one that has no page."""
+    for base in shown.__mro__[1:]:
+        if base.__module__.startswith("hightide."):
+            for name, member in vars(base).items():
+                if isfunction(member) and not name.startswith("_") and name not in vars(shown):
+                    setattr(shown, name, member)
 
 
 if __name__ == "__main__":

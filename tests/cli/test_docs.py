@@ -4,6 +4,8 @@ Method: each command in a document is taken apart as the command line does it; t
 that tell one story are pasted into a shell, in order; pages are built, and their links followed.
 """
 
+import importlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -99,6 +101,8 @@ hightide() {
     if [ "$1" = up ]; then
         shift
         "$PYTHON" -m hightide_cli.main up --port 0 $UP_WORDS "$@"
+    elif [ "$1" = doctor ]; then
+        "$PYTHON" -m hightide_cli.main "$@" --port 0
     else
         "$PYTHON" -m hightide_cli.main "$@"
     fi
@@ -184,6 +188,24 @@ def test_the_reference_names_all_there_is(site):
     assert {*hightide.__all__} - modules <= anchors
     assert "ProducerOptions.linger_ms" in anchors
     assert "Producer.send" in Links(site / "hightide/blocking.html").anchors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["hightide", "hightide.blocking", "hightide.testing"])
+def test_the_reference_shows_what_a_class_has_from_one_that_is_not_shown(site, room):
+    package = importlib.import_module(room)
+    classes = {name: getattr(package, name) for name in package.__all__ if name != "blocking"}
+    methods = {
+        f"{name}.{method}"
+        for name, each in classes.items()
+        if isinstance(each, type)
+        for base in each.__mro__
+        if base.__module__.startswith("hightide.")
+        for method, function in vars(base).items()
+        if inspect.isfunction(function) and method[0] != "_"
+    }
+    assert methods
+    assert sorted(methods - Links(site / f"{room.replace('.', '/')}.html").anchors) == []
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def _registration(known: BrokerState) -> c.RegisterBrokerRequest:
 
 
 def _all_in_sync(image: ClusterImage, leader: int) -> list[c.AlterPartition]:
-    """Of each partition that it leads, whoever has it, however much of it."""
+    """Of each partition that it leads, all replicas, however much of it they have."""
     return [
         c.AlterPartition(
             topic_id=topic.topic_id,

@@ -24,13 +24,13 @@ NAME = "impostor"
 TRIES_S = 0.5
 CALL_TIMEOUT_S = 2.0
 SHARE = 0.15
-"""In so many worlds."""
+"""The part of the worlds in which there is one."""
 SHARE_OF_TALKERS = 0.5
 """In so many of his worlds he says whatever a node may say."""
 
 
 class Impostor:
-    """Of one world."""
+    """Somebody in a world who speaks for nodes that he is not."""
 
     def __init__(self, world: World, places: list[TopicPartition]) -> None:
         self._world = world

@@ -97,7 +97,7 @@ class AccessAdmin(ABC):
     # -- quotas ----------------------------------------------------------------------------------
 
     async def describe_quotas(self) -> list[Quota]:
-        """All of them."""
+        """Every quota that is set."""
         found = await self._call(k.DescribeClientQuotasRequest())
         return [described(Quota, each) for each in found.quotas]
 

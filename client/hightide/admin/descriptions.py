@@ -59,7 +59,7 @@ class AccessVerdict:
     allowed: bool
     reason: str
     rule: Acl | None
-    """The one that decides."""
+    """The rule that decides; None if none does, as for super users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class BrokerDescription:
     fenced: bool
     """Whether it leads nothing and may join no ISR: it is silent, or still starts."""
     epoch: int
-    """Of its registration."""
+    """Which registration of the node this is; a later process has a larger one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class Admin(Blocking):
         self._run(self._async.delete_user, user)
 
     def describe_quotas(self) -> list[Quota]:
-        """All quotas."""
+        """Every quota that is set."""
         return self._run(self._async.describe_quotas)
 
     def alter_quotas(self, quotas: Iterable[Quota]) -> None:

@@ -36,7 +36,7 @@ class ConsumerOptions(ClientOptions):
     fetch_min_bytes: int = 1
     """A broker answers once it has so much. Kafka: fetch.min.bytes."""
     fetch_max_wait_ms: float = 500
-    """How long a broker waits for that. Kafka: fetch.max.wait.ms."""
+    """How long a broker waits for fetch_min_bytes. Kafka: fetch.max.wait.ms."""
     fetch_max_bytes: int = 50 << 20
     """The most in one answer, but for a first batch that is larger. Kafka: fetch.max.bytes."""
     max_partition_fetch_bytes: int = 1 << 20
@@ -52,7 +52,7 @@ class ConsumerOptions(ClientOptions):
     """Whether what was handed out is committed by itself, in a group. Kafka:
     enable.auto.commit."""
     auto_commit_interval_ms: float = 5_000
-    """How often. Kafka: auto.commit.interval.ms."""
+    """How often what was handed out is committed. Kafka: auto.commit.interval.ms."""
     group_instance_id: str = ""
     """A name that outlives this process: it comes back without a rebalance (KIP-345). Kafka:
     group.instance.id."""

@@ -1,6 +1,6 @@
 """A client's side of logging in: the words of SCRAM, and streams on which they have been said.
 
-The words are apart from whoever carries them, so that the blocking connections of Spark say the
+The words are apart from what carries them, so that the blocking connections of Spark say the
 same. A password is salted and hashed here, and never leaves.
 """
 

@@ -76,7 +76,7 @@ class ClientOptions:
     ssl_key_password: str = field(default="", repr=False)
     """The password of that key, if it is encrypted. librdkafka: ssl.key.password."""
     ssl_key_password_location: str = ""
-    """A file with it instead."""
+    """A file with the password of that key, instead."""
     ssl_endpoint_identification_algorithm: str = "https"
     """https: a broker's certificate must be of the host that was asked for; none: of any. Kafka:
     ssl.endpoint.identification.algorithm."""

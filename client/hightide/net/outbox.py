@@ -67,7 +67,7 @@ class _Message:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Done when something has left of which nobody wants to hear that."""
 
 
 class Outbox:

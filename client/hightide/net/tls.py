@@ -42,7 +42,7 @@ class TlsFiles:
     password: str = field(default="", repr=False)
     """The key's, if it is encrypted."""
     password_location: str = ""
-    """A file with it instead."""
+    """A file with the key's password, instead."""
 
     def secret(self) -> str:
         """The key's password; raises `UsageError` if there is none."""
@@ -141,7 +141,7 @@ def _authorities(context: ssl.SSLContext, path: str) -> None:
 
 def _own(context: ssl.SSLContext, files: TlsFiles) -> None:
     try:
-        # Asked for encrypted keys alone; without it OpenSSL would ask whoever sits there.
+        # Asked for encrypted keys alone; without it OpenSSL would ask at the terminal.
         context.load_cert_chain(files.certificate, files.key or None, password=files.secret)
     except (OSError, ssl.SSLError, ValueError) as error:
         named = files.certificate + (f" with {files.key}" if files.key else "")

@@ -26,7 +26,7 @@ class RecordRange(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """Of the first one."""
+    """Where the first of them is."""
     length: int
 
 
@@ -41,7 +41,7 @@ class Cutter:
 
     @classmethod
     def of(cls, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> Self:
-        """For these records."""
+        """A cutter for records with these values and keys."""
         sizes = map(RECORD_OVERHEAD.__add__, _lengths(values))
         if keys is not None:
             sizes = map(int.__add__, sizes, _lengths(keys))

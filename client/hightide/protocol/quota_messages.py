@@ -8,7 +8,7 @@ from __future__ import annotations
 from hightide.protocol.messages import Message
 
 DEFAULT = "<default>"
-"""In place of a name: whoever has no quota of their own."""
+"""In place of a name: all who have no quota of their own."""
 PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
 """Bytes a second, at each broker."""
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"

@@ -17,7 +17,7 @@ CLUSTER_NAME = "cluster"
 EVERYBODY, EVERYWHERE, EVERYTHING = "User:*", "*", "*"
 USER = "User:"
 ACLS_MAX = 50_000
-"""Of a cluster."""
+"""The most rules that a cluster may have."""
 
 
 class Operation(StrEnum):
@@ -92,7 +92,7 @@ class Acl(NamedTuple):
         return is_allowed and self.operation in IMPLIES.get(operation, ())
 
     def told(self, known_as: str = "") -> AclRule:
-        """As a message says it."""
+        """The rule as a message says it; `known_as` is its id."""
         return AclRule(id=known_as, **self._asdict())
 
     def __str__(self) -> str:

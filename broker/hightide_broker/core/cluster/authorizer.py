@@ -1,6 +1,6 @@
 """Who may do what: the decision over all rules. Pure.
 
-A super user may do anything. Otherwise: whoever any rule denies may not; whoever any rule allows
+A super user may do anything. Otherwise: who is denied by any rule may not; who is allowed by any
 may; where no rule names the resource, it is as allow.everyone.if.no.acl.found says; everybody else
 may not. The length of a prefix never ranks one rule above another. Source: StandardAuthorizer.
 """
@@ -72,7 +72,7 @@ class Authorizer:
         if known is None:
             known = self.verdict(*asked).allowed
             if len(name) > NAME_CHARACTERS_MAX:
-                return known  # nothing is called so; it is not kept for whoever asks
+                return known  # nothing is called so; it is not kept for who asks
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
             self._known[asked] = known
@@ -133,7 +133,7 @@ class Authorizer:
                 yield from self._by_prefix.get((resource, prefix, who), ())
 
     def _is_named(self, resource: Resource, name: str) -> bool:
-        """Whether any rule is about a resource, whoever is meant."""
+        """Whether any rule is about a resource, for anybody at all."""
         places = [(Pattern.LITERAL, name), (Pattern.LITERAL, EVERYTHING)]
         places += [(Pattern.PREFIXED, prefix) for prefix in self._prefixes(resource, name)]
         return any((resource, *place) in self._named for place in places)

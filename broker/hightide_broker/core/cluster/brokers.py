@@ -140,6 +140,7 @@ class Brokers:
     ) -> tuple[list[AnyChange], c.BrokerHeartbeatResponse]:
         """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
         state = self.check(request.broker, request.broker_epoch)
+        # Its epoch is the offset of its registration, and offsets are next ones: it has applied it.
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
         self._partitions.log_ends.heard(request.broker, request.leaderless, request.offline)
@@ -205,6 +206,7 @@ class Brokers:
             stopping = StopBroker(broker=state.broker, broker_epoch=state.epoch)
             return False, [*changes, stopping]
         if session.stop_offset < 0:
+            # Not with its first word: only now the image has what took its leaderships away.
             session.stop_offset = self._image.offset
         serving = [b.broker for b in self._image.brokers.values() if not b.fenced]
         others = self._sessions.lowest_offset(b for b in serving if b != state.broker)

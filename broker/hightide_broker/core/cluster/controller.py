@@ -126,6 +126,7 @@ class Controller:
                 offsets_topic.check_configs(topic.topic, {POLICY.name: None, **topic.configs})
                 assignment = self._assignment(topic, shift)
                 room = _take_room(room, len(assignment))
+                # Last: what is refused for any other reason uses up nobody's quota.
                 take(len(assignment))
             except Refused as refusal:
                 results.append(_refused(topic.topic, refusal))

@@ -270,6 +270,7 @@ class Partitions:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"{name}: ISR {wish.isr} without leader {state.leader}"
             )
+        # -1, or nothing said: whichever process of the broker it is (KIP-903).
         epochs = [*wish.broker_epochs, *[-1] * len(wish.isr)]
         for member, epoch in zip(wish.isr, epochs, strict=False):
             if not self._image.is_active(member):

@@ -1,7 +1,7 @@
 """Quotas: whose holds for a request, and what becomes of changes to them. Pure.
 
 The most specific one that is set holds: of a client of a user before a user's, a user's before a
-client's, a name before whoever has none of their own. An address has its quota for itself.
+client's, a name before those who have none of their own. An address has its quota for itself.
 Sources: KIP-13, KIP-546, KIP-599, KIP-612.
 """
 
@@ -125,7 +125,7 @@ def _check(known: Quotas, holder: Entity, wish: k.QuotaSetting) -> None:
 
 
 def described(known: Quotas) -> k.DescribeClientQuotasResponse:
-    """All of them."""
+    """The answer that lists every quota."""
     return k.DescribeClientQuotasResponse(
         quotas=[
             k.QuotaSetting(key=key, value=value, **holder._asdict())

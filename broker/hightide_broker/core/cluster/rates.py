@@ -18,7 +18,7 @@ HOLDERS_MAX = 10_000
 
 
 class Rate:
-    """Of one holder of a quota; times are monotonic, in seconds."""
+    """How fast one holder of a quota is; times are monotonic, in seconds."""
 
     def __init__(self, burst_s: float = BURST_S) -> None:
         """`burst_s`: so far ahead its holder may be."""
@@ -40,7 +40,7 @@ class Rate:
 
 
 class Rates:
-    """Of many holders."""
+    """How fast each of many holders of a quota is; who did nothing for longest is forgotten."""
 
     def __init__(self, burst_s: float = BURST_S) -> None:
         """`burst_s`: so far ahead each may be."""

@@ -140,7 +140,7 @@ class Group:
         leads_stable = self.state is State.STABLE and member.member_id == self.leader
         settled = self.state in (State.COMPLETING, State.STABLE) and not leads_stable
         if same and settled:
-            # Its answer was lost, or it asks for nothing new.
+            # Its answer was lost. A stable group's leader rather wants to share out once more.
             member.touch(now)
             return self._joined(member)
         if self.state is State.PREPARING and member.joining is None:
@@ -253,11 +253,11 @@ class Group:
     def _begin_generation(self, now: float) -> None:
         late = [m for m in self.members if m.joining is None and not m.instance_id]
         for member in late:
-            self._forget(member)
+            self._forget(member)  # a static one keeps its place until its session ends (KIP-345)
         here = [member for member in self.members if member.joining is not None]
         if self.members and not here:
             self._join_until = now + self.members.longest_rebalance_s
-            return
+            return  # they are static and all away: nobody is there who could lead
         self.generation += 1
         self._join_until = NEVER
         if not self.members:
@@ -330,7 +330,7 @@ class Group:
         match token:
             case ("sync", generation):
                 if self.state is State.COMPLETING and generation == str(self.generation):
-                    self._assignments_are_kept(refusal, now)
+                    self._assignments_are_kept(refusal, now)  # of an older one nobody waits
             case ("static", new_id, old_id):
                 self._static_is_kept(new_id, old_id, refusal, now)
 

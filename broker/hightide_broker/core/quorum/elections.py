@@ -339,7 +339,7 @@ class Elections:
     # -- answers ---------------------------------------------------------------------------------
 
     def answered(self, event: Answered, now: float) -> None:
-        """A peer answered an announcement, or did not."""
+        """A peer answered an announcement, or did not; of an older one no vote is counted."""
         is_current = event.request == self._current_announcement(event.peer)
         response = event.response
         if response is None:
@@ -364,7 +364,7 @@ class Elections:
     def heed(self, leader: int, epoch: int, now: float) -> bool:
         """Learn from what another node says of the quorum; whether this node's role changed."""
         if not self.epoch <= epoch <= EPOCH_MAX or leader == self._config.node:
-            return False
+            return False  # nobody follows itself: a later epoch of somebody else's will be heard of
         before = (self.role, self.epoch)
         if epoch > self.epoch:
             if leader != NOBODY:
@@ -388,7 +388,7 @@ class Elections:
                 self._become_candidate(now)
             else:
                 self._become_leader(now)
-        elif self._votes.lost and not was_lost:
+        elif self._votes.lost and not was_lost:  # each further no must not put the next try off
             if self.role is Role.PROSPECTIVE:
                 self._lose_pre_vote(now)
             else:

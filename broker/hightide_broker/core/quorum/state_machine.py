@@ -221,6 +221,7 @@ class Quorum:
         self._elections.leader_answered(now)
         self._follower.succeeded(event, self._ready, now, high_watermark=self.high_watermark)
         if self._ready.truncate_to is None:
+            # Not before a cut: what is about to go must not count, though the log still has it.
             self._follow_watermark()
 
     def _follow_watermark(self) -> None:

@@ -182,6 +182,7 @@ class Leader:
     def on_append(self, log_end: int, now: float) -> int:
         """The own log grew; the high watermark after that."""
         assert log_end >= self.log_end, f"log end fell from {self.log_end} to {log_end}"
+        # While the end is what it was: who asks for no more has all up to there, and nothing after.
         for remote in self.remotes.values():
             self._believe_contact(remote)
         self.log_end = log_end
@@ -208,6 +209,8 @@ class Leader:
         proposal."""
         assert offset <= self.log_end, f"{broker} fetched from {offset}, above the end: {self}"
         remote = self.remotes[broker]
+        # Who reaches by now what was the end at its fetch before had everything at that moment,
+        # though under steady appends no fetch ever reaches the end of its own time.
         if offset >= self.log_end:
             remote.caught_up_at = now
         elif offset >= remote.end_at_fetch != UNKNOWN:

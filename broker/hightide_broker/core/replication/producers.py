@@ -93,7 +93,7 @@ class Producers:
             if (batch.first_sequence, batch.last_sequence) == (first, last):
                 return batch
         if not known.batches:
-            return None
+            return None  # its epoch alone is known, by a snapshot: any sequence will do
         return self._expect(header, (known.batches[-1].last_sequence + 1) & SEQUENCE_MAX)
 
     @staticmethod

@@ -121,6 +121,7 @@ class RealFile:
                 while written < len(view):
                     written += os.pwrite(descriptor, view[written:], self._size + written)
             except OSError:
+                # The next append begins where this one did: half of it must not stick out behind.
                 os.ftruncate(descriptor, self._size)
                 raise
         self._size += written

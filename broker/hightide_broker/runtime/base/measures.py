@@ -19,7 +19,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """Of each step alone."""
+        """How often it ended in each step, not counting the steps below."""
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:

@@ -101,6 +101,7 @@ class Watermark:
         self._order += 1
         heapq.heappush(self._heap, (threshold, self._order, wake))
         if self._order % 64 == 0:
+            # Who gave up would stand here until the threshold is passed, which may be never.
             self._forget_the_gone()
 
     def _forget_the_gone(self) -> None:

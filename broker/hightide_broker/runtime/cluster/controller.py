@@ -205,8 +205,8 @@ class ControllerShell:
 
     async def submit(self, request: m.Message, sender: Peer | None = None) -> tuple[m.Message, int]:
         """Decide, append, wait for commit; the reply and the metadata offset it holds at. What
-        `sender` may ask is judged here, by what is committed: whoever passed it on may have known
-        less, or have waited.
+        `sender` may ask is judged here, by what is committed: the node that passed it on may
+        have known less, or have waited.
 
         Raises `Refused`: NOT_CONTROLLER where or when this node is not active, REQUEST_TIMED_OUT
         when the changes do not commit in time.

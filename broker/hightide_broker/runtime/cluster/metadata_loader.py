@@ -145,6 +145,7 @@ class MetadataLoader:
             self._metadata.prune(self._retention_bytes)
         except DiskError as error:
             log.warning("no snapshot was written, trying again later: %s", error)
+            # Not 0: the next change would put the second try off.
             self._bytes_since, self._snapshot_at = 1, trio.current_time() + self._snapshot_s
             return
         log.info("snapshot %d-%d: %d bytes", *snapshot, size)

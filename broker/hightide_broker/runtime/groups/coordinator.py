@@ -134,7 +134,7 @@ class Coordinator:
                 self.ended = _not_here("the broker stops")
             for group in self.groups.values():
                 self._answer(group.step(Moved(self.ended), trio.current_time()))
-            self.loaded.set()
+            self.loaded.set()  # who waits for the groups looks at `ended` next
             self._tell(
                 CoordinatorEnded(
                     topic=self._replica.topic,

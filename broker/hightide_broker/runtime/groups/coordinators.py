@@ -237,7 +237,7 @@ class Coordinators:
 
 
 class _Everything:
-    """Contains whatever there is."""
+    """Stands for the topics of a group whose subscriptions are not known: any may be read."""
 
     def __contains__(self, _: object) -> bool:
         return True

@@ -231,6 +231,7 @@ class QuorumDriver:
         if ready.piece is not None:
             usable = self.metadata.gather(ready.piece)
             if usable and ready.install is None:
+                # The core asks for nothing while anything is being kept: the next piece, now.
                 return LogSynced()
         if ready.install is not None and usable:
             usable = self.metadata.install(ready.install)

@@ -187,7 +187,7 @@ class LeaderFetcher:
         self._requests = 0
         self._is_due = False
         self._alarm: Entry | None = None
-        """Of the next pause that ends."""
+        """What looks again when the next pause of a waiting replica ends."""
         self._connection_wanted = trio.Event()
 
     def __repr__(self) -> str:

@@ -112,7 +112,7 @@ class IsrChanges:
         epochs = {r.leader.broker_epoch for r, _ in proposed if r.leader is not None}
         request = c.AlterPartitionRequest(
             broker=self._broker,
-            broker_epoch=max(epochs),
+            broker_epoch=max(epochs),  # they are one: this process's registration
             partitions=[_wish(replica, proposal) for replica, proposal in proposed],
         )
         try:

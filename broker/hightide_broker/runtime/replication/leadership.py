@@ -43,6 +43,7 @@ class Leadership:
 
     async def wait_ended(self) -> Refused:
         """Until it is over; why it is."""
+        # Not `appended`: that one is closed, too, whenever followers are to look again.
         return await self.deleted.wait_closed()
 
 

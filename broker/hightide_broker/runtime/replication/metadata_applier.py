@@ -160,6 +160,7 @@ class MetadataApplier:
         if replica.offline:
             return
         try:
+            # A leader is concerned by each change of the ISR, a follower by another epoch alone.
             if state.leader == self._broker:
                 self._lead(replica, state)
             elif state.leader_epoch > replica.leader_epoch:

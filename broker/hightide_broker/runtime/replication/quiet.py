@@ -24,7 +24,7 @@ class Quiet:
     def __init__(self, number: int) -> None:
         self.id = number
         self.epoch = 0
-        """Of the next request."""
+        """The number that the next request of the session has."""
         self.joining: dict[Replica, None] = {}
         """Ready to be handed over."""
         self.waiting = 0

@@ -159,6 +159,7 @@ class Replica:
         log.epochs.assign(state.leader_epoch, log.log_end)
         self.leader_epoch = state.leader_epoch
         self.follower = None
+        # Who waits for the watermark waits on: the log was not cut, what they wait for is in it.
         self._end_leadership(moved(self.name, state))
         leader = Leader(
             now=self._now(),
@@ -221,6 +222,7 @@ class Replica:
             self.follower = Follower(
                 leader=state.leader, epoch=state.leader_epoch, pause_max_s=pause_max_s
             )
+            # Its first fetch acknowledges the whole log: where that has to be on disk, sync it.
             self.needs_sync = self.config.synced
         self.tell(self)
 

@@ -39,7 +39,7 @@ class Traffic:
 
 
 class TrafficByTopic(defaultdict[str, Traffic]):
-    """Of all topics."""
+    """Topic → what came and went of it."""
 
     def __init__(self) -> None:
         super().__init__(Traffic)

@@ -27,7 +27,7 @@ class Arrivals:
     def __init__(
         self, image: Callable[[], ClusterImage], *, kept_max: int, per_address: int
     ) -> None:
-        """`kept_max`: how many may be kept waiting at a time; whoever is more is not.
+        """`kept_max`: how many may be kept waiting at a time; more than these are not.
         `per_address`: how many may be in from one address."""
         self._image = image
         self._per_address = per_address

@@ -106,7 +106,7 @@ class Terms:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Done when an answer has left of which nobody wants to hear that."""
 
 
 class ServedConnection:

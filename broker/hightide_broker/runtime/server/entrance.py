@@ -92,7 +92,7 @@ async def _accept(listener: Listener, door: Door, serve: Serve, nursery: trio.Nu
         nursery.start_soon(serve, await next_stream(listener), door)
         if door.rate is not None:
             pace.record(1, door.rate, trio.current_time())
-            # Whoever comes meanwhile waits outside.
+            # Those who come meanwhile wait outside.
             await trio.sleep(pace.delay_s(door.rate, trio.current_time()))
 
 

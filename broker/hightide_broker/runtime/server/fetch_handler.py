@@ -202,6 +202,7 @@ class FetchHandler:
                 part.fetch_offset,
                 limit=limit,
                 max_bytes=min(max(left, 0), max(part.max_bytes, 0)),
+                # However large: nobody would ever get past a batch above all limits (KIP-74).
                 at_least_one=not look.slices,
             )
             if is_follower and look.is_new:

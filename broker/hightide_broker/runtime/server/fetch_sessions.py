@@ -42,7 +42,7 @@ _Key = tuple[str, int]
 
 
 class FetchSessions:
-    """Of all followers, one each."""
+    """The sessions of all followers, one each."""
 
     def __init__(self, handler: FetchHandler, agenda: Agenda) -> None:
         self._handler = handler

@@ -42,7 +42,7 @@ CHANGING = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER
 NAMES_MAX = 10
 """So many are written down of one request."""
 SHOWN_CHARACTERS_MAX = 100
-"""Of a name."""
+"""So much of a name is told to who is refused, and written down."""
 PARTS_MAX = 10_000
 """Topics, partitions or groups that one request may name, where each is judged."""
 ALLOWED_LINES_MAX = 100
@@ -70,7 +70,7 @@ class Permission(NamedTuple):
 
 
 class Gate:
-    """A node's."""
+    """Whether requests to a node are permitted, by the rules that its image has now."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Gate:
 
 
 class _Visit:
-    """Somebody at the gate."""
+    """One request, and who sent it, by the rules of one moment."""
 
     def __init__(self, authorizer: Authorizer, peer: Peer, request: m.Message) -> None:
         self._authorizer = authorizer

@@ -43,7 +43,7 @@ WhyNot = Callable[[], str]
 
 
 class Logins:
-    """Those of a node's clients."""
+    """Begins the login of each connection of a node's clients."""
 
     def __init__(
         self,

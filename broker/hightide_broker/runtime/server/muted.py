@@ -1,6 +1,6 @@
 """Requests that came and wait for a quota: how long, and how many bytes they may hold meanwhile.
 
-There is room for so many bytes, over all connections. When it is short, a connection of whoever
+There is room for so many bytes, over all connections. When it is short, a connection of who
 holds most of it is closed: who sends far more than its quota allows takes no room from those who
 send a little more.
 """
@@ -21,7 +21,7 @@ LOOK_AGAIN_S = 1.0
 
 
 class _Place:
-    """Of one request that waits."""
+    """The room that one waiting request takes: whose it is, and how many bytes."""
 
     def __init__(self, holder: str, held: int) -> None:
         self.holder = holder
@@ -30,7 +30,7 @@ class _Place:
 
 
 class MutedRoom:
-    """A node's."""
+    """The room for all requests to a node that wait for a quota."""
 
     def __init__(self) -> None:
         self._places: dict[_Place, None] = {}
@@ -52,7 +52,7 @@ class MutedRoom:
             raise _no_room()
 
     def _make_room(self, holder: str, held: int) -> None:
-        """Whoever holds most gives way, the last come first; that may be who comes."""
+        """Who holds most gives way, the last come first; that may be who comes."""
         while held and self._total and self._total + held > MUTED_BYTES_MAX:
             shares: Counter[str] = Counter()
             for place in self._places:

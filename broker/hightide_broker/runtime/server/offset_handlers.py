@@ -39,7 +39,7 @@ class OffsetHandlers:
         return Reply(g.OffsetCommitResponse(partitions=results))
 
     async def _commit(self, request: g.OffsetCommitRequest) -> dict[int, Refused]:
-        """What was refused, by number."""
+        """Keep them; the partitions that were refused, by their number in the request."""
         coordinator = await self._coordinators.of(request.group)
         if request.generation >= 0 and request.group not in coordinator.groups:
             raise Refused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group!r} here")

@@ -27,14 +27,14 @@ FETCH_WAIT_S_MAX = 20.0
 
 
 class Throttle:
-    """A node's."""
+    """How long a node makes those wait who send or read faster than their quota."""
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
         self._rates = Rates(BYTES_BURST_S)
 
     def due_s(self, call: Call[m.Message]) -> float:
-        """How long whoever sent this has to wait, for what was before; 0: it need not."""
+        """How long the sender of this has to wait, for what was before; 0: it need not."""
         key = quota_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key else None
         if quota is None:
@@ -50,7 +50,7 @@ class Throttle:
         return None if quota is None else int(quota.value * FETCH_S)
 
     def charge(self, call: Call[m.Message], size: int) -> None:
-        """Whoever sent this has sent, or gets, so many bytes."""
+        """The sender of this has sent, or gets, so many bytes."""
         key = quota_of(call)
         quota = self._quota(key, call.peer, call.client_id) if key and size else None
         if quota is not None:
