@@ -27,6 +27,7 @@ from hightide_cli.bench.growth import growth
 from hightide_cli.bench.segments import segments
 from hightide_cli.bench.spark import spark
 from hightide_cli.bench.usage import IDLE_S, Spent, spending
+from hightide_cli.bench.watching import watching
 from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
@@ -371,3 +372,4 @@ bench.add_command(growth)
 bench.add_command(connections)
 bench.add_command(segments)
 bench.add_command(spark)
+bench.add_command(watching)
