@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hightide_cli.client_config import client_settings, use_client_file
+from hightide_cli.console_process import start_console, stop_console
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
 from hightide_cli.options import DATA, output_option, run
 from hightide_cli.output import say, show
@@ -29,7 +30,7 @@ from hightide_cli.processes import (
     tail,
     wait_for_all,
 )
-from hightide_cli.secure_cluster import write_client_file
+from hightide_cli.secure_cluster import CLIENT_FILE, write_client_file
 from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
@@ -68,6 +69,7 @@ data_option = click.option(
     is_flag=True,
     help="TLS, users that log in, permissions: makes an administrator, and a client.toml for you.",
 )
+@click.option("--console", is_flag=True, help="Start a console beside it; `down` stops both.")
 @click.option(
     "--replace",
     "replaced",
@@ -85,6 +87,7 @@ def up(
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
     secure: bool,
+    console: bool,
     replaced: tuple[int, ...],
 ) -> None:
     """Start a cluster, wait until it serves, print its address; on the same --data it resumes.
@@ -101,8 +104,10 @@ def up(
     if not missing:
         if assignments:
             say("--set is for nodes that start: nothing is changed")
-        run(_make_topics, _reached(plan), new_topics)
+        run(_make_topics, address := _reached(plan), new_topics)
         click.echo(_address(plan))
+        if console:
+            _start_console(plan, address)
         return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
     processes = {
@@ -123,6 +128,8 @@ def up(
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         click.echo(address)
+        if console:
+            _start_console(plan, address)
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return
@@ -174,6 +181,13 @@ def _reached(plan: Plan) -> str:
     if file is not None:
         say(f"clients log in, you as its administrator: hightide --config {file} …")
     return address
+
+
+def _start_console(plan: Plan, address: str) -> None:
+    data = plan.processes[0].data
+    words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
+    if found := start_console(data, address, words):
+        say(f"the console: {found}")
 
 
 def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
@@ -316,6 +330,7 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
             time.sleep(0.1)
     except KeyboardInterrupt:
         say("stopping")
+        stop_console(next(iter(processes)).data)
         stop_nodes(list(processes))
         return
     raise click.exceptions.Exit(REFUSED)
@@ -380,6 +395,8 @@ def down(data: Path, kill: bool, node: int | None) -> None:
         raise click.exceptions.Exit(NOT_FOUND)
     if not nodes:
         say(_no_cluster(data))
+    if nodes and node is None:
+        stop_console(data)
     pids = {node: node.pid() for node in nodes}
     left = stop_nodes(nodes, kill=kill)
     for each, pid in pids.items():

@@ -44,6 +44,7 @@ COMMANDS = {
     "sim": ("sim", "sim", "run simulated clusters by seed, replay one"),
     "lab": ("lab", "lab", "lessons: how records survive, step by step"),
     "trace": ("trace", "trace", "what happened: leaders, in-sync replicas, cuts, votes"),
+    "console": ("console", "console", "a cluster to look at, in a browser"),
     "metrics": ("metrics", "metrics", "the numbers of a node, as Prometheus reads them"),
     "doctor": ("doctor", "doctor", "check whether this machine can run hightide well"),
     "demo": ("demo.demo", "demo", "real flights through three brokers into Spark, checked"),

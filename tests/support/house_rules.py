@@ -90,7 +90,10 @@ ARROWS = {
     ),
     "hightide_broker.config_keys": Room(CONFIG_KEYS, stdlib_only=True),
     "hightide_broker.ports": Room(these("hightide", "net.ports protocol.records protocol.errors")),
-    "hightide_cli": Room(("hightide_cli", "hightide_broker", "hightide", "pyspark_hightide")),
+    "hightide_cli": Room(
+        ("hightide_cli", "hightide_console", "hightide_broker", "hightide", "pyspark_hightide")
+    ),
+    "hightide_console": Room(("hightide_console", "hightide_broker.trace", "hightide")),
 }
 ARROW_EXCEPTIONS = {"hightide.testing": ("hightide_broker",)}
 FIRST_PARTY = {name.partition(".")[0] for name in ARROWS}

@@ -1,0 +1,100 @@
+"""`hightide console`: a cluster to look at, in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from hightide_cli.client_config import client_config_option, client_settings
+from hightide_cli.console_process import hold
+from hightide_cli.failures import REFUSED
+from hightide_cli.options import bootstrap_option, run
+from hightide_cli.output import say
+
+DEFAULT = "127.0.0.1:19080"
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """HOST:PORT, or a PORT of loopback."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--listen {text!r}, expected HOST:PORT or PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command(epilog="Example: hightide console --config client.toml --listen 127.0.0.1:8080")
+@bootstrap_option
+@client_config_option
+@click.option("--listen", default=DEFAULT, show_default=True, metavar="HOST:PORT", help="Where.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name that browsers may reach it by; may be given more than once.",
+)
+@click.option(
+    "--sign-in/--no-sign-in",
+    default=None,
+    help="Whether who looks says who he is, by the cluster's users [default: where they log in].",
+)
+@click.option("--allow-changes", is_flag=True, help="Let who looks move groups, as far as he may.")
+@click.option("--held", type=click.Path(path_type=Path), hidden=True)
+def console(
+    bootstrap: str,
+    listen: str,
+    hosts: tuple[str, ...],
+    sign_in: bool | None,
+    allow_changes: bool,
+    held: Path | None,
+) -> None:
+    """Serve pages that show the cluster: lanes of replicas, groups, messages, what happened.
+
+    It is a client like any other: what it may see is what its user, or who signs in, may. It
+    changes nothing without --allow-changes. Keep it on loopback, or behind a proxy with TLS: it
+    speaks plain HTTP.
+    """
+    if find_spec("anycorn") is None or find_spec("starlette") is None:
+        say("the console needs more: pip install 'hightide[console]'")
+        raise click.exceptions.Exit(REFUSED)
+    from hightide_console.serving import listening, run_console
+
+    options = client_settings()
+    logs_in = str(options.get("security_protocol", "")).startswith("SASL_")
+    listener = listening(*parse_listen(listen))
+    host, port = listener.getsockname()[:2]
+
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    holding = None if held is None else hold(held)
+
+    def ready() -> None:
+        click.echo(address)
+        say("Ctrl-C stops it")
+        if holding is not None:
+            json.dump({"pid": os.getpid(), "address": address}, holding)
+            holding.flush()
+
+    async def serve() -> None:
+        await run_console(
+            listener,
+            bootstrap,
+            options,
+            users_sign_in=logs_in if sign_in is None else sign_in,
+            allows_changes=allow_changes,
+            hosts=hosts,
+            ready=ready,
+        )
+
+    def stop(_: int, __: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        run(serve)
+    except KeyboardInterrupt:
+        say("stopped")

@@ -1,0 +1,90 @@
+"""The console that `up --console` starts beside a cluster, found again by the file it holds."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from hightide_cli.output import say
+
+START_S = 60.0
+STOP_S = 10.0
+_POLL_S = 0.05
+
+
+def held_file(data: Path) -> Path:
+    """What a console of this cluster holds, and says in it where it is."""
+    return data / "run" / "console.json"
+
+
+def hold(path: Path) -> TextIO:
+    """Hold it for as long as this process lives; raises `BlockingIOError` if another does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    file.truncate(0)
+    return file
+
+
+def running(data: Path) -> dict[str, Any]:
+    """`pid` and `address` of the console that runs; empty if none does."""
+    try:
+        with held_file(data).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                found: dict[str, Any] = json.loads(file.read() or "{}")
+                return found
+    except (OSError, ValueError):
+        return {}
+    return {}
+
+
+def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> str:
+    """The address of the cluster's console, started if it does not run; empty if it cannot be."""
+    if found := running(data):
+        return str(found.get("address", ""))
+    path, log = held_file(data), data / "logs" / "console.log"
+    command = [sys.executable, "-m", "hightide_cli.main", "console", "-b", bootstrap, *words]
+    command += ["--listen", "127.0.0.1:0", "--held", str(path.resolve())]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    until = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < until:
+        if (found := running(data)).get("pid") == process.pid:
+            return str(found["address"])
+        time.sleep(_POLL_S)
+    say(f"the console did not start, see {log}")
+    return ""
+
+
+def stop_console(data: Path) -> None:
+    """Stop the console of a cluster, if it runs."""
+    pid = running(data).get("pid")
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + STOP_S
+    while running(data).get("pid") == pid and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    say(f"console (process {pid}) {'still runs' if running(data).get('pid') == pid else 'stopped'}")

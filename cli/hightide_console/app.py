@@ -1,0 +1,182 @@
+"""Which address is answered by what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from hightide import ApiError, HightideError
+from hightide_console.guards import Guards, check_token
+from hightide_console.messages import Wanted, search
+from hightide_console.sessions import COOKIE, Session, Sessions, SignInFailed
+from hightide_console.stream import Stream, Streams
+from hightide_console.timeline import event_view, frames
+
+STATIC = Path(__file__).parent / "static"
+EVENTS_SHOWN = 2_000
+Answer = Callable[[Request, Session], Awaitable[Response]]
+
+
+class Console:
+    """What the pages ask for."""
+
+    def __init__(self, sessions: Sessions, *, allows_changes: bool) -> None:
+        self._sessions = sessions
+        self._allows_changes = allows_changes
+        self._streams = Streams()
+
+    def app(self, hosts: list[str]) -> ASGIApp:
+        """The whole application; `hosts` are the names it is served by."""
+        asked = self._asked
+        routes = [
+            Route("/", self._page),
+            Route("/api/session", self._session),
+            Route("/api/sign-in", self._sign_in, methods=["POST"]),
+            Route("/api/sign-out", self._sign_out, methods=["POST"]),
+            Route("/api/stream", self._stream),
+            Route("/api/groups", asked(self._groups)),
+            Route("/api/group", asked(self._group)),
+            Route("/api/messages", asked(self._messages)),
+            Route("/api/events", asked(self._events)),
+            Route("/api/timeline", asked(self._timeline)),
+            Route("/api/group/move", asked(self._move, changes=True), methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+        return Guards(Starlette(routes=routes), hosts)
+
+    async def _page(self, _: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    async def _session(self, request: Request) -> Response:
+        """Who looks; where nobody has to sign in, a session begins here."""
+        session = self._sessions.find(request.cookies.get(COOKIE, ""))
+        if session is not None:
+            return self._told(session)
+        if self._sessions.users_sign_in:
+            return JSONResponse({"sign_in": True})
+        return await self._begin("", "")
+
+    async def _sign_in(self, request: Request) -> Response:
+        said = await _json(request)
+        return await self._begin(str(said.get("user", "")), str(said.get("password", "")))
+
+    async def _begin(self, user: str, password: str) -> Response:
+        try:
+            cookie, session = await self._sessions.begin(user, password)
+        except SignInFailed as failure:
+            return JSONResponse({"error": str(failure)}, 401)
+        except HightideError as error:
+            return JSONResponse({"error": str(error)}, 502)
+        answer = self._told(session)
+        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _told(self, session: Session) -> Response:
+        return JSONResponse(
+            {
+                "sign_in": False,
+                "user": session.user,
+                "token": session.token,
+                "changes": self._allows_changes,
+                "users": self._sessions.users_sign_in,
+            }
+        )
+
+    async def _sign_out(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(COOKIE, ""))
+        answer = JSONResponse({})
+        answer.delete_cookie(COOKIE, path="/")
+        return answer
+
+    def _asked(self, answer: Answer, *, changes: bool = False) -> Callable[[Request], Any]:
+        """An answer to who has signed in; what it says no to is said with its reason."""
+
+        async def endpoint(request: Request) -> Response:
+            session = self._sessions.find(request.cookies.get(COOKIE, ""))
+            if session is None:
+                return JSONResponse({"error": "sign in first"}, 401)
+            if changes and not self._allows_changes:
+                why = "this console changes nothing: start it with --allow-changes"
+                return JSONResponse({"error": why}, 403)
+            if changes and not check_token(request, session.token):
+                return JSONResponse({"error": "the token of this session is missing"}, 403)
+            try:
+                return await answer(request, session)
+            except ApiError as error:
+                return JSONResponse({"error": str(error), "code": error.code}, 409)
+            except HightideError as error:
+                return JSONResponse({"error": str(error)}, 502)
+            except (ValueError, KeyError) as error:
+                return JSONResponse({"error": f"what is asked for is not clear: {error}"}, 400)
+
+        return endpoint
+
+    # -- what is looked at -----------------------------------------------------------------------
+
+    async def _stream(self, request: Request) -> Any:
+        session = self._sessions.find(request.cookies.get(COOKIE, ""))
+        if session is None:
+            return JSONResponse({"error": "sign in first"}, 401)
+        topic = request.query_params.get("topic", "")
+        last = request.headers.get("last-event-id", "")
+        return Stream(self._streams, session.eye, topic, last)
+
+    async def _groups(self, _: Request, session: Session) -> Response:
+        return JSONResponse(await session.eye.groups())
+
+    async def _group(self, request: Request, session: Session) -> Response:
+        return JSONResponse(await session.eye.group(request.query_params["group"]))
+
+    async def _messages(self, request: Request, session: Session) -> Response:
+        asked = request.query_params
+        wanted = Wanted(
+            topic=asked["topic"],
+            partition=int(asked.get("partition", "0")),
+            offset=int(asked.get("offset", "-1")),
+            time_ms=int(asked.get("time_ms", "-1")),
+            key=asked.get("key", ""),
+            limit=int(asked.get("limit", "50")),
+        )
+        return JSONResponse(await search(self._sessions.bootstrap, session.options, wanted))
+
+    async def _events(self, _: Request, session: Session) -> Response:
+        told = list(session.eye.told)[-EVENTS_SHOWN:]
+        return JSONResponse({"events": [event_view(each) for each in told]})
+
+    async def _timeline(self, request: Request, session: Session) -> Response:
+        asked, eye = request.query_params, session.eye
+        found = frames(list(eye.told), asked["topic"], int(asked.get("partition", "0")))
+        return JSONResponse({"frames": found, "untraced": eye.is_untraced})
+
+    # -- what is changed -------------------------------------------------------------------------
+
+    async def _move(self, request: Request, session: Session) -> Response:
+        """Have a group go on elsewhere; `preview`: only say where."""
+        said = await _json(request)
+        moves = await session.eye.admin.move_group(
+            str(said["group"]),
+            [(str(topic), int(number)) for topic, number in said["partitions"]],
+            to={"start": "start", "end": "end"}.get(str(said.get("to"))),  # type: ignore[arg-type]
+            to_offset=None if said.get("offset") is None else int(said["offset"]),
+            dry_run=bool(said.get("preview", True)),
+        )
+        return JSONResponse({"moves": [each._asdict() for each in moves]})
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """The object that a request carries; raises `ValueError` for anything else."""
+    found = json.loads(await request.body() or b"{}")
+    if not isinstance(found, dict):
+        raise ValueError("an object is expected")
+    return found

@@ -1,0 +1,210 @@
+"""Looks at the cluster for one user: once a second while anybody watches, once for all who do.
+
+What was seen is replaced whole; who waits for news is told of the newest, never of all there was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from hightide import ApiError, HightideError, TracePlace
+from hightide_broker.trace.lines import Told, read_lines
+from hightide_broker.trace.order import in_order
+from hightide_broker.trace.ring import KINDS
+from hightide_console.timeline import epoch_starts
+from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
+
+if TYPE_CHECKING:
+    from hightide import Admin, ClusterDescription, LogDirDescription, TopicDescription
+
+LOOK_S = 1.0
+DISKS_S = 5.0
+"""How often the sizes of everything are asked for."""
+EVENTS_KEPT = 20_000
+KEPT_MAX = 1_000
+"""Answers; who asks for groups by chance makes no end of them."""
+FRESH_S = 0.9
+"""What was asked for so long ago, or less, is not asked for again."""
+
+
+class Eye:
+    """What one user sees of the cluster."""
+
+    def __init__(self, admin: Admin) -> None:
+        self.admin = admin
+        self.version = 0
+        """Rises with each look that saw something new."""
+        self.cluster: View = {"error": "not looked yet"}
+        self.topics: dict[str, View] = {}
+        """By name, of those that somebody watches."""
+        self.told: deque[Told] = deque(maxlen=EVENTS_KEPT)
+        """What happened, in the order in which it was learned."""
+        self.told_count = 0
+        """Of all that was ever learned."""
+        self._watched: Counter[str] = Counter()
+        self._watchers = 0
+        self._news = trio.Event()
+        self._wake = trio.Event()
+        self._disks: dict[int, LogDirDescription] = {}
+        self._disks_at = float("-inf")
+        self._places: dict[tuple[int, str], TracePlace] = {}
+        self._held: dict[str, Held] = {}
+        """What brokers said last of the topics that are watched."""
+        self._kept: dict[str, tuple[float, View]] = {}
+        self._asking: dict[str, trio.Lock] = {}
+        self.is_untraced = ""
+        """Why this user may not see what happened; empty: it may."""
+
+    async def run(self) -> None:
+        """Look while anybody watches, until cancelled."""
+        while True:
+            if not self._watchers:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            await self.look()
+            await trio.sleep(LOOK_S)
+
+    @contextmanager
+    def watched(self, topic: str) -> Iterator[None]:
+        """Somebody watches, one topic more closely if it has a name."""
+        self._watchers += 1
+        self._watched[topic] += 1
+        self._wake.set()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            self._watched[topic] -= 1
+
+    async def news(self, seen: int) -> None:
+        """Until there is something newer than version `seen`."""
+        while self.version == seen:
+            await self._news.wait()
+
+    async def look(self) -> None:
+        """One look; what cannot be seen is said in the view."""
+        try:
+            cluster = await self.admin.describe_cluster()
+            topics = await self.admin.list_topics()
+        except HightideError as error:
+            self._show({**self.cluster, "error": str(error)}, self.topics)
+            return
+        quorum = None
+        with suppress(HightideError):
+            quorum = await self.admin.describe_quorum()
+        await self._look_at_disks()
+        watched = {name for name, count in self._watched.items() if name and count > 0}
+        seen = {topic.topic: await self._topic(topic) for topic in topics if topic.topic in watched}
+        self._held = {name: held for name, held in self._held.items() if name in seen}
+        await self._read_traces(cluster)
+        view = {**cluster_view(cluster, quorum, topics, self._disks), "error": ""}
+        self._show(view, seen)
+
+    def _show(self, cluster: View, topics: dict[str, View]) -> None:
+        if (cluster, topics) != (self.cluster, self.topics):
+            self.cluster, self.topics = cluster, topics
+            self.tell()
+
+    def tell(self) -> None:
+        """There is something new."""
+        self.version += 1
+        self._news.set()
+        self._news = trio.Event()
+
+    async def _look_at_disks(self) -> None:
+        if trio.current_time() < self._disks_at + DISKS_S:
+            return
+        with suppress(HightideError):
+            found = await self.admin.describe_log_dirs()
+            self._disks = {each.broker: each for each in found}
+            self._disks_at = trio.current_time()
+
+    async def _topic(self, topic: TopicDescription) -> View:
+        name = topic.topic
+        try:
+            directories = await self.admin.describe_log_dirs([name])
+        except HightideError:
+            directories = []  # this user may not know
+        held, min_isr = held_by(directories), await self._min_isr_of(name)
+        view = topic_view(topic, held, min_isr, self._held.get(name))
+        self._held[name] = {**self._held.get(name, {}), **held}
+        starts = epoch_starts(self.told, name)
+        for part in view["partitions"]:
+            part["starts"] = starts.get(part["partition"], [])
+        return view
+
+    async def _min_isr_of(self, topic: str) -> int:
+        async def ask() -> View:
+            configs = await self.admin.describe_configs("topic", topic)
+            return {each.name: each.value for each in configs}
+
+        try:
+            configs = await self.once(f"configs of {topic}", ask, DISKS_S)
+            return int(configs["min.insync.replicas"])
+        except (HightideError, KeyError, ValueError):
+            return 1
+
+    async def _read_traces(self, cluster: ClusterDescription) -> None:
+        """What brokers told since they were asked last, in one order."""
+        found: list[bytes] = []
+        for broker in cluster.brokers:
+            if broker.fenced or self.is_untraced:
+                continue
+            for kind in KINDS:
+                try:
+                    found.extend(await self._read_trace(broker.id, kind))
+                except ApiError as error:
+                    if error.code == "CLUSTER_AUTHORIZATION_FAILED":
+                        self.is_untraced = str(error)
+                except HightideError:
+                    continue  # the next look tries again from the same place
+        new = in_order(read_lines(found))
+        self.told.extend(new)
+        self.told_count += len(new)
+        if new:
+            self.tell()
+
+    async def _read_trace(self, broker: int, kind: str) -> list[bytes]:
+        place = self._places.get((broker, kind), TracePlace())
+        lines, self._places[broker, kind] = await self.admin.read_trace(broker, kind, place)
+        return lines.splitlines()
+
+    async def group(self, name: str) -> View:
+        """A group as it is now."""
+
+        async def ask() -> View:
+            described = await self.admin.describe_group(name)
+            return group_view(described, await self.admin.group_lag(name))
+
+        return await self.once(f"group {name}", ask)
+
+    async def groups(self) -> View:
+        """All groups, by name."""
+
+        async def ask() -> View:
+            found = await self.admin.list_groups()
+            return {
+                "groups": [
+                    {"group": each.group, "state": each.state, "members": each.members}
+                    for each in sorted(found, key=lambda each: each.group)
+                ]
+            }
+
+        return await self.once("groups", ask)
+
+    async def once(self, what: str, ask: Any, fresh_s: float = FRESH_S) -> View:
+        """What `ask` answers, asked once for all who want it at the same time."""
+        if len(self._kept) > KEPT_MAX:
+            self._kept.clear()
+            self._asking.clear()
+        async with self._asking.setdefault(what, trio.Lock()):
+            at, view = self._kept.get(what, (float("-inf"), {}))
+            if trio.current_time() > at + fresh_s:
+                view = await ask()
+                self._kept[what] = (trio.current_time(), view)
+            return view

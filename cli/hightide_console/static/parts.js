@@ -1,0 +1,55 @@
+// Pieces that several pages use.
+import { h } from "./vendor/preact.mjs";
+import htm from "./vendor/htm.mjs";
+
+export const html = htm.bind(h);
+
+const COLOURS = 6;
+export const epochClass = (epoch) => (epoch < 0 ? "epoch-none" : `epoch-${epoch % COLOURS}`);
+
+export const count = (number) => (number < 0 ? "?" : number.toLocaleString("en"));
+
+export function bytes(number) {
+  if (number < 0) return "?";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (number >= 1024 && at < units.length - 1) {
+    number /= 1024;
+    at += 1;
+  }
+  return `${number.toFixed(at && number < 100 ? 1 : 0)} ${units[at]}`;
+}
+
+export const time = (ms) => new Date(ms).toISOString().slice(11, 23);
+export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
+
+export function Badge({ kind, children }) {
+  return html`<span class=${`badge badge-${kind}`}>${children}</span>`;
+}
+
+export function Command({ line }) {
+  return html`<p class="command"><span class="quiet">the same by </span><code>${line}</code></p>`;
+}
+
+// A table with a caption for those who hear it.
+export function Table({ caption, columns, rows, empty = "nothing" }) {
+  if (!rows.length) return html`<p class="quiet">${empty}</p>`;
+  return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}>
+    <table>
+      <caption>${caption}</caption>
+      <thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr key=${row.key} class=${row.bad ? "bad" : ""}>
+        ${row.cells.map((cell, at) => at === 0
+          ? html`<th scope="row">${cell}</th>` : html`<td>${cell}</td>`)}
+      </tr>`)}</tbody>
+    </table>
+  </div>`;
+}
+
+export function Events({ events, limit = 30 }) {
+  if (!events.length) return html`<p class="quiet">nothing happened yet</p>`;
+  return html`<ol class="events" reversed>${events.slice(-limit).reverse().map((each) => html`
+    <li key=${`${each.node}/${each.number}`} class=${`event event-${each.kind}`}>
+      <time>${time(each.ms)}</time> ${each.text}
+    </li>`)}</ol>`;
+}

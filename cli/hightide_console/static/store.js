@@ -1,0 +1,76 @@
+// What the pages show, and how it is kept fresh. One object, replaced piece by piece; `changed`
+// draws the page again.
+
+export const store = {
+  session: null, // null: not asked yet
+  cluster: null,
+  topic: null, // the one whose page is open
+  untraced: "",
+  events: [], // what happened, the newest last
+  at: 0, // when the state came
+  link: "connecting", // connecting, live or lost
+  ui: {}, // what is typed and chosen on the pages
+};
+
+const EVENTS_KEPT = 2000;
+let draw = () => {};
+let source = null;
+let watchedTopic = null;
+
+export function onChange(redraw) {
+  draw = redraw;
+}
+
+export function changed(patch) {
+  Object.assign(store, patch);
+  draw();
+}
+
+export function ui(patch) {
+  Object.assign(store.ui, patch);
+  draw();
+}
+
+export async function ask(path, body) {
+  const options = body === undefined ? {} : {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-hightide-token": store.session?.token ?? "" },
+    body: JSON.stringify(body),
+  };
+  const answer = await fetch(path, options);
+  const said = await answer.json().catch(() => ({ error: `${answer.status}` }));
+  if (answer.status === 401 && path !== "/api/sign-in") begin(); // the session is over
+  if (!answer.ok) throw new Error(said.error ?? `${answer.status}`);
+  return said;
+}
+
+export async function begin() {
+  try {
+    changed({ session: await ask("/api/session") });
+  } catch (error) {
+    changed({ session: { sign_in: false, error: error.message } });
+  }
+}
+
+// One stream for the whole page: the cluster, the topic that is open, and what happens.
+export function watch(topic) {
+  if (source !== null && topic === watchedTopic) return;
+  source?.close();
+  watchedTopic = topic;
+  source = new EventSource(`/api/stream?topic=${encodeURIComponent(topic)}`);
+  source.addEventListener("state", (event) => {
+    changed({ ...JSON.parse(event.data), at: Date.now(), link: "live" });
+  });
+  source.addEventListener("trace", (event) => {
+    const known = new Set(store.events.map((each) => `${each.node}/${each.number}`));
+    const fresh = JSON.parse(event.data).filter((each) => !known.has(`${each.node}/${each.number}`));
+    changed({ events: [...store.events, ...fresh].slice(-EVENTS_KEPT) });
+  });
+  source.onopen = () => changed({ link: "live" });
+  source.onerror = () => changed({ link: "lost" });
+}
+
+export function unwatch() {
+  source?.close();
+  source = null;
+}

@@ -1,0 +1,106 @@
+"""News to a browser, as they come: server-sent events.
+
+What a browser gets is the newest state, never a queue of old ones, so that one that reads slowly
+costs nothing; one that does not read at all is closed. Events of the trace are numbered, so that a
+browser that comes back goes on where it was, as far as they are still here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+
+import trio
+from starlette.types import Receive, Scope, Send
+
+from hightide_broker.trace.events import WatermarksMoved
+from hightide_console.eye import Eye
+from hightide_console.timeline import event_view
+
+KEEP_ALIVE_S = 15.0
+SEND_S = 20.0
+"""A browser that takes nothing for so long is gone, or might as well be."""
+EVENTS_AT_ONCE = 500
+FIRST_EVENTS = 100
+"""Of those that happened before a page was opened."""
+STREAMS_MAX = 200
+
+
+class Streams:
+    """How many there are."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+class Stream:
+    """The answer to one browser; an ASGI application."""
+
+    def __init__(self, streams: Streams, eye: Eye, topic: str, last_event: str) -> None:
+        """`last_event`: the id of the last one that this browser has, if it was here before."""
+        self._streams = streams
+        self._eye = eye
+        self._topic = topic
+        self._next = max(eye.told_count - FIRST_EVENTS, 0)
+        if last_event.isdecimal() and int(last_event) <= eye.told_count:
+            self._next = int(last_event)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+        if self._streams.open >= STREAMS_MAX:
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b"too many pages are open\n"})
+            return
+        self._streams.open += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            with trio.CancelScope() as whole:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_until_gone, receive, whole)
+                    with self._eye.watched(self._topic):
+                        await self._tell(send)
+        finally:
+            self._streams.open -= 1
+
+    async def _tell(self, send: Send) -> None:
+        seen = -1
+        while True:
+            said = b": nothing new\n\n"
+            with trio.move_on_after(KEEP_ALIVE_S):
+                await self._eye.news(seen)
+                seen = self._eye.version
+                said = "".join(self._news()).encode()
+            with trio.fail_after(SEND_S):
+                await send({"type": "http.response.body", "body": said, "more_body": True})
+
+    def _news(self) -> Iterator[str]:
+        eye = self._eye
+        state = {
+            "cluster": eye.cluster,
+            "topic": eye.topics.get(self._topic) if self._topic else None,
+            "untraced": eye.is_untraced,
+        }
+        events = self._events()
+        if events:
+            yield _event("trace", events, self._next)
+        yield _event("state", state, self._next)
+
+    def _events(self) -> list[dict[str, object]]:
+        """What happened since, the newest if there is too much of it."""
+        eye = self._eye
+        first = eye.told_count - len(eye.told)
+        begin = max(self._next, first, eye.told_count - EVENTS_AT_ONCE)
+        self._next = eye.told_count
+        told = islice(eye.told, begin - first, None)
+        return [event_view(each) for each in told if not isinstance(each.what, WatermarksMoved)]
+
+
+def _event(name: str, data: object, number: int) -> str:
+    return f"id: {number}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+async def _until_gone(receive: Receive, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,113 @@
+"""What happened to a partition, with where its replicas stood after each event. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from hightide_broker.trace.events import (
+    Event,
+    GroupChanged,
+    LeaderBegan,
+    OfPartition,
+    PartitionChanged,
+    TopicChanged,
+    WatermarksMoved,
+)
+from hightide_broker.trace.lanes import Lanes, PartitionLanes
+from hightide_broker.trace.lines import Told
+from hightide_broker.trace.text import sentence
+
+FRAMES_MAX = 5_000
+"""More than anybody steps through; the newest are kept."""
+
+
+def event_view(told: Told) -> dict[str, Any]:
+    """An event, as a page lists it."""
+    what = told.what
+    return {
+        "ms": told.ms,
+        "node": told.node,
+        "number": told.number,
+        "kind": type(what).__struct_config__.tag,
+        "topic": getattr(what, "topic", ""),
+        "partition": getattr(what, "partition", -1),
+        "text": sentence(told.node, what),
+    }
+
+
+def frames(events: Iterable[Told], topic: str, partition: int) -> list[dict[str, Any]]:
+    """The story of one partition: each event that concerns it, and its lanes after that. `starts`:
+    where each leader epoch began, as far as it is known by then."""
+    lanes, starts = Lanes(), dict[int, int]()
+    found: list[dict[str, Any]] = []
+    for told in events:
+        lanes.take(told)
+        if not concerns(told.what, topic, partition):
+            continue
+        if isinstance(told.what, LeaderBegan):
+            starts[told.what.leader_epoch] = told.what.log_end
+        state = lanes.partitions.get((topic, partition))
+        if state is not None:
+            view = event_view(_of_one(told, topic, partition))
+            found.append({**view, **_state(state), "starts": sorted(starts.items())})
+    return found[-FRAMES_MAX:]
+
+
+def _of_one(told: Told, topic: str, partition: int) -> Told:
+    """The event without what it says of other partitions."""
+    what = told.what
+    if not isinstance(what, WatermarksMoved):
+        return told
+    ours = [each for each in what.replicas if (each.topic, each.partition) == (topic, partition)]
+    return msgspec.structs.replace(told, what=WatermarksMoved(replicas=tuple(ours)))
+
+
+def concerns(what: Event, topic: str, partition: int) -> bool:
+    """Whether an event is about a partition, or about the nodes that it lies on."""
+    match what:
+        case OfPartition() | PartitionChanged():
+            return (what.topic, what.partition) == (topic, partition)
+        case WatermarksMoved():
+            return any((each.topic, each.partition) == (topic, partition) for each in what.replicas)
+        case TopicChanged():
+            return what.topic == topic
+        case GroupChanged():
+            return False
+    return True
+
+
+def epoch_starts(events: Iterable[Told], topic: str) -> dict[int, list[tuple[int, int]]]:
+    """By partition of a topic: where leader epochs began, (epoch, offset) in order."""
+    found: dict[int, dict[int, int]] = {}
+    for told in events:
+        what = told.what
+        if isinstance(what, LeaderBegan) and what.topic == topic:
+            found.setdefault(what.partition, {})[what.leader_epoch] = what.log_end
+    return {partition: sorted(starts.items()) for partition, starts in found.items()}
+
+
+def _state(state: PartitionLanes) -> dict[str, Any]:
+    return {
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+        "elr": list(state.elr),
+        "lanes": [
+            {
+                "broker": broker,
+                "leads": broker == state.leader,
+                "badge": "ISR" if broker in state.isr else "ELR" if broker in state.elr else "out",
+                "stale": lane.role == "down",
+                "error": "offline" if lane.role == "offline" else "",
+                "log_start": lane.log_start,
+                "high_watermark": lane.high_watermark,
+                "log_end": lane.log_end,
+                "synced": lane.synced_end,
+                "epoch": lane.leader_epoch,
+            }
+            for broker, lane in sorted(state.lanes.items())
+        ],
+    }

@@ -1,0 +1,236 @@
+"""What the cluster said, as pages need it. Pure.
+
+Everything is plain values, so that it is JSON as it stands. Offsets are next ones; -1: not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hightide import (
+    ClusterDescription,
+    GroupDescription,
+    GroupLag,
+    LogDirDescription,
+    PartitionDescription,
+    QuorumDescription,
+    ReplicaDescription,
+    TopicDescription,
+)
+
+SILENT_MS = 5_000
+"""A voter that was not heard for so long."""
+View = dict[str, Any]
+Held = Mapping[tuple[int, str, int], ReplicaDescription]
+"""(broker, topic, partition) → what that broker says of its replica."""
+
+
+def held_by(directories: Iterable[LogDirDescription]) -> Held:
+    """The replicas of all brokers that answered."""
+    return {
+        (directory.broker, replica.topic, replica.partition): replica
+        for directory in directories
+        for replica in directory.replicas
+    }
+
+
+def cluster_view(
+    cluster: ClusterDescription,
+    quorum: QuorumDescription | None,
+    topics: list[TopicDescription],
+    disks: Mapping[int, LogDirDescription],
+) -> View:
+    """The overview: brokers, topics, the quorum."""
+    led = _led(topics)
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller,
+        "brokers": [
+            {
+                "id": broker.id,
+                "address": f"{broker.host}:{broker.port}",
+                "rack": broker.rack,
+                "roles": list(broker.roles),
+                "fenced": broker.fenced,
+                "epoch": broker.epoch,
+                "leads": led.get(broker.id, 0),
+                "replicas": sum(
+                    broker.id in part.replicas for topic in topics for part in topic.partitions
+                ),
+                **_disk(disks.get(broker.id)),
+            }
+            for broker in sorted(cluster.brokers, key=lambda each: each.id)
+        ],
+        "topics": [_topic_row(topic) for topic in sorted(topics, key=lambda each: each.topic)],
+        "quorum": None if quorum is None else _quorum(quorum),
+    }
+
+
+def _led(topics: list[TopicDescription]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            found[part.leader] = found.get(part.leader, 0) + 1
+    return found
+
+
+def _disk(directory: LogDirDescription | None) -> View:
+    if directory is None or directory.error:
+        return {"free_bytes": -1, "size_bytes": -1, "offline": 0, "silent": directory is not None}
+    return {
+        "free_bytes": directory.free_bytes,
+        "size_bytes": sum(max(each.size_bytes, 0) for each in directory.replicas),
+        "offline": sum(bool(each.error) for each in directory.replicas),
+        "silent": False,
+    }
+
+
+def _topic_row(topic: TopicDescription) -> View:
+    parts = topic.partitions
+    return {
+        "topic": topic.topic,
+        "internal": topic.internal,
+        "partitions": len(parts),
+        "replicas": max((len(part.replicas) for part in parts), default=0),
+        "leaderless": sum(part.leader < 0 for part in parts),
+        "under_replicated": sum(len(part.isr) < len(part.replicas) for part in parts),
+    }
+
+
+def _quorum(quorum: QuorumDescription) -> View:
+    return {
+        "leader": quorum.leader,
+        "epoch": quorum.epoch,
+        "high_watermark": quorum.high_watermark,
+        "voters": [
+            {
+                "id": voter.id,
+                "log_end": voter.log_end_offset,
+                "lag": voter.lag,
+                "silent": voter.id != quorum.leader and voter.last_fetch_ms_ago > SILENT_MS,
+            }
+            for voter in sorted(quorum.voters, key=lambda each: each.id)
+        ],
+        "observers": [
+            {"id": each.id, "log_end": each.log_end_offset, "lag": each.lag}
+            for each in sorted(quorum.observers, key=lambda each: each.id)
+        ],
+    }
+
+
+def topic_view(
+    topic: TopicDescription, held: Held, min_isr: int, before: Held | None = None
+) -> View:
+    """A topic's page: a lane for each replica of each partition. Of a broker that does not answer
+    now, what it said `before` is shown, and that it is old."""
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "min_isr": min_isr,
+        "partitions": [
+            _partition(topic.topic, part, held, before or {}, min_isr) for part in topic.partitions
+        ],
+    }
+
+
+def _partition(
+    topic: str, part: PartitionDescription, held: Held, before: Held, min_isr: int
+) -> View:
+    lanes = []
+    for broker in part.replicas:
+        key = broker, topic, part.partition
+        is_stale = key not in held
+        lanes.append(_lane(broker, part, before.get(key) if is_stale else held[key], is_stale))
+    return {
+        "partition": part.partition,
+        "leader": part.leader,
+        "leader_epoch": part.leader_epoch,
+        "isr": list(part.isr),
+        "elr": list(part.elr),
+        "preferred": part.replicas[0] if part.replicas else -1,
+        "lanes": lanes,
+        "why": why_there(part, lanes, min_isr),
+    }
+
+
+def _lane(
+    broker: int, part: PartitionDescription, replica: ReplicaDescription | None, is_stale: bool
+) -> View:
+    badge = "ISR" if broker in part.isr else "ELR" if broker in part.elr else "out"
+    known = replica is not None and not replica.error
+    return {
+        "broker": broker,
+        "leads": broker == part.leader,
+        "badge": badge,
+        "stale": is_stale,
+        "error": replica.error if replica is not None else "",
+        "log_start": replica.log_start_offset if known and replica else -1,
+        "high_watermark": replica.high_watermark if known and replica else -1,
+        "log_end": replica.log_end_offset if known and replica else -1,
+        "synced": replica.synced_offset if known and replica else -1,
+        "epoch": replica.leader_epoch if known and replica else -1,
+        "size_bytes": replica.size_bytes if known and replica else -1,
+    }
+
+
+def why_there(part: PartitionDescription, lanes: list[View], min_isr: int) -> str:
+    """Why the watermark of a partition is where it is, in a sentence."""
+    if part.leader < 0:
+        return f"nobody leads: {part.message or 'no replica may'}"
+    leader = next((lane for lane in lanes if lane["leads"]), None)
+    if leader is None or leader["stale"] or leader["log_end"] < 0:
+        return f"broker {part.leader} leads, and did not answer"
+    end, watermark = leader["log_end"], leader["high_watermark"]
+    if watermark >= end:
+        return "everything is committed: all replicas in sync have every record"
+    needed = min(min_isr, len(part.replicas))
+    if len(part.isr) < needed:
+        return (
+            f"it stands: {len(part.isr)} in sync, and nothing is committed below {needed} "
+            f"(min.insync.replicas)"
+        )
+    members = [lane for lane in lanes if lane["broker"] in part.isr and lane["log_end"] >= 0]
+    slowest = min(members, key=lambda lane: lane["log_end"], default=leader)
+    if slowest["log_end"] < end:
+        behind = end - slowest["log_end"]
+        return f"it waits for broker {slowest['broker']}, {behind} records behind the leader"
+    if leader["synced"] < end:
+        return f"it waits for the leader's disk: synced up to {leader['synced']}"
+    return "it is about to rise: the replicas in sync have every record"
+
+
+def group_view(group: GroupDescription, lags: list[GroupLag]) -> View:
+    """A group's page: who reads what, and how far it is."""
+    owners = {member.member_id: member for member in group.members}
+    return {
+        "group": group.group,
+        "state": group.state,
+        "generation": group.generation,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member": member.member_id,
+                "client": member.client_id,
+                "host": member.host,
+                "leads": member.member_id == group.leader,
+            }
+            for member in group.members
+        ],
+        "partitions": [
+            {
+                "topic": lag.topic,
+                "partition": lag.partition,
+                "committed": -1 if lag.committed is None else lag.committed,
+                "end": lag.end,
+                "lag": -1 if lag.lag is None else lag.lag,
+                "member": lag.member_id if lag.member_id in owners else "",
+            }
+            for lag in lags
+        ],
+        "rebalances": [
+            {"ms": each.at_ms, "generation": each.generation, "cause": each.cause}
+            for each in group.rebalances
+        ],
+    }
