@@ -13,7 +13,7 @@ import click
 from hightide.protocol.errors import ApiError, ErrorCode
 from hightide_cli.failures import exit_code
 from hightide_cli.options import ask, check_partition, client_options, yes_option
-from hightide_cli.output import print_table, say, show, show_one
+from hightide_cli.output import harmless, print_table, say, show, show_one
 from hightide_cli.times import parse_time
 from hightide_cli.watching import watchable
 
@@ -108,7 +108,7 @@ def _time(at_ms: int) -> str:
 
 def _print_group(fields: Mapping[str, Any]) -> None:
     names = ("group", "state", "generation", "protocol", "coordinator")
-    click.echo("\n".join(f"{name}: {fields[name]}" for name in names))
+    click.echo("\n".join(f"{name}: {harmless(str(fields[name]))}" for name in names))
     for title, columns in (
         ("members", ["member_id", "client_id", "host", "reads"]),
         ("offsets", ["topic", "partition", "committed", "log_end_offset", "lag", "member_id"]),

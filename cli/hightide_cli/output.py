@@ -44,11 +44,21 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def harmless(text: str) -> str:
+    """What others call themselves, as a terminal may have it: one line that commands nothing."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
     """An aligned table without lines. A value is never cut: where the terminal is too narrow, each
     row becomes a block, a line for each column."""
     from rich.cells import cell_len
 
+    rows = [[harmless(cell) for cell in row] for row in rows]
     titles = [name.upper().replace("_", " ") for name in columns]
     wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
     terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
@@ -95,7 +105,7 @@ def show_one(fields: Mapping[str, Any], output: str) -> None:
         click.echo(json.dumps(fields))
     else:
         for name, value in fields.items():
-            click.echo(f"{name}: {_cell(value)}")
+            click.echo(f"{name}: {harmless(_cell(value))}")
 
 
 class TellOnce:

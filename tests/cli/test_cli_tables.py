@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from hightide_cli.output import _block
+from hightide_cli.output import _block, print_table, show_one
 
 COLUMNS = ["group", "topic", "partition", "committed", "log_end_offset", "lag"]
 ROWS = [
@@ -55,6 +55,16 @@ def test_every_value_is_there_in_one_piece_on_any_terminal(columns):
     assert words.count("GROUP") == (1 if is_table else len(ROWS))
     if is_table:
         assert len(text.splitlines()) == 1 + len(ROWS)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a\r", "\x9b2J", "a\u2028b", "\u202eb"])
+def test_a_name_that_others_gave_themselves_does_nothing_to_a_terminal(name, capsys):
+    print_table([[name, "é"]], ["member", "host"])
+    show_one({"protocol": name}, "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert "é" in lines[1]
 
 
 def test_a_row_that_is_too_wide_is_a_block_of_a_line_for_each_column():

@@ -12,7 +12,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import quotas
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.mutations import MutationQuotas
-from hightide_broker.core.cluster.rates import BURST_S, Rate
+from hightide_broker.core.cluster.rates import BURST_S, HOLDERS_MAX, Rate, Rates
 from hightide_broker.runtime.server.throttle import BYTES_BURST_S
 
 KEY = k.PRODUCER_BYTE_RATE
@@ -106,6 +106,23 @@ def test_a_debt_goes_by_faster_once_the_quota_is_raised():
     rate.record(10_000_000, 1000, 0)
     assert rate.delay_s(1000, 0) == pytest.approx(10_000 - BURST_S)
     assert rate.delay_s(100_000, 0) == pytest.approx(100 - BURST_S)
+
+
+def test_a_debt_is_not_forgotten_for_the_many_who_come_after():
+    rates = Rates()
+    rates.record("a", 2000, 10, now=0.0)
+    for number in range(2 * HOLDERS_MAX):
+        rates.record(number, 1, 1000, now=number / 1000)
+        assert len(rates) <= HOLDERS_MAX
+    assert rates.delay_s("a", 10, now=20.0) == 2000 / 10 - 20 - BURST_S
+
+
+def test_of_more_debtors_than_are_remembered_those_who_owe_most_are():
+    rates = Rates()
+    for number in range(2 * HOLDERS_MAX):
+        rates.record(number, 1000 + (number % 1000 == 0), 10, now=0.0)
+        assert len(rates) <= HOLDERS_MAX
+    assert all(rates.delay_s(number, 10, now=0.0) for number in range(0, 2 * HOLDERS_MAX, 1000))
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])

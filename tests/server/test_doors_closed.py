@@ -6,6 +6,7 @@ Method: doors and nodes in this process, real sockets, certificates that the tes
 
 import logging
 import ssl
+from contextlib import suppress
 
 import pytest
 import trio
@@ -41,7 +42,9 @@ from hightide.protocol.errors import ErrorCode, Refused, UsageError
 from hightide_broker.config import ConfigError, check_listeners
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
+from hightide_broker.runtime.base.sparing import LINES_MAX
 from hightide_broker.runtime.server.door import doors_of
+from hightide_broker.runtime.server.listener import LOGIN_LINES_MAX
 from hightide_broker.runtime.server.login import FAILED, NOT_YET, Logins
 from hightide_broker.simulation.disk import SimDisk
 
@@ -306,6 +309,33 @@ async def test_logins_are_written_down_whether_they_succeed_or_not(caplog):
     assert any("logged in: User:user by SCRAM-SHA-256, from 127.0.0.1:" in line for line in told)
     assert any(line.startswith("turned away: ") and "as 'user'" in line for line in told)
     assert PASSWORD not in "".join(told)
+
+
+async def test_nobody_hides_others_logins_behind_many_of_its_own(caplog):
+    caplog.set_level(logging.INFO, "hightide.audit")
+    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
+    async with new_node(SimDisk(), config) as node:
+
+        async def comes(user, password):
+            network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", user, password))
+            with suppress(AuthenticationFailed):
+                async with open_connection(network, "127.0.0.1", node.port) as connection:
+                    await connection.call(m.MetadataRequest())
+
+        users = [wish(user=user) for user in ("mallory", "alice")]
+        await node.change(u.AlterUserScramCredentialsRequest(upsertions=users))
+        for number in range(LINES_MAX + 1):
+            await comes(f"nobody{number}", "no")
+            await comes("mallory", "no")
+        for _ in range(LOGIN_LINES_MAX + 1):
+            await comes("mallory", PASSWORD)
+        caplog.clear()
+        await comes("alice", "no")
+        await comes("alice", PASSWORD)
+    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
+    assert [line.split(",")[0].split(":")[0] for line in told] == ["turned away", "logged in"]
+    assert "as 'alice'" in told[0]
+    assert "User:alice" in told[1]
 
 
 async def test_an_address_has_no_more_connections_than_it_may():

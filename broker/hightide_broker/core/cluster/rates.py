@@ -7,14 +7,13 @@ raised. Kafka's rate over eleven samples of a second forgets what is older.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 
 BURST_S = 10.0
 """So far ahead somebody may be, if not said otherwise: Kafka's quota.window.num less one, of a
 second each."""
 HOLDERS_MAX = 10_000
-"""Whose rates are remembered: those who did something last."""
+"""Whose rates are remembered: those who owe something, and of too many those who owe it longest."""
 
 
 class Rate:
@@ -25,11 +24,13 @@ class Rate:
         self._burst_s = burst_s
         self._debt = 0.0
         self._at = 0.0
+        self.free_at = 0.0
+        """When nothing is left of its debt, by the limit of its last record."""
 
     def record(self, amount: float, limit: float, now: float) -> None:
         """So much more, where `limit` a second are allowed."""
         self._debt = self._left(limit, now) + amount
-        self._at = now
+        self._at, self.free_at = now, now + self._debt / limit
 
     def delay_s(self, limit: float, now: float) -> float:
         """How long to wait from now."""
@@ -45,19 +46,28 @@ class Rates:
     def __init__(self, burst_s: float = BURST_S) -> None:
         """`burst_s`: so far ahead each may be."""
         self._burst_s = burst_s
-        self._rates: OrderedDict[Hashable, Rate] = OrderedDict()
+        self._rates: dict[Hashable, Rate] = {}
+
+    def __len__(self) -> int:
+        return len(self._rates)
 
     def record(self, holder: Hashable, amount: float, limit: float, now: float) -> None:
         """So much more of this one."""
         rate = self._rates.get(holder)
         if rate is None:
+            if len(self._rates) >= HOLDERS_MAX:
+                self._forget(now)
             rate = self._rates[holder] = Rate(self._burst_s)
-            if len(self._rates) > HOLDERS_MAX:
-                self._rates.popitem(last=False)
-        self._rates.move_to_end(holder)
         rate.record(amount, limit, now)
 
     def delay_s(self, holder: Hashable, limit: float, now: float) -> float:
         """How long this one has to wait from now, where `limit` a second are allowed."""
         rate = self._rates.get(holder)
         return rate.delay_s(limit, now) if rate else 0.0
+
+    def _forget(self, now: float) -> None:
+        """Who owes nothing, whoever did something last, so that nobody's debt goes away because
+        somebody comes by many names; and who owes least long, until there is room for a tenth."""
+        owing = [pair for pair in self._rates.items() if pair[1].free_at > now]
+        owing.sort(key=lambda pair: -pair[1].free_at)
+        self._rates = dict(owing[: HOLDERS_MAX - HOLDERS_MAX // 10])

@@ -20,16 +20,17 @@ from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.users import USERS_MAX
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
-from hightide_broker.runtime.base.sparing import SparingLog
+from hightide_broker.runtime.base.sparing import SparingLog, SparingLogs
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Handlers, ServedConnection, Terms
 from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
-from hightide_broker.runtime.server.login import Logins, Session
+from hightide_broker.runtime.server.login import LoginFailed, Logins, Session
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.throttle import Throttle
 
@@ -55,9 +56,10 @@ class Server:
         self._stopping = False
         self._log = SparingLog(logging.getLogger("hightide.server"))
         audit = logging.getLogger("hightide.audit")
-        self._told_in = SparingLog(audit, lines_max=LOGIN_LINES_MAX)
-        self._told_out = SparingLog(audit)
-        """Apart: no number of failures hides who came in."""
+        self._told_in = SparingLogs(audit, lines_max=LOGIN_LINES_MAX, strangers_max=USERS_MAX)
+        self._told_out = SparingLogs(audit, strangers_max=USERS_MAX)
+        """Apart, and by user: no number of failures hides who came in, no number of strangers whose
+        password was tried."""
 
     @property
     def connection_count(self) -> int:
@@ -124,14 +126,17 @@ class Server:
                 peer = peer._replace(principal=f"User:{session.user}")
                 who = (peer.shown, session.mechanism, arrived.peer)
                 self.counts.logins[way, True] += 1
-                self._told_in.write(logging.INFO, "logged in: %s by %s, from %s", *who)
+                self._told_in.write(
+                    peer.principal, logging.INFO, "logged in: %s by %s, from %s", *who
+                )
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
             self.counts.logins[way, False] += 1
-            self._told_out.write(logging.INFO, "turned away: %s, from %s", why, arrived.peer)
+            whose = error.account if isinstance(error, LoginFailed) else ""
+            self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
             waiting.pop(scope, None)
         self.counts.turned_away[door.name] += 1

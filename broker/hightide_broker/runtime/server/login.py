@@ -42,6 +42,15 @@ Credentials = Callable[[str, str], tuple[bytes, bytes, bytes, int]]
 WhyNot = Callable[[], str]
 
 
+class LoginFailed(AuthenticationFailed):
+    """Somebody did not log in."""
+
+    def __init__(self, message: str, account: str) -> None:
+        """`account`: the user that there is, by whose name it was tried; empty: there is none."""
+        super().__init__(message)
+        self.account = account
+
+
 class Logins:
     """Begins the login of each connection of a node's clients."""
 
@@ -64,9 +73,12 @@ class Logins:
     async def log_in(self, stream: Stream) -> Session:
         """Who is there; raises `AuthenticationFailed`, `RemoteProtocolError` or `OSError`, and the
         other end has been told."""
-        session = Session(self._credential, self._why_not, self._lifetime_ms)
+        session = Session(self._credential, self._why_not, self._lifetime_ms, self._is_user)
         await _Login(stream, session, self._is_current).run()
         return session
+
+    def _is_user(self, name: str) -> bool:
+        return any((name, mechanism) in self._image().users for mechanism in u.MECHANISMS)
 
     def _credential(self, user: str, mechanism: str) -> tuple[bytes, bytes, bytes, int]:
         image = self._image()
@@ -80,7 +92,13 @@ class Logins:
 class Session:
     """A login that is being made, or was; and is made again in time (KIP-368)."""
 
-    def __init__(self, credential: Credentials, why_not: WhyNot, lifetime_ms: int) -> None:
+    def __init__(
+        self,
+        credential: Credentials,
+        why_not: WhyNot,
+        lifetime_ms: int,
+        is_user: Callable[[str], bool] = bool,
+    ) -> None:
         self.user = ""
         """Who has logged in; empty: nobody has."""
         self.said = ""
@@ -88,10 +106,16 @@ class Session:
         self.mechanism = ""
         self._credential = credential
         self._why_not = why_not
+        self._is_user = is_user
         self._lifetime_ms = lifetime_ms
         self._until = math.inf
         self._server: _Scram | None = None
         self._is_final = False
+
+    @property
+    def account(self) -> str:
+        """The user that there is, who somebody says to be; empty: there is none."""
+        return self.said if self._is_user(self.said) else ""
 
     @property
     def is_over(self) -> bool:
@@ -168,7 +192,7 @@ class _Login:
                 )
             )
             said = f", as {self._session.said[:60]!r}" if self._session.said else ""
-            raise AuthenticationFailed(refusal.message + said) from refusal
+            raise LoginFailed(refusal.message + said, self._session.account) from refusal
 
     async def _request(self, wanted: type[Any]) -> Any:
         """The next request, which must be of this kind; what may be spoken is told before it."""
