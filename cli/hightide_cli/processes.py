@@ -360,7 +360,7 @@ def start_node(
 ) -> subprocess.Popen[bytes]:
     """Start a node's process; its output goes to its log file."""
     for path in (process.log_file.parent, process.ready_file.parent):
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
     process.ready_file.unlink(missing_ok=True)
     keys = _keys(process, port=port, cluster_id=cluster_id, voters=voters)
     keys.append("metrics.listen=0")

@@ -89,7 +89,7 @@ def test_a_rule_is_what_was_asked_for() -> None:
     {
         "everything": ({"name": "*"},),
         "everybody": ({"principal": "User:*"},),
-        "as long as may be": ({"name": 256 * "x"},),
+        "as long as may be": ({"name": 256 * "x", "resource": "group"},),
         "a long principal": ({"principal": "User:" + 251 * "x"},),
         "one letter": ({"principal": "User:x", "host": "::1"},),
         "what a certificate says": ({"principal": "User:CN=jürgen, O=tide: 1"},),
@@ -361,7 +361,7 @@ def test_a_filter_of_other_words_is_refused_and_removes_nothing(
             resource=st.sampled_from(["topic", "group"]),
             pattern=st.sampled_from(["LITERAL", "PREFIXED"]),
             permission=st.sampled_from(["ALLOW", "DENY"]),
-        ),
+        ).filter(lambda each: (each.name, each.pattern) != ("*", "PREFIXED")),
         max_size=6,
     ),
     st.sampled_from(Resource),
@@ -498,3 +498,18 @@ def test_what_is_written_stays_readable() -> None:
     }
     removed = msgspec.msgpack.decode(encode_change(RemoveAcl(id="id-1")))
     assert removed == {"type": "remove_acl", "id": "id-1"}
+
+
+RULE = a.AclRule(resource="topic", name="t", principal="User:alice", operation="READ")
+
+
+@pytest.mark.parametrize("name", ["a*b", "or ders", "ä", "a/b", " a"])
+@pytest.mark.parametrize("pattern", ["LITERAL", "PREFIXED"])
+def test_a_rule_that_can_never_match_is_refused(name: str, pattern: str) -> None:
+    with pytest.raises(Refused, match="would never match anything"):
+        acl_of(msgspec.structs.replace(RULE, name=name, pattern=pattern))
+
+
+def test_a_beginning_is_no_star() -> None:
+    with pytest.raises(Refused, match="would never match anything"):
+        acl_of(msgspec.structs.replace(RULE, name="*", pattern="PREFIXED"))

@@ -9,7 +9,7 @@ import pytest
 from logins import wish
 
 from hightide.protocol import login_messages as u
-from hightide.protocol.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import users
 from hightide_broker.core.cluster.image import ClusterImage
 
@@ -73,9 +73,17 @@ def test_an_unknown_user_has_as_many_iterations_as_some_user_has():
         (f"u{number}", "SCRAM-SHA-256"): users.credential_of(wish(iterations=iterations))
         for number, iterations in enumerate((4096, 8192, 8192, 8192))
     }
-    told = [users.of_nobody(kept, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
-    assert told == [users.of_nobody(kept, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
+    by_256, by_512 = (users.iterations_of(kept, f"SCRAM-SHA-{bits}") for bits in (256, 512))
+    told = [users.of_nobody(by_256, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
+    again = [users.of_nobody(by_256, b"secret", f"x{n}", "SCRAM-SHA-256") for n in range(400)]
+    assert told == again
     counts = Counter(each.iterations for each in told)
     assert set(counts) == {4096, 8192}
     assert 200 < counts[8192] < 400, "three of four have them"
-    assert users.of_nobody(kept, b"secret", "x", "SCRAM-SHA-512").iterations == 4096
+    assert users.of_nobody(by_512, b"secret", "x", "SCRAM-SHA-512").iterations == 4096
+
+
+@pytest.mark.parametrize("user", ["User:eve", "e;User:admin"])
+def test_no_user_is_called_what_rules_and_super_users_would_take_for_another(user):
+    with pytest.raises(Refused, match="would mean another one"):
+        users.check_user(user, "SCRAM-SHA-256")

@@ -205,3 +205,15 @@ async def test_a_port_that_is_taken_is_named():
         with pytest.raises(OSError, match=f"metrics.listen 127.0.0.1:{node.metrics_port}"):
             async with new_node(SimDisk(), taken):
                 """It does not start."""
+
+
+async def test_who_says_nothing_keeps_nobody_from_asking():
+    async with new_node(SimDisk(), WATCHED) as node:
+        silent = [
+            await trio.open_tcp_stream("127.0.0.1", node.metrics_port)
+            for _ in range(http.CONNECTIONS_MAX)
+        ]
+        await quiet()
+        assert (await get(node, "/healthz"))[0] == 200
+        for stream in silent:
+            await stream.aclose()

@@ -62,7 +62,7 @@ VECTOR = {
 
 def exchange(known=True, nonce=VECTOR["nonce"]):
     kept = users.credential_of(wish())
-    nobody = users.of_nobody({}, b"secret", "user", "SCRAM-SHA-256")
+    nobody = users.of_nobody([], b"secret", "user", "SCRAM-SHA-256")
     return _Scram("SCRAM-SHA-256", lambda *_: tuple(kept if known else nobody), nonce)
 
 

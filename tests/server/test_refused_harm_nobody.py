@@ -3,6 +3,7 @@
 Method: a node on real sockets that asks for permissions, and a clock that stands still.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +20,8 @@ from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import access_messages as a
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
-from hightide_broker.runtime.server import connection
+from hightide.protocol.errors import ApiError, ErrorCode
+from hightide_broker.runtime.server import budget, connection
 from hightide_broker.simulation.disk import SimDisk
 
 LIMIT = 100_000
@@ -59,8 +61,8 @@ async def world(tmp_path, mock_clock, monkeypatch):
         yield World(node, admin, alice)
 
 
-async def is_served(connected, size):
-    """Whether what somebody produces is taken without waiting."""
+async def is_served(connected, size, pass_time=lambda: None):
+    """Whether what somebody produces is taken without waiting; or, once time passed."""
     served = trio.Event()
 
     async def come():
@@ -70,6 +72,8 @@ async def is_served(connected, size):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(come)
+        await quiet()
+        pass_time()
         await quiet()
         nursery.cancel_scope.cancel()
     return served.is_set()
@@ -93,9 +97,11 @@ async def test_half_a_request_of_who_may_do_nothing_holds_up_no_other(world, moc
     stream = await world.alice.connect(*world.address)
     await send_all(stream, [ROOM.to_bytes(4, "big") + bytes(ROOM - 1)])
     async with open_connection(world.admin, *world.address) as own:
-        was_served = await is_served(own, 2 * LIMIT)
+        assert not await is_served(own, 2 * LIMIT), "it may arrive yet"
+    async with open_connection(world.admin, *world.address) as own:
+        pass_time = partial(mock_clock.jump, budget.GRACE_S + budget.LOOK_AGAIN_S)
+        assert await is_served(own, 2 * LIMIT, pass_time)
     await stream.aclose()
-    assert was_served
 
 
 async def test_a_fetch_that_waits_brings_nothing_once_its_permission_is_gone(world, mock_clock):
@@ -120,3 +126,30 @@ async def test_a_fetch_that_waits_brings_nothing_once_its_permission_is_gone(wor
         await quiet()
         nursery.cancel_scope.cancel()
     assert all(part.records < 0 for answer in found for part in answer.partitions)
+
+
+async def test_a_right_on_all_topics_is_none_on_what_all_groups_committed(world):
+    rule = a.AclRule(resource="topic", name="*", principal="User:alice", operation="ALL")
+    await world.node.change(a.CreateAclsRequest(acls=[rule]))
+    await world.node.coordinators.find("g")
+    topic = "__consumer_offsets"
+    change = m.ConfigChange(kind="topic", name=topic, set={"max.message.bytes": "100"})
+    asked = [
+        m.DeleteTopicsRequest(topics=[topic]),
+        m.AlterConfigsRequest(resources=[change]),
+    ]
+    async with (
+        open_connection(world.alice, *world.address) as alice,
+        open_connection(world.admin, *world.address) as admin,
+    ):
+        for request in asked:
+            with pytest.raises(ApiError) as refused:
+                raise_refusal(await Client(alice).call(request))
+            assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        raise_refusal(await Client(admin).call(asked[0]))
+
+
+def raise_refusal(answer):
+    (part,) = getattr(answer, "topics", None) or answer.resources
+    if part.error is not None:
+        raise ApiError(ErrorCode(part.error), part.message)

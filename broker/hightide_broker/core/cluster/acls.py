@@ -5,6 +5,7 @@ Sources: KIP-11 (operations), KIP-290 (prefixes), Kafka's StandardAuthorizer.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ CLUSTER_NAME = "cluster"
 """The name of the only resource of its kind."""
 EVERYBODY, EVERYWHERE, EVERYTHING = "User:*", "*", "*"
 USER = "User:"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 ACLS_MAX = 50_000
 """The most rules that a cluster may have."""
 
@@ -135,12 +137,27 @@ def acl_of(rule: AclRule) -> Acl:
             ErrorCode.INVALID_REQUEST,
             f"principal {acl.principal!r}, expected User:<name> or User:*",
         )
+    if not _may_match(acl):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"a rule about {acl.resource} {acl.name!r}, {acl.pattern}, would never match anything: "
+            f"expected a name or the beginning of one as there are, or '*'",
+        )
     if acl.resource is Resource.CLUSTER and acl[1:3] != (CLUSTER_NAME, Pattern.LITERAL):
         raise Refused(
             ErrorCode.INVALID_REQUEST,
             f"the cluster's name is {CLUSTER_NAME!r}, LITERAL, not {acl.name!r}, {acl.pattern}",
         )
     return acl
+
+
+def _may_match(acl: Acl) -> bool:
+    """Whether there can be anything that a rule is about: one that denies would deny nothing."""
+    if acl.name == EVERYTHING:
+        return acl.pattern is Pattern.LITERAL
+    if acl.resource is Resource.TOPIC:
+        return _TOPIC.fullmatch(acl.name) is not None
+    return acl.name == acl.name.strip()
 
 
 def _host(text: str) -> str:

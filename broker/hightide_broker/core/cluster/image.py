@@ -148,6 +148,8 @@ class ClusterImage:
     """What users, clients and addresses may, by key."""
     users: dict[UserKey, Credential] = field(default_factory=dict)
     """What is kept of passwords."""
+    users_version: int = field(default=0, compare=False)
+    """Rises when a password is set or removed."""
     users_secret: bytes = field(default=b"", repr=False)
     """What answers about users that there are not rest on; empty while there never was one."""
     acls: dict[str, Acl] = field(default_factory=dict)
@@ -192,8 +194,10 @@ class ClusterImage:
             case SetScramCredential():
                 kept = (change.salt, change.stored_key, change.server_key, change.iterations)
                 self.users[change.user, change.mechanism] = Credential(*kept)
+                self.users_version += 1
             case RemoveScramCredential():
                 del self.users[change.user, change.mechanism]
+                self.users_version += 1
             case CreateAcl():
                 assert change.id not in self.acls, f"rule {change.id} exists"
                 self.acls[change.id] = _acl(change)
@@ -383,6 +387,7 @@ class ClusterImage:
             voters=self.voters,
             quotas={holder: dict(entries) for holder, entries in self.quotas.items()},
             users=dict(self.users),
+            users_version=self.users_version,
             users_secret=self.users_secret,
             acls=dict(self.acls),
         )

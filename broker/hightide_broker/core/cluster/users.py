@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256, sha512
 from typing import NamedTuple
 
@@ -79,19 +79,28 @@ def check_user(user: str, mechanism: str) -> None:
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{user} is what those are called who have no name"
         )
     check_name("user", user, ErrorCode.UNACCEPTABLE_CREDENTIAL)
+    if user.startswith("User:") or ";" in user:
+        raise Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"user {user!r}, expected a name without 'User:' before it, and without ';': rules and "
+            f"super.users would mean another one",
+        )
 
 
-def of_nobody(
-    known: Mapping[UserKey, Credential], secret: bytes, user: str, mechanism: str
-) -> Credential:
+def iterations_of(known: Mapping[UserKey, Credential], mechanism: str) -> list[int]:
+    """How often the passwords of all users are hashed, in order."""
+    return sorted(each.iterations for (_, of), each in known.items() if of == mechanism)
+
+
+def of_nobody(counts: Sequence[int], secret: bytes, user: str, mechanism: str) -> Credential:
     """For a user that there is not: the same on every node, as long as the users are the same that
-    there are, so that nobody learns who there is; and nobody has the password."""
+    there are, so that nobody learns who there is; and nobody has the password. `counts` are the
+    iterations of those that there are, by `iterations_of`."""
     kind = _HASHES[mechanism]
     named = f"{mechanism}:{user}".encode()
     salt, stored, server, chance = (
         hmac.digest(secret, word + named, kind) for word in (b"a", b"b", b"c", b"d")
     )
-    counts = sorted(each.iterations for (_, of), each in known.items() if of == mechanism)
     place = int.from_bytes(chance[:8]) * len(counts) >> 64
     iterations = counts[place] if counts else u.ITERATIONS_MIN
     return Credential(salt[:UNKNOWN_SALT_BYTES], stored, server, iterations)

@@ -49,30 +49,46 @@ class Port:
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
-        self._open = 0
+        self._open: dict[_Conversation, None] = {}
+        """The first come first."""
         self._log = SparingLog(logging.getLogger("hightide.metrics"))
 
     async def serve(self, stream: Stream) -> None:
         """Serve one connection until it ends; never raises for what the peer does."""
-        if self._open >= CONNECTIONS_MAX:
+        if len(self._open) >= CONNECTIONS_MAX and not self._make_way():
             await stream.aclose()
             return
-        self._open += 1
+        conversation = _Conversation(stream, self._respond)
+        self._open[conversation] = None
         try:
-            await _Conversation(stream, self._respond).run()
+            with conversation.waiting:
+                await conversation.run()
         except h11.RemoteProtocolError as error:
             self._log.write(logging.INFO, "closed %s: %s", stream.peer, error)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError):
             pass  # it left, or took too long
         finally:
-            self._open -= 1
+            self._open.pop(conversation, None)
             await stream.aclose()
+
+    def _make_way(self) -> bool:
+        """Who says nothing keeps nobody out: of those, who has been there longest goes; whether
+        there was one."""
+        silent = next((each for each in self._open if each.is_silent), None)
+        if silent is not None:
+            del self._open[silent]
+            silent.waiting.cancel()
+        return silent is not None
 
 
 class _Conversation:
     """One connection: requests, one after the other."""
 
     def __init__(self, stream: Stream, respond: Respond) -> None:
+        self.waiting = trio.CancelScope()
+        """Cancelled where its place is needed."""
+        self.is_silent = True
+        """Whether it has a request to send still."""
         self._stream = stream
         self._respond = respond
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
@@ -80,8 +96,10 @@ class _Conversation:
     async def run(self) -> None:
         try:
             while True:
+                self.is_silent = True
                 with trio.fail_after(REQUEST_S):
                     request = await self._request()
+                self.is_silent = False
                 if request is None:
                     return
                 with trio.fail_after(ANSWER_S):

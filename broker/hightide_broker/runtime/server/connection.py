@@ -75,6 +75,11 @@ class Handlers(Protocol):
         """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
         ...
 
+    def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
+        """How much of what came with a request its sender may send: what is refused is no debt of
+        those by whose name it came."""
+        ...
+
 
 class Terms:
     """What holds for every connection of a node."""
@@ -182,7 +187,7 @@ class ServedConnection:
             if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
                 await self._wait_for_quota(0)  # and take no room for what comes next
             self._may_be_stopped = False
-            hold = Hold(self._terms.budget, length)
+            hold = Hold(self._terms.budget, length, self._peer.principal)
             try:
                 await self._one_request(length, hold)
             finally:
@@ -232,7 +237,7 @@ class ServedConnection:
     async def _one_request(self, length: int, hold: Hold) -> None:
         body = self._reader.body_now(length)
         if body is None:
-            with trio.move_on_after(self._terms.receive_s):
+            with hold.arriving(), trio.move_on_after(self._terms.receive_s):
                 body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
@@ -259,7 +264,7 @@ class ServedConnection:
             return
         now = trio.current_time()
         call = Call(request, frame.attachments, self._peer, envelope.client, at=now)
-        call = await self._in_time(call, length)
+        call = await self._in_time(api, call, length)
         with self._terms.agenda.stretch():
             self._begin(request_id, api, call)
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.
@@ -300,14 +305,15 @@ class ServedConnection:
             self._parked[outcome] = api.name
             outcome.begin(_Asker(self, request_id, outcome, call))
 
-    async def _in_time(self, call: Call[Any], held: int) -> Call[Any]:
+    async def _in_time(self, api: Api, call: Call[Any], held: int) -> Call[Any]:
         """The request, which holds so many bytes, when a quota has it begin, as far as one has it
         ask."""
         request, throttle = call.request, self._terms.throttle
         if isinstance(request, m.ProduceRequest | m.FetchRequest):
             self._throttled = Call(request, (), call.peer, call.client_id)
             await self._wait_for_quota(held)  # for what came by others, or is answered yet
-            throttle.charge(call, sum(map(len, call.attachments)))
+            if call.attachments:
+                throttle.charge(call, self._terms.handlers.allowed_bytes(api, call))
         most = throttle.bytes_max(call)
         if most is None or request.max_bytes <= most:
             return call
@@ -336,6 +342,8 @@ class ServedConnection:
 
     def answer_parked(self, request_id: int, parked: Parked, reply: Reply, call: Call[Any]) -> None:
         self._parked.pop(parked, None)
+        if self._session is not None and self._session.is_over:
+            raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
         self._answer(request_id, reply, call)
 
     def waiting(self) -> Counter[str]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from msgspec.structs import replace as exchanged
 
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.topic_partition import INTERNAL
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.acls import CLUSTER_NAME, Operation, Resource
@@ -39,6 +40,8 @@ audit = logging.getLogger("hightide.audit")
 
 CHANGING = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
 """What is written down although it is allowed."""
+CHANGING_TOPICS = (Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
+"""What takes a right on the cluster, too, where the topic is the cluster's own."""
 NAMES_MAX = 10
 """So many are written down of one request."""
 SHOWN_CHARACTERS_MAX = 100
@@ -118,6 +121,20 @@ class Gate:
                 if not visit.may(permission, named):
                     raise self._refusal(visit, permission.operation, named)
 
+    def allowed_bytes(self, permissions: Sequence[Permission], call: Call[Any]) -> int:
+        """How much of what came with a request its sender may send, by the parts it belongs to."""
+        sizes = list(map(len, call.attachments))
+        parts = PARTS.get(type(call.request))
+        if not self.is_on or call.peer.node >= 0 or parts is None:
+            return sum(sizes)
+        visit = _Visit(self.authorizer, call.peer, call.request)
+        return sum(
+            sizes[part.records]
+            for part in getattr(call.request, parts.field)
+            if 0 <= part.records < len(sizes)
+            and all(visit.may(each, parts.named(part)) for each in permissions)
+        )
+
     def begin(
         self,
         permissions: Sequence[Permission],
@@ -174,7 +191,8 @@ class Gate:
         if allowed:
             self._write_down(call, permission, [parts.named(part)[1] for part in allowed])
         if not refused:
-            return begin(call if request is call.request else call.asking(request))
+            outcome = begin(call if request is call.request else call.asking(request))
+            return self._judged_again(outcome, visit, parts, permission)
         smaller = call.asking(exchanged(request, **{parts.field: allowed}))
         if isinstance(request, m.ProduceRequest) and request.acks == 0:
             begin(smaller)
@@ -188,7 +206,33 @@ class Gate:
             )
             return answer
 
-        return _added(begin(smaller), add)
+        return _added(self._judged_again(begin(smaller), visit, parts, permission), add)
+
+    def _judged_again(
+        self, outcome: Outcome, visit: _Visit, parts: Parts, permission: Permission
+    ) -> Outcome:
+        """The same outcome; but a fetch that waits brings nothing that its sender may not read by
+        then."""
+        if not isinstance(visit.request, m.FetchRequest) or not _is_parked(outcome):
+            return outcome
+        image, version = self._image(), self._image().acls_version
+
+        def judge(reply: Reply) -> Reply:
+            if self._image() is image and image.acls_version == version:
+                return reply
+            now, refused = _Visit(self.authorizer, visit.peer, visit.request), False
+            told = []
+            for part in getattr(reply.body, parts.field):
+                named = parts.named(part)
+                if now.may(permission, named):
+                    told.append(exchanged(part, records=-1))
+                    continue
+                refused, why = True, self._refusal(now, permission.operation, named)
+                told.append(parts.refused(part, error=why.code, message=why.message))
+            # What of it is allowed still is asked for again, and brought then.
+            return Reply(exchanged(reply.body, **{parts.field: told})) if refused else reply
+
+        return _Rebuilt(outcome, judge)
 
     def _without_creation(self, visit: _Visit, request: Any, topics: list[str]) -> Any:
         """A question about topics makes none that its sender may not make."""
@@ -242,12 +286,12 @@ class _Visit:
     def __init__(self, authorizer: Authorizer, peer: Peer, request: m.Message) -> None:
         self._authorizer = authorizer
         self.peer = peer
-        self._request = request
+        self.request = request
 
     @property
     def api(self) -> str:
         """The name of what is asked."""
-        return API_BY_REQUEST[type(self._request)].name
+        return API_BY_REQUEST[type(self.request)].name
 
     def why_not(self, operation: Operation, named: Named) -> str:
         """The rule that denies it, or that there is none that allows it."""
@@ -268,6 +312,11 @@ class _Visit:
         resource, name = named
         if name is None:
             return may.allows_any(*who, permission.operation, resource)
+        if resource is Resource.TOPIC and name.startswith(INTERNAL):
+            # What is in it is everybody's: a right on all topics is none on all groups.
+            is_change = permission.operation in CHANGING_TOPICS
+            if is_change and not may.allows(*who, Operation.ALTER, *cluster):
+                return False
         return may.allows(*who, permission.operation, resource, name)
 
     def only_allowed(self, parts: Parts, permission: Permission) -> Rebuild:
@@ -310,7 +359,7 @@ def _added(outcome: Outcome, rebuild: Rebuild) -> Outcome:
     if isinstance(outcome, Reply):
         return Reply(rebuild(outcome.body), outcome.attachments)
     if not callable(outcome):
-        return _Rebuilt(outcome, rebuild)
+        return _Rebuilt(outcome, lambda reply: Reply(rebuild(reply.body), reply.attachments))
 
     async def later() -> Reply:
         reply = await outcome()
@@ -319,10 +368,14 @@ def _added(outcome: Outcome, rebuild: Rebuild) -> Outcome:
     return later
 
 
+def _is_parked(outcome: Outcome) -> TypeGuard[Parked]:
+    return outcome is not None and not isinstance(outcome, Reply) and not callable(outcome)
+
+
 class _Rebuilt:
     """Implements `call.Parked` over another one."""
 
-    def __init__(self, parked: Parked, rebuild: Rebuild) -> None:
+    def __init__(self, parked: Parked, rebuild: Callable[[Reply], Reply]) -> None:
         self._parked = parked
         self._rebuild = rebuild
 
@@ -336,10 +389,10 @@ class _Rebuilt:
 class _Between:
     """Implements `call.Asker` over another one."""
 
-    def __init__(self, asker: Asker, rebuild: Rebuild) -> None:
+    def __init__(self, asker: Asker, rebuild: Callable[[Reply], Reply]) -> None:
         self._asker = asker
         self._rebuild = rebuild
         self.work = asker.work
 
     def answer(self, reply: Reply) -> None:
-        self._asker.answer(Reply(self._rebuild(reply.body), reply.attachments))
+        self._asker.answer(self._rebuild(reply))

@@ -23,7 +23,7 @@ from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
-from hightide_broker.core.cluster.users import of_nobody
+from hightide_broker.core.cluster.users import iterations_of, of_nobody
 
 LOGIN_BYTES_MAX = 64 << 10
 """The largest frame before somebody is let in."""
@@ -66,6 +66,9 @@ class Logins:
         `is_current` whether it knows all of them; `lifetime_ms` is how long a login is good for, 0:
         for ever."""
         self._is_current = is_current
+        self._sorted: dict[str, list[int]] = {}
+        self._sorted_by: tuple[ClusterImage, int] | None = None
+        """As of which users."""
         self._image = image
         self._why_not = why_not
         self._lifetime_ms = lifetime_ms
@@ -83,10 +86,18 @@ class Logins:
     def _credential(self, user: str, mechanism: str) -> tuple[bytes, bytes, bytes, int]:
         image = self._image()
         known = image.users.get((user, mechanism))
-        if known is None:
-            secret = image.users_secret or b"nobody"
-            known = of_nobody(image.users, secret, user, mechanism)
-        return tuple(known)  # type: ignore[return-value]
+        secret, counts = image.users_secret or b"nobody", self._iterations(image, mechanism)
+        # Worked out for everybody: otherwise how long it takes would tell who there is.
+        nobody = of_nobody(counts, secret, user, mechanism)
+        return tuple(known or nobody)  # type: ignore[return-value]
+
+    def _iterations(self, image: ClusterImage, mechanism: str) -> list[int]:
+        """How often the passwords of all users are hashed, sorted once for each change of them."""
+        by = self._sorted_by
+        if by is None or by[0] is not image or by[1] != image.users_version:
+            self._sorted = {each: iterations_of(image.users, each) for each in u.MECHANISMS}
+            self._sorted_by = (image, image.users_version)
+        return self._sorted[mechanism]
 
 
 class Session:

@@ -107,6 +107,14 @@ class Routes:
             return route.begin(call)
         return self._gate.begin(route.permissions, call, route.begin)
 
+    def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
+        """How much of what came with a request its sender may send."""
+        try:
+            route = self._route_of(api, call.request)
+        except Refused:
+            return 0
+        return self._gate.allowed_bytes(route.permissions, call)
+
     def judge(self, sender: Peer, request: m.Message) -> None:
         """Raise `Refused` unless somebody may ask all of this, by what is known here."""
         if self._gate.is_on and sender.node < 0:
