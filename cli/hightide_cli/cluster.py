@@ -105,9 +105,7 @@ def up(
         if assignments:
             say("--set is for nodes that start: nothing is changed")
         run(_make_topics, address := _reached(plan), new_topics)
-        click.echo(_address(plan))
-        if console:
-            _start_console(plan, address)
+        _say_where(plan, address, console=console)
         return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
     processes = {
@@ -127,9 +125,7 @@ def up(
         address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
-        click.echo(address)
-        if console:
-            _start_console(plan, address)
+        _say_where(plan, address, console=console)
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return
@@ -183,7 +179,11 @@ def _reached(plan: Plan) -> str:
     return address
 
 
-def _start_console(plan: Plan, address: str) -> None:
+def _say_where(plan: Plan, address: str, *, console: bool) -> None:
+    """Print where the cluster is; start a console beside it, and say where that is."""
+    click.echo(address)
+    if not console:
+        return
     data = plan.processes[0].data
     words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
     if found := start_console(data, address, words):
