@@ -95,8 +95,10 @@ def test_a_line_that_is_longer_than_all_that_is_allowed_is_kept_alone() -> None:
     for each in (b"1\n", b"x" * MAX + b"\n"):
         assert ring.put([each]) == 0
         assert all_bytes(disk) == each
-    disk.fail_once("write", AT)
-    assert ring.put([b"2\n"]) == 1
+    disk.fail("write", AT)
+    for _ in range(2):
+        assert ring.put([b"x" * MAX + b"\n"]) == 1
+    disk.heal()
     assert ring.put([b"3\n"]) == 0
     assert [*numbers_in(disk, AT, EVENTS)] == [3], "numbers rise, whatever happens"
 
@@ -290,6 +292,13 @@ def test_a_place_behind_the_end_of_a_file_is_one_with_nothing_behind_it(tmp_path
     ring.close()
     assert read_piece(disk, at, EVENTS, Place()) == (b"1\n", Place(1, 2))
     assert read_piece(disk, at, EVENTS, Place(1, position)) == (b"", Place(1, position))
+
+
+def test_what_is_no_file_is_told() -> None:
+    disk = a_disk()
+    disk.make_dirs(path_of(AT, EVENTS, 1))
+    with pytest.raises(DiskError, match="directory"):
+        read_piece(disk, AT, EVENTS, Place())
 
 
 def test_no_directory_is_no_lines() -> None:
