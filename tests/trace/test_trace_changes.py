@@ -147,6 +147,8 @@ def test_brokers_and_topics_come_and_go_with_their_names() -> None:
     assert [(e.offset, e.cause) for e in registered] == [
         (registered[0].broker_epoch, "its last stop was not orderly")
     ]
+    told.cluster.register(1, previous=told.cluster.image.brokers[1].epoch)
+    assert of_kind(told.events, BrokerChanged)[-1].cause == ""
     topics = [(e.topic, e.state) for e in of_kind(told.events, TopicChanged)]
     assert topics == [("a", "created"), ("a", "deleted")]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 import trio
 from faulty_broker import DIRECTORY, Frail
-from leaderkit import EPOCH, ME, THREE, TWO, FakeController, Here, granted, saying
+from leaderkit import EPOCH, ME, THREE, TWO, FakeController, Here, granted, saying, unanswered
 from replicakit import Place, batch
 from tracekit import of_kind
 
@@ -144,20 +144,25 @@ async def test_who_lags_is_told_with_how_long_and_how_far(nursery, autojump_cloc
 
 
 async def test_who_caught_up_is_told_when_it_is_asked_for_first(nursery, autojump_clock) -> None:
-    refuses = saying(ErrorCode.INELIGIBLE_REPLICA)
-    here = here_with(nursery, saying(ErrorCode.UNKNOWN_SERVER_ERROR), refuses, granted)
+    """Not each time that the controller does not answer."""
+    here = here_with(nursery, unanswered, unanswered, granted)
     await here.create(isr=(ME, TWO))
     here.append(3)
     here.fetch_one(3, by=THREE)
     await trio.sleep(5)
-    joins = of_kind(here.told, IsrProposed)
-    assert {(each.broker, each.joins, each.behind_ms, each.its_end) for each in joins} == {
-        (THREE, True, 0, 3)
-    }
-    refused = of_kind(here.told, IsrRefused)
-    assert [each.isr for each in refused] == [(ME, TWO, THREE)] * len(refused)
-    assert refused
-    assert refused[-1].error == "INELIGIBLE_REPLICA"
+    assert len(here.controller.requests) == 3
+    (join,) = of_kind(here.told, IsrProposed)
+    assert (join.broker, join.joins, join.behind_ms, join.its_end) == (THREE, True, 0, 3)
+
+
+async def test_what_the_controller_does_not_grant_is_told(nursery, autojump_clock) -> None:
+    here = here_with(nursery, saying(ErrorCode.INELIGIBLE_REPLICA), granted)
+    await here.create(isr=(ME, TWO))
+    here.append(3)
+    here.fetch_one(3, by=THREE)
+    await trio.sleep(5)
+    (refused,) = of_kind(here.told, IsrRefused)
+    assert (refused.isr, refused.error) == ((ME, TWO, THREE), "INELIGIBLE_REPLICA")
 
 
 # --- positions ------------------------------------------------------------------------------------
