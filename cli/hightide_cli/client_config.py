@@ -52,6 +52,12 @@ def configured() -> dict[str, Any]:
     return found
 
 
+def is_told_by_a_file() -> bool:
+    """Whether the command line or the environment names one."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and _SAID in ctx.meta
+
+
 def configured_bootstrap() -> str:
     """The brokers that the file names; empty if it names none."""
     return str(configured().get("bootstrap_servers", ""))

@@ -8,13 +8,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from hightide_cli.client_config import (
+    client_config_option,
+    configured_bootstrap,
+    is_told_by_a_file,
+)
 from hightide_cli.cluster import data_option
+from hightide_cli.failures import NOT_FOUND
 from hightide_cli.options import ask, bootstrap_option, output_option, timeout_option
+from hightide_cli.output import say
 from hightide_cli.processes import read_plan
 from hightide_cli.times import parse_time
 from hightide_cli.trace_sources import Files, FromCluster, Source
@@ -43,6 +52,7 @@ def source_options(command: Any) -> Any:
             data_option,
             bootstrap_option,
             timeout_option,
+            client_config_option,
             click.option(
                 "--file",
                 "files",
@@ -81,7 +91,11 @@ def trace(
     files that were copied. The nodes' events are put in one order, by epochs first, then by clocks.
     """
     if ctx.invoked_subcommand is not None:
+        if any(map(partial(_is_typed, ctx), ctx.params)):
+            raise click.UsageError("options go behind the command: hightide trace replay …")
         return
+    if follow and output == "json":
+        raise click.UsageError("what goes on has no end as one JSON value: -f -o ndjson")
     wanted = _wanted(options["topic"], options["node"], options["since_ms"])
     source = _source(ctx, options)
     _tell(filter(wanted, source.read(positions=positions)), output)
@@ -118,17 +132,27 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
-    """Files that are named, the brokers that are named, the directory at hand, or the brokers."""
+    """Files, a directory or brokers that are named; the directory at hand, or the brokers."""
     if options["files"]:
         return Files(options["files"])
-    named = ctx.get_parameter_source("bootstrap") in (
-        click.core.ParameterSource.COMMANDLINE,
-        click.core.ParameterSource.ENVIRONMENT,
-    )
-    plan = None if named else read_plan(options["data"])
-    if plan is not None:
-        return Files([node.directory / "trace" for node in plan.processes])
+    if _is_typed(ctx, "data") or not _names_brokers(ctx):
+        plan = read_plan(options["data"])
+        if plan is not None:
+            return Files([node.directory / "trace" for node in plan.processes])
+        if _is_typed(ctx, "data"):
+            say(f"there is no cluster in {options['data']}")
+            raise click.exceptions.Exit(NOT_FOUND)
     return FromCluster(_asking(options["bootstrap"], options["timeout_s"]))
+
+
+def _names_brokers(ctx: click.Context) -> bool:
+    by_environment = ctx.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT
+    by_file = is_told_by_a_file() and bool(configured_bootstrap())
+    return by_environment or by_file or _is_typed(ctx, "bootstrap")
+
+
+def _is_typed(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _asking(bootstrap: str, timeout_s: float) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ class FromCluster:
         return in_order(read_lines(lines))
 
     async def _read_all(self, admin: Admin, kinds: Sequence[str]) -> list[bytes]:
-        from hightide import HightideError
+        from hightide import ErrorCode, HightideError
 
         found: list[bytes] = []
         for broker in (await admin.describe_cluster()).brokers:
@@ -91,6 +91,8 @@ class FromCluster:
                 for kind in kinds:
                     found.extend(await self._read_new(admin, broker.id, kind))
             except HightideError as error:
+                if getattr(error, "code", None) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    raise
                 self._say_silent(broker.id, str(error))
         return found
 

@@ -94,6 +94,10 @@ def test_a_user_may_do_what_rules_say(secure, tmp_path):
     reading = ("consume", "t", "--from", "start", "-e", "--config", alice)
     refused = hightide(*reading, code=DENIED)
     assert "User:alice may not DESCRIBE topic:'t'" in refused.err
+    refused = hightide("trace", "--config", alice, code=DENIED)
+    assert refused.out == b""
+    assert refused.err.count("User:alice may not DESCRIBE cluster") == 1
+    assert b"topic t is created" in hightide("trace", *told).out
     hightide("acls", "allow", "alice", "READ", "topic:t*", "group:billing", *told)
     hightide(*reading)
     hightide("acls", "deny", "alice", "write", "topic:t", *told)

@@ -94,6 +94,13 @@ MISUSES = [
     (["partitions", "diff", "ordrs:0"], NOT_FOUND, "orders"),
     (["quorum", "add", "4"], USAGE, "ID@HOST:PORT"),
     (["quorum", "remove", "9"], NOT_FOUND, "9"),
+    # what happened
+    (["trace", "--since", "noon"], USAGE, "noon"),
+    (["trace", "--file", "nowhere"], USAGE, "nowhere"),
+    (["trace", "--data", "nowhere"], NOT_FOUND, "nowhere"),
+    (["trace", "--node", "one"], USAGE, "one"),
+    (["trace", "-f", "-o", "json"], USAGE, "ndjson"),
+    (["trace", "--topic", "orders", "replay"], USAGE, "behind"),
     # how things are asked for
     (["topics", "list", "-o", "yaml"], USAGE, "yaml"),
     (["topics", "list", "--timeout", "-1"], USAGE, "-1"),

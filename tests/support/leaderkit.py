@@ -44,6 +44,7 @@ from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.trace.events import Event
 
 ME, TWO, THREE, STRANGER = 1, 2, 3, 9
 EPOCH = 5
@@ -202,14 +203,17 @@ class Here:
         self.disk.make_dirs(DATA)
         self.image = ClusterImage()
         self.controller = controller or FakeController(granted)
-        self.isr_changes = IsrChanges(self.controller, broker=ME, config=self.config)
+        self.told: list[Event] = []
+        tell = self.told.append
+        self.isr_changes = IsrChanges(self.controller, broker=ME, config=self.config, tell=tell)
         self.agenda, clock = Agenda(), FakeClock()
         self._runs_agenda = False
         self.syncer = Syncer(self.disk, self.agenda)
-        self.replicas = Replicas(self.disk, DATA, syncer=self.syncer, isr_changes=self.isr_changes)
-        self.following = Following(
-            now_ms=clock.now_ms, lower_offsets=self.replicas.checkpoints.lower_offsets
+        self.replicas = Replicas(
+            self.disk, DATA, syncer=self.syncer, isr_changes=self.isr_changes, tell=tell
         )
+        lower_offsets = self.replicas.checkpoints.lower_offsets
+        self.following = Following(now_ms=clock.now_ms, lower_offsets=lower_offsets, tell=tell)
         self.pending_deletes = PendingDeletes(self.disk, DATA)
         self._known = KnownBrokers()
         self._build(clock, clean=clean)

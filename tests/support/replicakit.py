@@ -22,6 +22,7 @@ from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
+from hightide_broker.trace.events import Event
 
 LEADER, FOLLOWER = 1, 2
 EPOCH = 5
@@ -85,7 +86,10 @@ class Place:
             now=lambda: 0.0,
         )
         self.replica.become_follower(state(LEADER, epoch))
-        self.following = Following(now_ms=lambda: NOW_MS, lower_offsets=self.lower_offsets)
+        self.told: list[Event] = []
+        self.following = Following(
+            now_ms=lambda: NOW_MS, lower_offsets=self.lower_offsets, tell=self.told.append
+        )
         self.lowered: list[tuple[int, int]] = []
         """What the recovery point was lowered to, and where the log ended at that moment."""
 

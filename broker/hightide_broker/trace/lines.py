@@ -1,12 +1,13 @@
 """An event as a line of a file: who told it, when, and what. Pure.
 
 A line is JSON, so that any tool reads it. What is no event of ours, a torn line or one of a newer
-version, is left out by the reader and counted.
+version, is left out by the reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -14,12 +15,14 @@ from hightide_broker.trace.events import AnyEvent, Event
 
 LINE_BYTES_MAX = 64 << 10
 """No event of ours is longer."""
+MS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """An event with its circumstances."""
 
-    ms: int
+    ms: Annotated[int, msgspec.Meta(ge=0, le=MS_MAX)]
     """The node's time of day."""
     node: int
     number: int

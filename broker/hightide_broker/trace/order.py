@@ -3,7 +3,8 @@
 Clocks differ, so time alone tells lies: a follower must not be seen to cut its log before its
 leader was elected. What came after what is known of the epochs: a node's own events are in their
 order, and what happens in an epoch happens after whoever made the epoch wrote it down. Everything
-else goes by the clocks.
+else goes by the clocks; also which beginning was meant, if an epoch has several: a topic that was
+deleted and made again has its epochs again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 from hightide_broker.trace.events import (
     OfPartition,
@@ -47,36 +47,44 @@ def rests_on(told: Told) -> _Epoch | None:
 def in_order(events: Iterable[Told]) -> list[Told]:
     """All events, each once, every one after what it rests on, else by time. Where what is told
     contradicts itself, time decides."""
-    lanes = _lanes(events)
-    begins = {epoch: told for lane in lanes for told in lane if (epoch := begun_by(told))}
+    found = _by_node(events)
     after: dict[int, list[int]] = defaultdict(list)
-    waits: dict[int, int] = {}
-    all_of_them = [told for lane in lanes for told in lane]
-    place = {(told.node, told.number): at for at, told in enumerate(all_of_them)}
-    for before, then in _arrows(lanes, begins):
-        first, second = place[before.node, before.number], place[then.node, then.number]
+    waits: dict[int, int] = defaultdict(int)
+    for first, second in _arrows(found):
         after[first].append(second)
-        waits[second] = waits.get(second, 0) + 1
-    return [all_of_them[at] for at in _sorted(all_of_them, after, waits)]
+        waits[second] += 1
+    return [found[at] for at in _sorted(found, after, waits)]
 
 
-def _lanes(events: Iterable[Told]) -> list[list[Told]]:
-    """By node, in the order in which it told them."""
-    by_node: dict[int, dict[int, Told]] = defaultdict(dict)
-    for told in events:
-        by_node[told.node].setdefault(told.number, told)
-    return [[lane[number] for number in sorted(lane)] for _, lane in sorted(by_node.items())]
+def _by_node(events: Iterable[Told]) -> list[Told]:
+    """Node by node, in the order in which each told them."""
+    return sorted(dict.fromkeys(events), key=lambda told: (told.node, told.number, told.ms))
 
 
-def _arrows(lanes: list[list[Told]], begins: dict[_Epoch, Told]) -> Iterator[tuple[Told, Told]]:
-    """What came before what."""
-    for lane in lanes:
-        yield from pairwise(lane)
-        for told in lane:
-            epoch = rests_on(told)
-            begin = begins.get(epoch) if epoch else None
-            if begin is not None and begin.node != told.node:
-                yield begin, told
+def _arrows(events: list[Told]) -> Iterator[tuple[int, int]]:
+    """What came before what, as places."""
+    begins: dict[_Epoch, list[int]] = defaultdict(list)
+    for at, told in enumerate(events):
+        if epoch := begun_by(told):
+            begins[epoch].append(at)
+    for second, told in enumerate(events):
+        if second and events[second - 1].node == told.node:
+            yield second - 1, second
+        epoch = rests_on(told)
+        if epoch is not None and epoch in begins:
+            first = _meant(begins[epoch], events, told.ms)
+            if events[first].node != told.node:
+                yield first, second
+
+
+def _meant(begins: list[int], events: list[Told], ms: int) -> int:
+    """The last one that was there by then; none was, by the clocks: the first."""
+
+    def ms_of(at: int) -> int:
+        return events[at].ms
+
+    earlier = [at for at in begins if ms_of(at) <= ms]
+    return max(earlier or [min(begins, key=ms_of)], key=ms_of)
 
 
 def _sorted(events: list[Told], after: dict[int, list[int]], waits: dict[int, int]) -> list[int]:

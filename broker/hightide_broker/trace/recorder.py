@@ -19,8 +19,8 @@ WAITING_MAX = 1 << 14
 class Shelf(Protocol):
     """Where lines are kept."""
 
-    def put(self, lines: Sequence[bytes]) -> bool:
-        """Whether they are kept."""
+    def put(self, lines: Sequence[bytes]) -> int:
+        """How many of them, the last ones, could not be kept."""
         ...
 
 
@@ -58,14 +58,16 @@ class Recorder:
 
     def write(self) -> None:
         """Have everything kept that was told so far."""
-        if self._lost:
-            lost, self._lost = self._lost, 0
+        lost, self._lost = self._lost, 0
+        if lost:
             self._take(EventsLost(count=lost))
         waiting, self._waiting = self._waiting, []
         for is_position, shelf in self._shelves.items():
             lines = [line for which, line in waiting if which is is_position]
-            if lines and not shelf.put(lines):
-                self._lost += len(lines)
+            gone = shelf.put(lines) if lines else 0
+            if gone and lost and not is_position:
+                gone += lost - 1  # what was to tell of them is lost with them
+            self._lost += gone
 
     def _take(self, what: Event) -> None:
         line = line_of(self._now_ms(), self._node, self._number, what)

@@ -51,39 +51,65 @@ class Ring:
         }
         """By number, the oldest first."""
         self._file: DiskFile | None = None
+        self._number = 1
+        """Of the file that is open, or was."""
         self._is_failing = False
 
-    def put(self, lines: Sequence[bytes]) -> bool:
-        """Add whole lines; whether they are there."""
-        data = b"".join(lines)
-        try:
-            self._room_for(len(data)).append(data)
-        except DiskError as error:
-            if not self._is_failing:
-                log.warning("the trace is not kept: %s", error)
-            self._is_failing = True
-            return False
-        self._sizes[max(self._sizes)] += len(data)
+    def put(self, lines: Sequence[bytes]) -> int:
+        """Add whole lines; how many of them, the last ones, could not be."""
+        kept = 0
+        for portion in self._portions(lines):
+            data = b"".join(portion)
+            try:
+                self._room_for(len(data)).append(data)
+            except DiskError as error:
+                if not self._is_failing:
+                    log.warning("the trace is not kept: %s", error)
+                self._is_failing = True
+                return len(lines) - kept
+            self._sizes[self._number] = self._filled + len(data)
+            kept += len(portion)
         self._is_failing = False
-        return True
+        return 0
+
+    def _portions(self, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """As many at once as fill a file."""
+        portion: list[bytes] = []
+        room = self._share - self._filled
+        for line in lines:
+            room -= len(line)
+            if room < 0 and portion:
+                yield portion
+                portion, room = [], self._share - len(line)
+            portion.append(line)
+        yield portion
+
+    @property
+    def _share(self) -> int:
+        return self._bytes_max // SHARES
+
+    @property
+    def _filled(self) -> int:
+        """Bytes of the file that is open."""
+        return 0 if self._file is None else self._sizes.get(self._number, 0)
 
     def _room_for(self, size: int) -> DiskFile:
         """The file to add to."""
-        last = max(self._sizes, default=0)
-        if self._file is not None and self._sizes[last] + size <= self._bytes_max // SHARES:
+        if self._file is not None and self._filled + size <= self._share:
             return self._file
         self.close()
+        # The same once more, if nothing came into it.
+        self._number = max(self._sizes, default=self._number - 1) + 1
         while self._sizes and self._is_full(size):
             oldest = min(self._sizes)
             self._disk.remove(self._path(oldest))
             del self._sizes[oldest]
-        self._file = self._disk.open(self._path(last + 1), create=True)
-        self._sizes[last + 1] = 0
+        self._file = self._disk.open(self._path(self._number), create=True)
         return self._file
 
     def _is_full(self, size: int) -> bool:
         """Whether another file, with so much in it, has no room."""
-        about_to_be = sum(self._sizes.values()) + max(size, self._bytes_max // SHARES)
+        about_to_be = sum(self._sizes.values()) + max(size, self._share)
         return about_to_be > self._bytes_max or len(self._sizes) >= FILES_MAX
 
     def _path(self, number: int) -> str:
@@ -126,26 +152,39 @@ def read_piece(disk: Disk, directory: str, prefix: str, place: Place) -> tuple[b
         if number < place.file:
             continue
         position = place.position if number == place.file else 0
-        file = disk.open(path_of(directory, prefix, number))
-        try:
-            data = file.read(position, PIECE_BYTES_MAX)
-        finally:
-            file.close()
+        data = _read(disk, path_of(directory, prefix, number), position)
         end = data.rfind(b"\n") + 1
         if end:
             return data[:end], Place(number, position + end)
     return b"", place
 
 
+def _read(disk: Disk, path: str, position: int) -> bytes:
+    """A piece of a file; nothing of one that was given up meanwhile."""
+    try:
+        file = disk.open(path)
+    except DiskError:
+        if disk.exists(path):
+            raise
+        return b""
+    try:
+        return file.read(position, PIECE_BYTES_MAX) if position < file.size() else b""
+    finally:
+        file.close()
+
+
 def next_number(disk: Disk, directory: str) -> int:
     """The number that the next event of a node gets: above all that are kept. Raises
     `DiskError`."""
-    highest = -1
-    for prefix in KINDS:
-        for number in reversed([*numbers_in(disk, directory, prefix)]):
-            data = disk.read_file(path_of(directory, prefix, number))
-            found = [told.number for line in data.splitlines()[-2:] if (told := read_line(line))]
-            if found:
-                highest = max(highest, *found)
-                break
-    return highest + 1
+    return max(_last_number(disk, directory, prefix) for prefix in KINDS) + 1
+
+
+def _last_number(disk: Disk, directory: str, prefix: str) -> int:
+    """Of the last line that can be read, whatever a power cut made of those behind it; -1: none
+    can."""
+    for number in reversed([*numbers_in(disk, directory, prefix)]):
+        data = disk.read_file(path_of(directory, prefix, number))
+        for line in reversed(data.splitlines()):
+            if (told := read_line(line)) is not None:
+                return told.number
+    return -1

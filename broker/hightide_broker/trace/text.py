@@ -50,8 +50,9 @@ SHOWN_MAX = 4
 
 
 def sentence(node: int, what: Event) -> str:
-    """What a node told, without its time."""
-    return _SENTENCES[type(what)](node, what)
+    """What a node told, without its time, on one line: clients choose names and reasons."""
+    text = _SENTENCES[type(what)](node, what)
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def ids(brokers: tuple[int, ...]) -> str:
@@ -124,7 +125,9 @@ def _voters(_: int, what: VotersChanged) -> str:
 
 def _broker(_: int, what: BrokerChanged) -> str:
     epoch = f" (epoch {what.broker_epoch})" if what.broker_epoch >= 0 else ""
-    return f"broker {what.broker} {_BROKERS[what.state]}{epoch}{_because(what.cause)}"
+    return (
+        f"broker {what.broker} {_BROKERS.get(what.state, what.state)}{epoch}{_because(what.cause)}"
+    )
 
 
 def _topic(_: int, what: TopicChanged) -> str:
@@ -134,7 +137,7 @@ def _topic(_: int, what: TopicChanged) -> str:
 def _partition(_: int, what: PartitionChanged) -> str:
     name, told = name_of(what), []
     if what.leader != what.leader_before:
-        found = f" ({_FOUND[what.election]})" if what.election else ""
+        found = f" ({_FOUND.get(what.election, what.election)})" if what.election else ""
         last = f" after {_who(what.leader_before)}" if what.leader_before >= 0 else ""
         told.append(f"{_who(what.leader)} leads in epoch {what.leader_epoch}{last}{found}")
     for which, before, after in (
@@ -143,6 +146,8 @@ def _partition(_: int, what: PartitionChanged) -> str:
     ):
         if before != after:
             told.append(f"{which} {ids(before)} -> {ids(after)}")
+    if not told:
+        told.append("what is remembered of those that led or were eligible changed")
     return f"{name}: {', '.join(told)}{_because(what.cause)}"
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from hightide_broker.core.groups.group import Group
-from hightide_broker.core.groups.parts import State
+from hightide_broker.core.groups.parts import Cause
 from hightide_broker.trace.events import GroupChanged
 
 
-def group_changed(group: Group) -> GroupChanged:
-    """It has another state; why, if a rebalance begins."""
-    begins = group.state is State.PREPARING and group.causes
+def last_cause(group: Group) -> Cause | None:
+    """Why its last rebalance began, as far as that is remembered."""
+    return group.causes[-1] if group.causes else None
+
+
+def group_changed(group: Group, before: Cause | None) -> GroupChanged:
+    """It has another state; why, if a rebalance has begun since `before` was the last cause, even
+    if everybody had joined at once."""
+    cause = last_cause(group)
     return GroupChanged(
         group=group.group_id,
         state=group.state.value,
         generation=group.generation,
         members=len(group.members),
-        cause=group.causes[-1].text if begins else "",
+        cause=cause.text if cause is not None and cause is not before else "",
     )

@@ -28,7 +28,7 @@ from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.group import Group
-from hightide_broker.core.groups.group_events import group_changed
+from hightide_broker.core.groups.group_events import group_changed, last_cause
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import (
     Event,
@@ -251,11 +251,11 @@ class Coordinator:
     def step(self, group: Group, event: Event) -> Message | None:
         """Let something happen to a group, and see to what comes of it: answer, keep, and look
         again in time. The answer, if it is there at once; raises `Refused`."""
-        before = group.state
+        before, cause = group.state, last_cause(group)
         outcome = group.step(event, trio.current_time())
-        if group.state is not before:
+        if group.state is not before or last_cause(group) is not cause:
             log.info("group %r: %s", group.group_id, show_group(group))
-            self._tell(group_changed(group))
+            self._tell(group_changed(group, cause))
         self._answer(outcome)
         for write in outcome.writes:
             self._begin_write(group, write)

@@ -6,6 +6,8 @@ Nothing is told while records move, so that it costs nothing then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
+from typing import NamedTuple
 
 import trio
 
@@ -21,13 +23,19 @@ IN_ONE_LOOK = 400
 """More than these are told with the next look, or one later."""
 
 
+class _Told(NamedTuple):
+    look: int
+    offsets: Offsets
+
+
 class Positions:
     """What was told of each replica of one broker."""
 
     def __init__(self, replicas: Iterable[Replica], tell: Tell) -> None:
         self._replicas = replicas
         self._tell = tell
-        self._told: dict[Replica, Offsets] = {}
+        self._told: dict[Replica, _Told] = {}
+        self._looks = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -37,7 +45,8 @@ class Positions:
 
     async def look_once(self) -> None:
         """Tell what moved since the last look."""
-        moved: list[Offsets] = []
+        self._looks += 1
+        moved: list[tuple[int, Replica, Offsets]] = []
         known, self._told = self._told, {}
         for number, replica in enumerate(self._replicas):
             if number % SLICE == SLICE - 1:
@@ -45,13 +54,16 @@ class Positions:
             if replica.offline:
                 continue
             now, before = offsets_of(replica), known.get(replica)
-            if now != before and len(moved) < IN_ONE_LOOK:
-                moved.append(now)
-                before = now
             if before is not None:
                 self._told[replica] = before
-        for start in range(0, len(moved), IN_ONE):
-            self._tell(WatermarksMoved(replicas=tuple(moved[start : start + IN_ONE])))
+            if before is None or now != before.offsets:
+                moved.append((-1 if before is None else before.look, replica, now))
+        moved.sort(key=itemgetter(0))  # who waits longest comes first
+        for _, replica, now in moved[:IN_ONE_LOOK]:
+            self._told[replica] = _Told(self._looks, now)
+        told = tuple(now for *_, now in moved[:IN_ONE_LOOK])
+        for start in range(0, len(told), IN_ONE):
+            self._tell(WatermarksMoved(replicas=told[start : start + IN_ONE]))
 
 
 def offsets_of(replica: Replica) -> Offsets:
