@@ -3,6 +3,7 @@
 import os
 import signal
 
+import brief_jvm
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -13,10 +14,9 @@ settings.load_profile("house")
 # A script that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The JVMs of the Spark tests live for a minute: what they would compile well never pays.
-BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JVM)
-os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", BRIEF_JVM)
+# The JVMs of the Spark tests live for a minute.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.options())
 
 # Long files first, those that keep every core busy beside those that mostly wait: a whole run is
 # then as short as the machine allows. Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
