@@ -30,6 +30,8 @@ seeds=$(of 20000); run quorum "$seeds seeds" \
 seeds=$(of 10000); run replicated "$seeds seeds" \
     "$bin/hightide" sim run --world replicated --seeds "1..$seeds" -o json
 run mutants "every planted bug" env HIGHTIDE_MUTANTS=all "${pytest[@]}" tests/simulation
+run tries "all examples, storms and attacks" \
+    env HIGHTIDE_TRIES=all "${pytest[@]}" -m "not live and not spark" tests
 for room in quorum cluster replication groups; do
     run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
 done
