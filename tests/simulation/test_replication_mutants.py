@@ -20,7 +20,7 @@ NOTICED_BY = {
     "a_lost_session_takes_along_what_it_held": 1,
     "what_a_lost_session_held_is_taken_for_held_by_the_next": 1,
     "a_follower_hands_over_what_it_has_not_synced": 2,
-    "divergence_goes_unnoticed": 3,
+    "divergence_goes_unnoticed": 20,
     "one_copy_is_enough": 1,
     "a_majority_is_enough": 1,
     "who_has_not_fetched_yet_is_not_waited_for": 4,
