@@ -17,7 +17,6 @@ LONG = {
     "a_lost_session_takes_along_what_it_held",
     "of_several_news_all_but_one_are_dropped",
     "the_longer_log_counts_instead_of_the_later_epoch",
-    "another_disk_has_forgotten_nothing",
     "a_thawed_process_takes_its_successors_registration_for_its_own",
     "what_is_not_committed_is_compacted",
     "what_was_synced_is_judged_by_todays_setting",
