@@ -30,6 +30,8 @@ seeds=$(of 20000); run quorum "$seeds seeds" \
 seeds=$(of 10000); run replicated "$seeds seeds" \
     "$bin/hightide" sim run --world replicated --seeds "1..$seeds" -o json
 run mutants "every planted bug" env HIGHTIDE_MUTANTS=all "${pytest[@]}" tests/simulation
+run tries "all examples, storms and attacks" \
+    env HIGHTIDE_TRIES=all "${pytest[@]}" -m "not live and not spark" tests
 for room in quorum cluster replication groups; do
     run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
 done
@@ -42,7 +44,7 @@ rounds=$(of 300); run spark "$rounds queries that are killed" \
 rounds=$(of 50); run spark-kills "$rounds brokers and drivers killed" \
     env HIGHTIDE_KILLS="$rounds" "${pytest[@]}" tests/spark/test_spark_kills.py
 run secure "every live test on secure clusters" \
-    env HIGHTIDE_SECURE=1 "${pytest[@]}" -m "live or spark" tests
+    env HIGHTIDE_SECURE=1 HIGHTIDE_COMMANDS=cold HIGHTIDE_TRIES=all "${pytest[@]}" -m "live or spark" tests
 run spark-clusters "every kind of Spark cluster" \
     env HIGHTIDE_MASTERS=all "${pytest[@]}" tests/spark/test_spark_cluster.py
 

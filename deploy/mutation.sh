@@ -31,7 +31,7 @@ TOML
 } > "$place/pyproject.toml"
 
 cd "$place"
-"$venv/bin/mutmut" run > run.log 2>&1 || { tail -5 run.log; exit 1; }
+HIGHTIDE_TRIES=all "$venv/bin/mutmut" run > run.log 2>&1 || { tail -5 run.log; exit 1; }
 "$venv/bin/mutmut" results --all true | sed 's/: /:/' | awk -F: -v rooms="$*" -v wanted="$wanted_percent" '
     { split($1, parts, "."); room = parts[3]; made[room]++ }
     $2 ~ /killed|timeout|segfault/ { noticed[room]++; next }

@@ -10,5 +10,8 @@ venv=${HIGHTIDE_VENV:-.venv}
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 rm -rf build ./*.egg-info
+"$venv/bin/python" tests/support/brief_jvm.py
+# What pytest makes of the tests is kept: five workers would make it anew, ten seconds each.
+unset PYTHONDONTWRITEBYTECODE
 # More workers than two cores: tests of processes and of Spark wait for half of their time.
 exec "$venv/bin/python" -m pytest -n 5 --dist loadfile --no-loadscope-reorder "$@"

@@ -45,14 +45,13 @@ class Day:
         self.commands = {}
         path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
         self.bug_notes = place / "bug-notes"
-        self.variables = {
-            "PYTHONPATH": path,
-            "HIGHTIDE_SERVER_START_VERBOSE": "1",
-            "BUG_NOTES": str(self.bug_notes),
-        }
+        self.variables = {"HIGHTIDE_SERVER_START_VERBOSE": "1"}
+        self.hook = {"PYTHONPATH": path, "BUG_NOTES": str(self.bug_notes)}
+        """What the nodes are started with."""
 
     def run(self, *words, code=0, variables=None, **how):
-        ended = hightide(*words, code=code, variables=variables or self.variables, **how)
+        variables = (variables or self.variables) | (self.hook if words[0] == "up" else {})
+        ended = hightide(*words, code=code, variables=variables, **how)
         said = self.said.setdefault(" ".join(map(str, words)), b"")
         self.said[" ".join(map(str, words))] = said + ended.out + ended.err.encode()
         return ended

@@ -21,7 +21,8 @@ TOTALS = ["virtual_s", "events", "messages", "elections", "commits", "snapshots_
 TOTALS += ["power_losses", "lost_disks", "readmitted"]
 FIELDS = ["seeds", "world", "broken", *TOTALS, "asked", "answered", "seconds"]
 OUTCOME = ["seed", "violation", "fingerprint", *TOTALS, "asked", "answered"]
-SEED = 3
+SEED = 17
+"""Like the next one, a quick one."""
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,9 @@ def test_run_has_the_stable_json_and_the_numbers_of_its_seeds(outcome):
 def test_run_adds_its_seeds_up_whatever_the_number_of_jobs():
     found = []
     for jobs in (1, 2):
-        words = ["--seeds", "1..3", "--jobs", jobs, "-o", "ndjson"]
+        words = ["--seeds", f"{SEED}..{SEED + 1}", "--jobs", jobs, "-o", "ndjson"]
         (row,) = hightide("sim", "run", *words).rows
-        assert row["seeds"] == 3
+        assert row["seeds"] == 2
         assert row["commits"] > 0
         found.append({name: value for name, value in row.items() if name != "seconds"})
     assert found[0] == found[1]

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tries import tries
 
 from hightide.produce.accumulator import EPOCH_MAX, Accumulator
 from hightide.protocol.batch_builder import Batch
@@ -322,5 +323,5 @@ class Machine(RuleBasedStateMachine):
 
 TestAccumulator = Machine.TestCase
 TestAccumulator.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=tries(300), stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )

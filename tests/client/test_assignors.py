@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.consume.assignors import (
     ASSIGNORS,
@@ -25,7 +26,7 @@ from hightide.protocol.topic_partition import TopicPartition
 
 NOTE = re.compile(r"(\w+)(?:/(\w*))?(?:@(-?\d+))?(?:=(\w+))?(?:: ?(.*))?")
 every_assignor = pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
-at_leisure = settings(max_examples=60, deadline=None)
+at_leisure = settings(max_examples=tries(60), deadline=None)
 both_sticky = pytest.mark.parametrize("assign", [assign_sticky, assign_cooperative_sticky])
 
 

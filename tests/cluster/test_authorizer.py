@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide_broker.core.cluster import authorizer
 from hightide_broker.core.cluster.acls import Acl, Operation, Pattern, Permission, Resource
@@ -147,7 +148,7 @@ def authorizer_of(acls: Iterable[Acl], *, everyone_if_none: bool = False) -> Aut
 
 
 @given(HISTORIES, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 def test_every_decision_is_that_of_the_rules_read_one_by_one(
     history: History, everyone_if_none: bool
 ) -> None:
@@ -378,7 +379,7 @@ ANYWHERE = list(product([ALICE, BOB, ROOT], ["h", "g"], Operation, KINDS))
 
 
 @given(HISTORIES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_any_resource_means_that_there_could_be_one(history: History) -> None:
     """Exactly. If a name is allowed, the rule that allows it is covered by no denial, else the
     denial would be about that name too. And if no single denial covers a rule, they do not do it
@@ -392,7 +393,7 @@ def test_any_resource_means_that_there_could_be_one(history: History) -> None:
 
 
 @given(st.lists(rules([each for each in PATTERNS if each != ("PREFIXED", "*")]), max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @example([])
 def test_any_resource_is_not_refused_while_one_is_open(history: History) -> None:
     """Where what no rule names is open, this way only: who may do it somewhere is told so. Who is
@@ -474,7 +475,7 @@ def test_what_was_asked_before_is_not_decided_again() -> None:
 
 
 @given(HISTORIES, st.lists(st.sampled_from(QUESTIONS[::61]), max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 def test_a_full_memory_is_emptied_and_answers_stay_right(
     history: History, questions: list[Question]
 ) -> None:

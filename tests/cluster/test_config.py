@@ -13,6 +13,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
@@ -160,7 +161,7 @@ def test_an_error_names_key_value_and_expectation(name: str, value: str, expecte
     st.sampled_from(["", " "]),
     st.sampled_from([str.lower, str.upper, str.title]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_a_quantity_is_its_number_times_its_unit(number, unit, space, case) -> None:
     power = ["kib", "mib", "gib", "tib"].index(unit) + 1 if len(unit) == 3 else 0
     assert BYTES.parse(f"{number}{space}{case(unit)}") == number * 1024**power
@@ -174,7 +175,7 @@ def quantity_or_error(text: str) -> int | str:
 
 
 @given(st.one_of(st.text(), st.from_regex(r"-?[0-9_.]{0,6} ?[a-zA-Z]{0,4}", fullmatch=True)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 def test_any_text_is_a_quantity_or_a_clear_error(text: str) -> None:
     found = quantity_or_error(text)
     if isinstance(found, int):

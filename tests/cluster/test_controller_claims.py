@@ -15,6 +15,7 @@ from controller_cluster import NONE, SESSION_S, ControlledCluster
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tries import tries
 
 from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.image import PartitionState
@@ -179,5 +180,5 @@ class Disks(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_a_claim_is_never_more_than_what_a_disk_holds() -> None:
     run_state_machine_as_test(
-        Disks, settings=settings(max_examples=300, stateful_step_count=40, deadline=None)
+        Disks, settings=settings(max_examples=tries(300), stateful_step_count=40, deadline=None)
     )

@@ -15,6 +15,7 @@ from controller_cluster import NONE, SESSION_S, ControlledCluster, refusal
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tries import tries
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode
@@ -274,5 +275,5 @@ class Requests(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_any_requests_in_any_order_leave_an_image_that_keeps_its_invariants() -> None:
     run_state_machine_as_test(
-        Requests, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
+        Requests, settings=settings(max_examples=tries(100), stateful_step_count=40, deadline=None)
     )

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tries import tries
 
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.groups.group import State
@@ -285,5 +286,6 @@ class AnyHistory(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_a_group_keeps_its_promises_whatever_happens():
     run_state_machine_as_test(
-        AnyHistory, settings=settings(max_examples=150, stateful_step_count=50, deadline=None)
+        AnyHistory,
+        settings=settings(max_examples=tries(150), stateful_step_count=50, deadline=None),
     )

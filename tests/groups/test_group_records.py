@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.group_messages import Protocol
 from hightide_broker.core.groups.records import (
@@ -137,7 +138,7 @@ def test_a_field_of_a_later_version_is_passed_over():
 pieces = st.one_of(st.binary(max_size=40), st.sampled_from([encode(k) for k, _ in PAIRS]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(key=pieces, value=st.one_of(st.none(), pieces, st.just(encode(GROUP))))
 @example(key=b"\x92\xa5group\xa1\xff", value=None)
 def test_any_bytes_are_a_record_or_damage(key, value):
@@ -148,7 +149,7 @@ def test_any_bytes_are_a_record_or_damage(key, value):
     assert isinstance(known, (OffsetKey, GroupKey))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(at=st.integers(0, len(encode(GROUP)) - 1), byte=st.integers(0, 255))
 @example(at=encode(GROUP).index(b"range"), byte=255)
 def test_one_changed_byte_is_another_value_or_damage(at, byte):

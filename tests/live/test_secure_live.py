@@ -9,6 +9,7 @@ import json
 from contextlib import suppress
 
 import pytest
+import tries
 import trio
 from brokers import Client
 from commands import hightide
@@ -182,8 +183,8 @@ async def test_rules_are_in_force_for_the_first_who_comes_after_all_nodes_were_s
 
 # -- a flood ---------------------------------------------------------------------------------------
 
-FLOOD_S = 24.0
-"""How long it goes on at least: a broker that controllers do not hear is fenced long before."""
+FLOOD_S = 24.0 if tries.ALL else 12.0
+"""How long it goes on at least: a broker that controllers do not hear is fenced before."""
 SILENT = 300
 """At each node, all the while; more than its door holds."""
 COME_AND_GO = 60

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.arrow.to_arrow import TIMESTAMP_MAX, join_arrow, schema
 from hightide.protocol.columns import (
@@ -33,8 +34,8 @@ from hightide.protocol.records import HEADER_BYTES, BatchHeader, Buffer, encode_
 I32_MAX = (1 << 31) - 1
 I64_MAX = (1 << 63) - 1
 
-some = settings(max_examples=60, deadline=None)
-many = settings(max_examples=150, deadline=None)
+some = settings(max_examples=tries(60), deadline=None)
+many = settings(max_examples=tries(150), deadline=None)
 
 blobs = st.none() | st.binary(max_size=6)
 names = st.sampled_from(["a", "b"]) | st.text(max_size=4)
@@ -457,7 +458,7 @@ def check_readers_agree(batch: bytes, header: BatchHeader) -> None:
 
 
 @given(draft=drafts(), data=st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=tries(600), deadline=None)
 def test_damaged_columns_are_corrupt_or_read_the_same_both_ways(
     draft: Draft, data: st.DataObject
 ) -> None:

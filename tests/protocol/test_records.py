@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
@@ -53,8 +54,8 @@ EVERY_CODEC = ["none", *COMPRESSED]
 MIB = 1 << 20
 BOMB_BYTES = 200 * MIB
 
-some = settings(max_examples=100, deadline=None)
-many = settings(max_examples=300, deadline=None)
+some = settings(max_examples=tries(100), deadline=None)
+many = settings(max_examples=tries(300), deadline=None)
 
 
 def whole_range(name: str) -> st.SearchStrategy[int]:

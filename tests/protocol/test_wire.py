@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
+from tries import tries
 
 from hightide.protocol.apis import APIS, Api
 from hightide.protocol.bins import BIN_HEADER_BYTES_MAX, bin_header, read_bin
@@ -53,8 +54,7 @@ def descendants(kind: type) -> set[type]:
 MESSAGES = sorted(descendants(Message), key=lambda kind: kind.__name__)
 REQUESTS, RESPONSES = [api.request for api in APIS], [api.response for api in APIS]
 MARK = msgpack.ExtType(5, b"?")
-
-few, some, many = (settings(max_examples=count, deadline=None) for count in (20, 100, 300))
+few, some, many = (settings(max_examples=tries(count), deadline=None) for count in (20, 100, 300))
 
 
 def smallest(kind: object) -> object:

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import pytest
 from quorum_storm import survive
+from tries import tries
 
 
 @pytest.mark.slow
 def test_three_voters_keep_every_promise_and_recover():
-    survive(150, voters=3)
+    survive(tries(150), voters=3)
 
 
 @pytest.mark.slow
 def test_five_voters_keep_every_promise_and_recover():
-    survive(100, voters=5)
+    survive(tries(100), voters=5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("voters", [3, 5])
 def test_a_majority_does_without_the_others(voters):
-    survive(80, voters=voters, away=voters // 2)
+    survive(tries(80), voters=voters, away=voters // 2)
 
 
 @pytest.mark.slow
 def test_observers_change_nothing_and_see_all_of_it():
-    survive(100, voters=3, observers=2)
+    survive(tries(100), voters=3, observers=2)
 
 
 def test_a_voter_alone_recovers():

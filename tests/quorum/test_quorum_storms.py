@@ -12,6 +12,7 @@ import pytest
 from quorum_node import Entry, FakeLog
 from quorum_node import voters as named
 from quorum_storm import Storm, survive
+from tries import tries
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -39,20 +40,20 @@ EVERYTHING = (
 @pytest.mark.slow
 @pytest.mark.parametrize("observers", [1, 2])
 def test_three_voters_come_and_go_and_keep_every_promise(observers):
-    did = survive(300, voters=3, observers=observers, operated=True)
+    did = survive(tries(300), voters=3, observers=observers, operated=True)
     assert all(did[each] for each in EVERYTHING), did
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("voters", [4, 5])
 def test_more_voters_come_and_go_and_keep_every_promise(voters):
-    survive(150, voters=voters, observers=1, operated=True)
+    survive(tries(150), voters=voters, observers=1, operated=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 2])
 def test_voters_come_and_go_where_each_of_them_is_needed(voters):
-    survive(150, voters=voters, observers=2, operated=True)
+    survive(tries(150), voters=voters, observers=2, operated=True)
 
 
 @pytest.mark.parametrize(("voters", "away"), [(2, 0), (4, 1)])

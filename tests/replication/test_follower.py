@@ -16,6 +16,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from logkit import Stored
 from replicakit import LEADER, Place, spans_of, state, write
+from tries import tries
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
@@ -377,7 +378,7 @@ def is_prefix(some: list[Stored], of: list[Stored]) -> bool:
 
 
 @given(pasts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @example(Past([(0, 2)], [], [], -1))
 @example(Past([], [(1, 1), (3, 1), (5, 1)], [(0, 1), (2, 1), (4, 1)], -1))
 @example(Past([(0, 1), (0, 1), (2, 1)], [(5, 1), (5, 1)], [(4, 1), (4, 1), (4, 1)], -1))
@@ -402,7 +403,7 @@ def test_two_logs_that_parted_become_equal_and_lose_nothing_they_share(past: Pas
 
 
 @given(pasts(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 def test_a_follower_of_a_leader_that_deleted_old_records_ends_with_what_is_left(
     past: Past, data: st.DataObject
 ) -> None:

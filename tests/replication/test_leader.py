@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.replication.leader import NEVER, UNKNOWN, Leader, Remote
@@ -447,7 +448,7 @@ def test_a_leader_that_breaks_its_promises_is_noticed() -> None:
         max_size=30,
     ),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 def test_the_watermark_of_the_only_member_is_what_counts_of_its_log_and_never_falls(
     replicas: tuple[int, ...], start: int, known: int, steps: list[tuple[str, int]]
 ) -> None:

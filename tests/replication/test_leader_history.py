@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from test_leader import LAG_S, leader
+from tries import tries
 
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.replication.leader import UNKNOWN, Leader, Proposal
@@ -419,5 +420,6 @@ def test_the_leader_keeps_its_promises_whatever_happens(
     machine: type[RuleBasedStateMachine], examples: int
 ) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=50, deadline=None)
+        machine,
+        settings=settings(max_examples=tries(examples), stateful_step_count=50, deadline=None),
     )

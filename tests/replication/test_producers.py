@@ -11,6 +11,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import CONTROL, BatchHeader, encode_batch, parse_header
@@ -405,7 +406,6 @@ def test_a_damaged_snapshot_is_refused_and_nothing_changes() -> None:
     )
 )
 @example([(1, 0, 1, 0), (1, LAST_SEQUENCE, 1, 0)])
-@settings(max_examples=100, deadline=None)
 def test_a_restored_leader_knows_the_last_batch_of_everybody(
     batches: list[tuple[int, int, int, int]],
 ) -> None:
@@ -474,7 +474,7 @@ clients = st.tuples(
 
 @pytest.mark.slow
 @given(clients, clients, events)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 def test_a_batch_that_is_retried_in_order_is_stored_once_and_never_refused(
     one: tuple[int, list[int]],
     other: tuple[int, list[int]],

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide_broker.core.replication.retention import deletable
 
@@ -244,7 +245,7 @@ def may_go(segments: list[Piece], number: int, limit: dict[str, int]) -> bool:
 
 @pytest.mark.slow
 @given(pieces, limits)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 def test_exactly_the_segments_that_may_go_are_counted(
     steps: list[tuple[int, int, int]], limit: dict[str, int]
 ) -> None:
@@ -257,7 +258,7 @@ def test_exactly_the_segments_that_may_go_are_counted(
 
 
 @given(pieces, limits, st.integers(1, 50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 def test_a_higher_watermark_and_a_later_clock_never_keep_more(
     steps: list[tuple[int, int, int]], limit: dict[str, int], more: int
 ) -> None:

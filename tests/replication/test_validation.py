@@ -10,6 +10,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tries import tries
 
 from hightide.protocol.columns import encode_columns, pack_columns, to_records
 from hightide.protocol.errors import Refused
@@ -265,7 +266,7 @@ def test_under_log_append_time_a_producers_clock_does_not_matter():
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=5))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 def test_whatever_passes_can_be_read(changes):
     data = good([NOW, NOW + 1, NOW], keys=[b"k", None, b""], values=[b"a", b"bb", None])
     for position, value in changes:

@@ -15,6 +15,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from tries import tries
 from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.runtime.base.watermark import Wake, Watermark
@@ -251,7 +252,7 @@ happenings = st.lists(
 
 @pytest.mark.slow
 @given(happenings)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 def test_a_wish_is_fulfilled_exactly_when_its_threshold_is_reached(
     steps: list[tuple[str, list[int] | int]],
 ) -> None:

@@ -2,9 +2,10 @@
 
 Goal: promise 7 of the design where something comes before requests, TLS and logins: whatever a peer
 says before, during or after them, who was in is served on, and so are those who come next, clients
-and nodes. Method: a node in this process, real sockets; each script comes three times, and ends in
-a way of its own each time: by leaving in order, by closing one direction, by a reset. The bytes
-that are no requests are those of `test_server.py`, and more.
+and nodes. Method: a node in this process, real sockets; each script comes to each place, and ends
+by leaving in order, by closing one direction, or by a reset: in another way at another place, in
+each of them at each place where all is tried (`tries.py`). The bytes that are no requests are those
+of `test_server.py`, and more.
 """
 
 import logging
@@ -23,6 +24,7 @@ from logins import PASSWORD, wish
 from patience import PATIENCE_S, Patience
 from test_doors import inside, internal_port, outside
 from test_server import NO_FRAMES, Bugs, envelope, framed, request_bytes
+from tries import some
 
 from hightide.net.connection import FrameReader, open_connection
 from hightide.net.login import Login, LoginNetwork, Words
@@ -257,6 +259,9 @@ class Target:
             await Client(connection).call(m.ApiVersionsRequest())
 
 
+PLACES = [*vars(Target)]
+
+
 async def asked(stream, data):
     """The body of the answer to a request."""
     await send_all(stream, [data])
@@ -316,8 +321,8 @@ async def target(protocol, tmp_path):
 )
 async def test_whatever_is_said_the_next_one_is_served(tmp_path, protocol, place, scripts):
     async with target(protocol, tmp_path) as world:
-        for name, script in scripts.items():
-            for end in ENDS:
+        for number, (name, script) in enumerate(scripts.items(), PLACES.index(place.__name__)):
+            for end in ENDS if name in AT_THE_END else some(ENDS, number):
                 try:
                     with trio.fail_after(PATIENCE_S):
                         stream, last = await place(world)
@@ -327,7 +332,7 @@ async def test_whatever_is_said_the_next_one_is_served(tmp_path, protocol, place
                         await end(stream)
                         await stream.aclose()
                         await world.assert_serves_the_calm_one()
-                        if end is ENDS[-1]:
+                        if end is by_reset:
                             await world.assert_serves_who_comes()
                 except BaseException as error:
                     error.add_note(f"after {name!r}, which ended {end.__name__}")

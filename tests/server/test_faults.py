@@ -25,6 +25,7 @@ from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from tries import tries
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import HightideError
@@ -251,14 +252,14 @@ COVERED = [*LENGTH_TO_EPOCH, *MAGIC, *range(17, BATCH_BYTES)]
 
 @pytest.mark.slow
 @given(st.sampled_from(COVERED), st.integers(0, 7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 async def test_a_bit_that_flipped_in_a_stored_batch_is_never_served(position, bit):
     assert await rot(position, bit) == 2
 
 
 @pytest.mark.slow
 @given(st.integers(0, 7), st.integers(0, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 async def test_a_bit_that_flipped_in_a_base_offset_moves_no_record_to_another_offset(at, bit):
     await rot(at, bit)
 

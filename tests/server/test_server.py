@@ -20,6 +20,7 @@ from brokers import settings as config_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from tries import tries
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -30,7 +31,7 @@ from hightide.protocol.errors import ERRORS, ErrorCode
 from hightide.protocol.strangers import http_refusal
 from hightide_broker.simulation.disk import SimDisk
 
-QUIET = settings(max_examples=60, deadline=None)
+QUIET = settings(max_examples=tries(60), deadline=None)
 
 
 class Bugs(logging.Handler):
@@ -279,7 +280,7 @@ def of_type(kind):
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_any_fields_of_a_request_get_an_answer_or_a_typed_error(api):
     @given(st.lists(of_type(api.request), min_size=1, max_size=4))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=tries(25), deadline=None)
     def run(bodies):
         trio.run(ask, api.name, bodies)
 
@@ -360,7 +361,7 @@ async def test_a_batch_that_lies_is_refused_and_nothing_is_stored(name):
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 async def test_a_batch_with_any_bytes_changed_is_refused_or_can_be_read(data):
     good = batch(b"a", b"bb", None, keys=[b"k", None, b""], headers={1: (("h", b"v"),)})
     bad = bytearray(good)

@@ -19,12 +19,12 @@ NOTICED_BY = {
     "one_copy_is_enough": 1,
     "a_leader_counts_what_it_has_not_synced": 5,
     "a_follower_acknowledges_what_it_has_not_synced": 1,
-    "an_entry_of_an_old_epoch_is_committed_by_counting": 4,
-    "a_log_that_differs_is_not_cut": 6,
+    "an_entry_of_an_old_epoch_is_committed_by_counting": 19,
+    "a_log_that_differs_is_not_cut": 4,
     "divergence_goes_unnoticed": 2,
     "a_leader_does_what_a_late_answer_says": 1,
-    "a_leader_goes_on_in_its_epoch_after_a_restart": 7,
-    "the_controller_answers_before_commit": 1,
+    "a_leader_goes_on_in_its_epoch_after_a_restart": 27,
+    "the_controller_answers_before_commit": 26,
     "a_snapshot_forgets_who_is_fenced": 2,
     "the_disk_lies_about_syncs": 5,
 }
@@ -40,6 +40,6 @@ def test_the_mutant_is_noticed(name):
 
 @pytest.mark.slow
 def test_without_a_mutant_the_same_seeds_keep_every_promise():
-    for seed in sorted(set(NOTICED_BY.values())):
+    for seed in sorted({NOTICED_BY[name] for name in chosen(MUTANTS)}):
         outcome = run_seed(seed)
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"

@@ -13,6 +13,7 @@ from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logkit import create, lead, reopen, sync
+from tries import tries
 
 from hightide.protocol import messages as m
 from hightide.protocol.columns import to_records
@@ -248,7 +249,7 @@ BATCHES = st.lists(
 
 @pytest.mark.slow
 @given(st.lists(BATCHES, min_size=1, max_size=3), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 def test_the_fold_by_key_is_the_same_after_any_number_of_passes(rounds, data):
     disk = SimDisk()
     log = create(disk, config=TINY)

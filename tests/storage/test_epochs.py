@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logkit import CONFIG, DIRECTORY, create, follow, make_batch, reopen, stop
+from tries import tries
 
 from hightide_broker.ports import DiskError
 from hightide_broker.simulation.disk import SimDisk
@@ -141,7 +142,7 @@ def test_no_change_touches_the_disk_and_each_is_to_be_written(change):
     assert not cache.is_ahead
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), max_size=12))
 def test_both_columns_rise_and_the_newest_entry_is_the_one_assigned(steps):
     cache = cache_of({})

@@ -45,6 +45,7 @@ from test_recovery_properties import (
     check_after_crash,
     histories,
 )
+from tries import tries
 
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.epochs import EpochCache
@@ -381,7 +382,7 @@ STEPS = [APPEND, APPEND, LEAD, SYNC, CHECKPOINT, FLUSH, ROLL, CUT, NO_ROOM, NO_R
 
 
 @pytest.mark.parametrize("config", [ENDLESS, SMALL], ids=["one segment", "several"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(history=histories(*STEPS), seed=st.integers(0, 1 << 32))
 def test_after_a_power_loss_every_batch_has_its_epoch_whenever_the_file_was_written(
     config, history, seed

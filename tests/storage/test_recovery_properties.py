@@ -33,6 +33,7 @@ from logkit import (
     reopen,
     sync,
 )
+from tries import tries
 
 from hightide.protocol.records import iter_batches
 from hightide_broker.simulation.disk import SimDisk
@@ -59,7 +60,7 @@ LEAD = st.tuples(st.just("new leader"), st.none())
 GAP = st.tuples(st.just("gap"), st.integers(1, 50))
 CUT = st.tuples(st.just("cut"), st.integers(0, 100))
 
-many = settings(max_examples=200, deadline=None, report_multiple_bugs=False)
+many = settings(max_examples=tries(200), deadline=None, report_multiple_bugs=False)
 PLAIN = [APPEND, APPEND, SYNC, CHECKPOINT, FLUSH, LEAD, GAP]
 
 
@@ -314,7 +315,7 @@ def check_reads(log: Log) -> set[int]:
     return damaged
 
 
-@settings(max_examples=300, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=tries(300), deadline=None, report_multiple_bugs=False)
 @given(bits((".log",)), st.sampled_from([0, 1, 2]))
 def test_a_flipped_bit_in_a_segment_is_never_served(flip, which):
     name, position, bit = flip
@@ -333,7 +334,7 @@ def test_a_flipped_bit_in_a_segment_is_never_served(flip, which):
         assert set(range(batch.base_offset, batch.next_offset)) <= damaged
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(bits((".log",)), st.sampled_from(STAMPED), st.sampled_from([0, 1, 2]))
 def test_a_flipped_bit_in_a_stamp_leaves_the_records_as_they_were(flip, at, which):
     name, position, bit = flip
@@ -351,7 +352,7 @@ def test_a_flipped_bit_in_a_stamp_leaves_the_records_as_they_were(flip, at, whic
         assert part is None or part.read()[16:] in written
 
 
-@settings(max_examples=300, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=tries(300), deadline=None, report_multiple_bugs=False)
 @given(bits(("index", "checkpoint", "metadata", "snapshot")), st.sampled_from([0, 1, 2]))
 def test_a_flipped_bit_beside_the_segments_costs_no_record_and_skips_none(flip, which):
     _, stored = sound_files()
@@ -433,7 +434,7 @@ def test_a_cut_below_the_recovery_point_is_damage_at_any_byte():
             )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @example(cut=("index", 0), which=2)
 @given(
     cut=st.tuples(st.sampled_from(["index", "timeindex"]), st.integers(0, 200)),

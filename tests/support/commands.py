@@ -1,8 +1,8 @@
 """What the live tests share: commands run as processes, and a cluster that `up --detach` started.
 
 No test lives here, but a fixture, which is imported by name. The command is found through the
-interpreter that runs the tests, and sees none of the HIGHTIDE_ variables of the shell that started
-them.
+interpreter that runs the tests (`warm_commands.py`), and sees none of the HIGHTIDE_ variables of
+the shell that started them.
 """
 
 import json
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
+import warm_commands
 from patience import PATIENCE_S
 from secure_run import WORDS, remember, variables
 
@@ -57,19 +58,27 @@ def hightide(
     """Run a command to its end; its exit code must be `code` (None: any). `config` is in the
     environment, as HIGHTIDE_CONFIG, and so are the `variables`."""
     told = {"HIGHTIDE_CONFIG": str(config)} if config else {}
-    ended = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        input=stdin,
-        capture_output=True,
-        timeout=patience_s,
-        env=environment(address) | told | dict(variables),
-        cwd=cwd,
-        check=False,
+    env = environment(address) | told | dict(variables)
+    ended = (warm_commands.run if warm_commands.can_fork(env) else cold)(
+        [*map(str, words)], stdin, env, cwd or os.getcwd(), patience_s
     )
     err = ended.stderr.decode()
     assert code in (None, ended.returncode), f"exit code {ended.returncode}: {ended.stdout!r} {err}"
     assert "Traceback" not in err
     return Ended(ended.returncode, ended.stdout, err)
+
+
+def cold(words, stdin, env, cwd, patience_s):
+    """A command with an interpreter of its own."""
+    return subprocess.run(
+        [*COMMAND, *words],
+        input=stdin,
+        capture_output=True,
+        timeout=patience_s,
+        env=env,
+        cwd=cwd,
+        check=False,
+    )
 
 
 class StartedCluster:

@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from patience import PATIENCE_S, Patience, size_of
+from patience import PATIENCE_MS, PATIENCE_S, Patience, size_of
 from pyspark.errors import StreamingQueryException
 from secure_run import IS_ON, blocking_cluster, direct, introduce, reaching, spark_options
 
@@ -72,7 +72,7 @@ class Served:
         """A new topic; its name."""
         self._topics += 1
         name = name or f"topic-{self._topics}"
-        with Admin(**reaching(self.address)) as admin:
+        with Admin(**reaching(self.address), default_api_timeout_ms=PATIENCE_MS) as admin:
             told = {key.replace("_", "."): value for key, value in configs.items()}
             admin.create_topic(name, partitions=partitions, configs=told)
         return name
