@@ -59,11 +59,6 @@ class Server:
         self._told_out = SparingLog(audit)
         """Apart: no number of failures hides who came in."""
 
-    @property
-    def connection_count(self) -> int:
-        """Connections open now."""
-        return len(self._inside)
-
     def waiting(self) -> Counter[str]:
         """Requests that wait for news, by API."""
         return sum((each.waiting() for each in self._inside), Counter())
