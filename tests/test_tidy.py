@@ -6,6 +6,7 @@ import tomllib
 import pytest
 from house_rules import (
     ALLOWED_BROAD_EXCEPT,
+    ARROW_EXCEPTIONS,
     REPOSITORY,
     RULES,
     TOP_LEVEL,
@@ -14,6 +15,7 @@ from house_rules import (
     broad_excepts,
     circles,
     docstring,
+    idle_exceptions,
     lazy_imports,
     modules,
     parse,
@@ -44,6 +46,10 @@ ROOMS_WITHOUT_FILES = {
     "broker/hightide_broker/runtime",
     "client/pyspark_hightide",
 }
+
+
+def test_every_exception_from_the_arrows_is_still_needed():
+    assert_none(idle_exceptions(modules()))
 
 
 def test_no_module_looks_into_one_that_looks_into_it():
@@ -83,6 +89,8 @@ CORE = "broker/hightide_broker/core/replication/leader.py"
 STORAGE = "broker/hightide_broker/storage/log.py"
 RUNTIME = "broker/hightide_broker/runtime/server/connection.py"
 WATERMARK = "broker/hightide_broker/runtime/base/watermark.py"
+DRIVER = "broker/hightide_broker/runtime/quorum/driver.py"
+REPLICA = "broker/hightide_broker/runtime/replication/replica.py"
 CONFIG = "broker/hightide_broker/config.py"
 NODE = "broker/hightide_broker/node.py"
 WIRE = "client/hightide/protocol/wire.py"
@@ -106,6 +114,9 @@ PLANTED = (
     (arrows, CORE, "from hightide_broker.core.groups.group import Group", "core.groups.group"),
     (arrows, RUNTIME, "from hightide_broker.node import Node", "hightide_broker.node"),
     (arrows, WATERMARK, "import hightide_broker.runtime.quorum.driver", "runtime.quorum.driver"),
+    (arrows, WATERMARK, "import hightide_broker.core.quorum.progress", "core.quorum.progress"),
+    (arrows, DRIVER, "from hightide_broker.core.cluster.image import T", "core.cluster.image"),
+    (arrows, REPLICA, "from hightide_broker.core.groups import text", "core.groups.text"),
     (arrows, RUNTIME, "from hightide_broker.simulation import world", "simulation.world"),
     (arrows, RUNTIME, "import hightide_broker.node", "hightide_broker.node"),
     (arrows, CONFIG, "import msgspec", "msgspec"),
@@ -163,6 +174,9 @@ INNOCENT = (
         "from .follower import Follower\nfrom hightide_broker.core.cluster import image",
     ),
     (arrows, RUNTIME, "from hightide_broker.runtime.groups.coordinator import Coordinator"),
+    (arrows, RUNTIME, "from hightide_broker.core.groups.group import Group"),
+    (arrows, DRIVER, "from hightide_broker.core.cluster.changes import SetVoters"),
+    (arrows, REPLICA, "from hightide_broker.core.cluster import image"),
     (
         arrows,
         CORE,
@@ -208,6 +222,13 @@ def test_a_circle_is_found_although_one_half_is_for_type_checkers_and_the_other_
     assert circles([one, parse("cli/a/three.py", "import a.two")]) == []
     (violation,) = circles([one, two])
     assert {"a.one", "a.two"} <= {*violation.split()}
+
+
+def test_an_exception_from_the_arrows_that_nobody_needs_is_found():
+    driver = [module for module in modules() if module.path == DRIVER]
+    idle = idle_exceptions(driver)
+    assert len(idle) == len(ARROW_EXCEPTIONS) - 1
+    assert not any("driver" in each for each in idle)
 
 
 def test_a_listed_file_may_catch_everything_and_an_idle_listing_is_found():

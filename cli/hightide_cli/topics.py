@@ -353,17 +353,18 @@ def offsets(topic: str, at: str | None, bootstrap: str, output: str, timeout_s: 
     async def work() -> list[dict[str, Any]]:
         async with admin(bootstrap, timeout_s) as client:
             known = await client.describe_topic(topic)
-            where = [TopicPartition(topic, p.partition) for p in known.partitions]
+            partitions = [TopicPartition(topic, p.partition) for p in known.partitions]
             if timestamp is not None:
-                found = await client.offsets(where, timestamp)
+                found = await client.offsets(partitions, timestamp)
                 return [
                     {"topic": t, "partition": p, "offset": r.offset, "timestamp": r.timestamp}
                     for (t, p), r in found.items()
                 ]
-            first, last = await client.offsets(where, EARLIEST), await client.offsets(where, LATEST)
+            first = await client.offsets(partitions, EARLIEST)
+            last = await client.offsets(partitions, LATEST)
             return [
-                {**at._asdict(), "earliest": first[at].offset, "latest": last[at].offset}
-                for at in where
+                {**tp._asdict(), "earliest": first[tp].offset, "latest": last[tp].offset}
+                for tp in partitions
             ]
 
     rows = run(work)

@@ -14,6 +14,7 @@ from test_quorum_voters import recorded
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.leader import EPOCH_MAX, check_addressee, check_epoch_range
+from hightide_broker.core.quorum.ready import NOBODY, Requested
 from hightide_broker.core.quorum.roles import QuorumConfig
 
 CONFIG = QuorumConfig(node=1, voters=(1, 2, 3), directory="mine")
@@ -72,3 +73,26 @@ def test_no_more_successors_are_named_than_there_are_voters() -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     follower, request = ending(storm, [1, 2, 3])
     follower.up._elections.epoch_ended(request, storm.world.now)
+
+
+def test_nobody_neither_leads_nor_stands() -> None:
+    """An epoch that nobody leads would be followed, and a vote for nobody would count as given."""
+    storm, _ = recorded(3)
+    follower, ending_epoch = ending(storm, [])
+    before = follower.up._elections.state
+    of_nobody = {
+        "cluster_id": ending_epoch.cluster_id,
+        "voter": follower.id,
+        "voter_directory": follower.directory,
+        "epoch": before.epoch + 1,
+    }
+    for request in (
+        c.BeginQuorumEpochRequest(leader=NOBODY, **of_nobody),
+        c.EndQuorumEpochRequest(leader=NOBODY, successors=[], **of_nobody),
+        c.VoteRequest(candidate=NOBODY, last_epoch=before.epoch, log_end=1 << 40, **of_nobody),
+    ):
+        ready = follower.up.step(Requested(request), storm.world.now)
+        assert isinstance(ready.reply, c.QuorumResponse)
+        assert (ready.reply.error, ready.election_state) == (ErrorCode.INVALID_REQUEST, None)
+        assert "node -1 speaks to voter" in ready.reply.message
+    assert follower.up._elections.state == before

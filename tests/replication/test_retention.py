@@ -1,5 +1,7 @@
 """Retention: what may go, goes, oldest first; what consumers may still wait for, stays.
 
+And what somebody asks to delete goes, if the topic's policy is to delete.
+
 Goal: `deletable` follows Kafka (LS4, LS5, S12, S13) and never reaches past the high watermark.
 Method: segments written out as (next base offset, bytes, largest timestamp), named cases, and
 Hypothesis, which holds every answer against the reasons told one segment at a time.
@@ -14,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tries import tries
 
-from hightide_broker.core.replication.retention import deletable
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication.retention import deletable, start_after_deletion
 
 NOW_MS = 1_000_000
 FOR_EVER = NO_LIMIT = -1
@@ -266,3 +270,32 @@ def test_a_higher_watermark_and_a_later_clock_never_keep_more(
     gone = count(segments, **limit)
     for name in ("high_watermark", "now_ms", "log_start"):
         assert count(segments, **{**limit, name: limit[name] + more}) >= gone, name
+
+
+# --- what somebody asks to delete -----------------------------------------------------------------
+
+
+def start_after(offset: int, policy: str = "delete") -> int:
+    config = TopicConfig.of({"cleanup.policy": policy}, {})
+    return start_after_deletion("t", 3, config, offset, high_watermark=10)
+
+
+@pytest.mark.parametrize(("offset", "start"), [(-1, 10), (0, 0), (4, 4), (10, 10)])
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_records_are_deleted_up_to_the_high_watermark_at_most(
+    offset: int, start: int, policy: str
+) -> None:
+    assert start_after(offset, policy) == start
+
+
+@pytest.mark.parametrize("offset", [-2, 11])
+def test_what_is_not_committed_is_not_deleted(offset: int) -> None:
+    with pytest.raises(Refused, match=f"t-3: offset {offset}, expected -1 or 0 to 10") as refused:
+        start_after(offset)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_where_the_newest_of_each_key_stays_nothing_is_deleted() -> None:
+    with pytest.raises(Refused, match=r"cleanup\.policy of t is compact, records can") as refused:
+        start_after(4, "compact")
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION

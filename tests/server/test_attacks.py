@@ -247,7 +247,7 @@ class Target:
         """And has let go of everybody else."""
         assert (await self.calm.produce(b"calm")).error is None
         patience, server = Patience("all others have left"), self.node.server
-        while server.connection_count > 1 or any(server._at_the_door.values()):
+        while server.connections().total() > 1 or any(server._at_the_door.values()):
             patience.check()
             await trio.sleep(0)
 

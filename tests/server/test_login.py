@@ -172,7 +172,7 @@ def test_a_broker_does_not_keep_a_client_busy(iterations):
 # -- a node ----------------------------------------------------------------------------------------
 
 
-class World:
+class NodeWithUsers:
     """A node where users log in; `admin` came in by the nodes' side before."""
 
     def __init__(self, node, files, of_nodes):
@@ -200,7 +200,7 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(tmp_path, over=None):
+async def a_node_with_users(tmp_path, over=None):
     nodes, clients = Authority(tmp_path / "nodes"), Authority(tmp_path / "clients")
     shown = clients.issue("broker")
     config = settings(
@@ -216,18 +216,18 @@ async def a_world(tmp_path, over=None):
     async with new_node(SimDisk(), config, SystemClock()) as node:
         made = [wish(user="admin", mechanism=mechanism) for mechanism in u.MECHANISMS]
         await node.change(u.AlterUserScramCredentialsRequest(upsertions=made))
-        yield World(node, clients.believed, nodes)
+        yield NodeWithUsers(node, clients.believed, nodes)
 
 
 @pytest.fixture
-async def world(tmp_path):
-    async with a_world(tmp_path) as made:
+async def served(tmp_path):
+    async with a_node_with_users(tmp_path) as made:
         yield made
 
 
 @pytest.mark.parametrize("mechanism", u.MECHANISMS)
-async def test_a_user_logs_in_and_may_do_what_rules_say(world, mechanism):
-    async with Admin(world.address, **world.options("admin", mechanism=mechanism)) as admin:
+async def test_a_user_logs_in_and_may_do_what_rules_say(served, mechanism):
+    async with Admin(served.address, **served.options("admin", mechanism=mechanism)) as admin:
         await admin.create_topic("t")
         await admin.set_password("alice", "pässwörd", iterations=5000)
         rules = [("topic", "t", "WRITE"), ("topic", "t", "READ"), ("group", "g", "READ")]
@@ -238,25 +238,25 @@ async def test_a_user_logs_in_and_may_do_what_rules_say(world, mechanism):
         (admin_too, alice) = await admin.list_users()
         assert [each.user for each in (admin_too, alice)] == ["admin", "alice"]
         assert {each.iterations for each in alice.credentials} == {5000}
-    options = world.options("alice", "pässwörd", mechanism)
-    async with Producer(world.address, acks="all", **options) as producer:
+    options = served.options("alice", "pässwörd", mechanism)
+    async with Producer(served.address, acks="all", **options) as producer:
         await (await producer.send("t", b"x" * 200_000))
     reading = {"topics": ["t"], "group_id": "g", "auto_offset_reset": "earliest", **options}
-    async with Consumer(world.address, **reading) as consumer:
+    async with Consumer(served.address, **reading) as consumer:
         assert len((await anext(consumer)).value) == 200_000
 
 
-async def test_sparks_blocking_client_logs_in_too(world, tmp_path):
+async def test_sparks_blocking_client_logs_in_too(served, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text(f"{PASSWORD}\n")
     login = Login("SCRAM-SHA-512", "admin", "", str(secret))
 
     def look(way):
-        with closing(BlockingClient(world.address, way)) as client:
+        with closing(BlockingClient(served.address, way)) as client:
             client.refresh([], timeout_s=PATIENCE_S)
             return client.metadata.brokers
 
-    way = Way(Tls(world.files), login)
+    way = Way(Tls(served.files), login)
     assert PASSWORD not in repr(way)
     assert list(await trio.to_thread.run_sync(look, way)) == [1]
     secret.write_text("another")
@@ -265,15 +265,15 @@ async def test_sparks_blocking_client_logs_in_too(world, tmp_path):
 
 
 @pytest.mark.parametrize(("user", "password"), [("admin", "pencils"), ("nobody", PASSWORD)])
-async def test_who_does_not_know_the_password_hears_one_sentence_at_once(world, user, password):
+async def test_who_does_not_know_the_password_hears_one_sentence_at_once(served, user, password):
     with trio.fail_after(PATIENCE_S), pytest.raises(AuthenticationFailed) as failed:
-        async with Admin(world.address, **world.options(user, password)) as admin:
+        async with Admin(served.address, **served.options(user, password)) as admin:
             await admin.list_topics()
     assert failed.value.message == FAILED
 
 
-async def test_before_somebody_is_in_only_a_login_is_spoken(world):
-    async with world.raw() as (stream, frames):
+async def test_before_somebody_is_in_only_a_login_is_spoken(served):
+    async with served.raw() as (stream, frames):
         stream.send_now(wire.encode_request(m.ApiVersionsRequest(), request_id=1, client=""))
         answer = await frames.next_frame()
         envelope = wire.decode_response_envelope(wire.split_frame(answer, message_limit=1 << 20))
@@ -288,28 +288,28 @@ async def test_before_somebody_is_in_only_a_login_is_spoken(world):
         assert await frames.next_frame() is None
 
 
-async def test_a_frame_that_is_too_large_ends_a_login(world):
-    async with world.raw() as (stream, frames):
+async def test_a_frame_that_is_too_large_ends_a_login(served):
+    async with served.raw() as (stream, frames):
         stream.send_now([(64 << 20).to_bytes(4)])
         with trio.fail_after(PATIENCE_S):
             assert await frames.next_frame() is None
 
 
-async def test_an_unknown_mechanism_is_told_those_that_there_are(world):
+async def test_an_unknown_mechanism_is_told_those_that_there_are(served):
     login = Login("SCRAM-SHA-1", "admin", PASSWORD)
-    network = LoginNetwork(TlsNetwork(Tls(world.files)), login)
+    network = LoginNetwork(TlsNetwork(Tls(served.files)), login)
     with pytest.raises(AuthenticationFailed, match="expected one of SCRAM-SHA-256, SCRAM-SHA-512"):
-        await network.connect("127.0.0.1", world.node.port)
+        await network.connect("127.0.0.1", served.node.port)
 
 
-def network_of(world, user="admin", password=PASSWORD, mechanism="SCRAM-SHA-256"):
-    return LoginNetwork(TlsNetwork(Tls(world.files)), Login(mechanism, user, password))
+def network_of(served, user="admin", password=PASSWORD, mechanism="SCRAM-SHA-256"):
+    return LoginNetwork(TlsNetwork(Tls(served.files)), Login(mechanism, user, password))
 
 
 @asynccontextmanager
-async def connected(world, **who):
-    network = network_of(world, **who)
-    async with open_connection(network, "127.0.0.1", world.node.port) as connection:
+async def connected(served, **who):
+    network = network_of(served, **who)
+    async with open_connection(network, "127.0.0.1", served.node.port) as connection:
         yield connection
 
 
@@ -322,8 +322,8 @@ async def again(connection, user="admin", password=PASSWORD, mechanism="SCRAM-SH
     return await said_by(ask, Login(mechanism, user, password))
 
 
-async def test_a_user_logs_in_again_on_the_same_connection(world):
-    async with connected(world) as connection:
+async def test_a_user_logs_in_again_on_the_same_connection(served):
+    async with connected(served) as connection:
         for _ in range(2):
             assert await again(connection) == 0, "as long as the connection"
             await Client(connection).call(m.MetadataRequest())
@@ -337,9 +337,9 @@ async def test_a_user_logs_in_again_on_the_same_connection(world):
         ({"mechanism": "SCRAM-SHA-512"}, ErrorCode.ILLEGAL_SASL_STATE),
     ],
 )
-async def test_a_connection_stays_one_users_and_ends_with_a_login_that_fails(world, who, code):
-    await world.node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish(user="bob")]))
-    async with connected(world) as connection:
+async def test_a_connection_stays_one_users_and_ends_with_a_login_that_fails(served, who, code):
+    await served.node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish(user="bob")]))
+    async with connected(served) as connection:
         with pytest.raises(ApiError) as refused:
             await again(connection, **who)
         assert refused.value.code is code
@@ -347,19 +347,19 @@ async def test_a_connection_stays_one_users_and_ends_with_a_login_that_fails(wor
             await Client(connection).call(m.MetadataRequest())
 
 
-async def test_words_of_a_login_without_their_handshake_are_refused(world):
-    async with connected(world) as connection:
+async def test_words_of_a_login_without_their_handshake_are_refused(served):
+    async with connected(served) as connection:
         with pytest.raises(ApiError, match="a handshake comes first"):
             await Client(connection).call(u.SaslAuthenticateRequest(data=b"n,,n=admin,r=abc"))
 
 
-async def test_what_keeps_a_login_ends_with_its_connection(world):
-    network = network_of(world)
+async def test_what_keeps_a_login_ends_with_its_connection(served):
+    network = network_of(served)
     async with trio.open_nursery() as nursery:
         pool = ConnectionPool(network, nursery, client_id="c")
         before = len(nursery.child_tasks)
         for _ in range(5):
-            connection = await pool.connection("127.0.0.1", world.node.port)
+            connection = await pool.connection("127.0.0.1", served.node.port)
             network._lifetimes_s[connection.stream] = 3600.0
             await quiet()
             await connection.aclose()
@@ -412,12 +412,12 @@ def test_a_login_is_over_when_its_time_is_up_and_made_again_it_is_not():
 
 
 async def test_who_does_not_log_in_again_in_time_is_closed_and_who_does_stays(tmp_path, mock_clock):
-    async with a_world(tmp_path, {"connections.max.reauth.ms": "60s"}) as world:
-        network = network_of(world)
+    async with a_node_with_users(tmp_path, {"connections.max.reauth.ms": "60s"}) as served:
+        network = network_of(served)
         async with trio.open_nursery() as nursery:
             pool = ConnectionPool(network, nursery, client_id="c")
-            kept = await pool.connection("127.0.0.1", world.node.port)
-            async with connected(world) as left:
+            kept = await pool.connection("127.0.0.1", served.node.port)
+            async with connected(served) as left:
                 for _ in range(20):
                     await quiet()
                     mock_clock.jump(9)
@@ -429,13 +429,13 @@ async def test_who_does_not_log_in_again_in_time_is_closed_and_who_does_stays(tm
             nursery.cancel_scope.cancel()
 
 
-async def test_a_user_that_is_deleted_does_not_come_in_again(world):
-    async with Admin(world.address, **world.options("admin")) as admin:
+async def test_a_user_that_is_deleted_does_not_come_in_again(served):
+    async with Admin(served.address, **served.options("admin")) as admin:
         await admin.set_password("bob", "first")
         await admin.set_password("bob", "second")
         for password, is_in in (("first", False), ("second", True)):
-            options = world.options("bob", password)
-            async with Admin(world.address, **options) as bob:
+            options = served.options("bob", password)
+            async with Admin(served.address, **options) as bob:
                 if is_in:
                     await bob.describe_cluster()
                 else:
@@ -443,19 +443,19 @@ async def test_a_user_that_is_deleted_does_not_come_in_again(world):
                         await bob.describe_cluster()
         await admin.delete_user("bob")
         with pytest.raises(AuthenticationFailed):
-            async with Admin(world.address, **world.options("bob", "second")) as bob:
+            async with Admin(served.address, **served.options("bob", "second")) as bob:
                 await bob.describe_cluster()
         with pytest.raises(ApiError, match="there is no user 'bob'"):
             await admin.delete_user("bob")
 
 
-async def test_no_secret_is_in_the_log(world, caplog):
+async def test_no_secret_is_in_the_log(served, caplog):
     caplog.set_level(logging.DEBUG)
-    async with Admin(world.address, **world.options("admin")) as admin:
+    async with Admin(served.address, **served.options("admin")) as admin:
         await admin.set_password("carol", "very-secret-indeed")
-    async with Admin(world.address, **world.options("carol", "very-secret-indeed")) as carol:
+    async with Admin(served.address, **served.options("carol", "very-secret-indeed")) as carol:
         await carol.describe_cluster()
-    image = world.node.image
+    image = served.node.image
     secrets = {"very-secret-indeed", image.users_secret.hex()}
     for kept in image.users.values():
         secrets |= {shown for key in kept[1:3] for shown in (key.hex(), repr(key)[2:-1])}
@@ -464,9 +464,9 @@ async def test_no_secret_is_in_the_log(world, caplog):
     assert not [secret for secret in secrets if secret in caplog.text]
 
 
-async def test_a_client_in_clear_text_says_what_the_other_side_wants(world):
+async def test_a_client_in_clear_text_says_what_the_other_side_wants(served):
     with pytest.raises(Exception, match=r"SSL|TLS"):
-        async with open_connection(TcpNetwork(), "127.0.0.1", world.node.port) as connection:
+        async with open_connection(TcpNetwork(), "127.0.0.1", served.node.port) as connection:
             await Client(connection).call(m.MetadataRequest())
 
 

@@ -84,7 +84,7 @@ async def visits(node, count):
         stream = await TcpNetwork().connect("127.0.0.1", node.port)
         try:
             await quiet()
-            taken += node.server.connection_count
+            taken += node.server.connections().total()
         finally:
             await stream.aclose()
             await quiet()
@@ -124,7 +124,7 @@ async def test_a_node_takes_so_many_connections_a_second_and_the_others_wait(moc
             for jump, inside in ((0, 11), (1, 12), (2, 14)):
                 mock_clock.jump(jump)
                 await quiet()
-                assert node.server.connection_count == inside
+                assert node.server.connections().total() == inside
         finally:
             for stream in streams:
                 await stream.aclose()

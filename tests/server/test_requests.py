@@ -281,8 +281,8 @@ async def test_connections_that_say_nothing_do_not_hold_a_stop_up(mock_clock):
     disk = SimDisk()
     async with new_node(disk) as node, client_of(node), client_of(node):
         await quiet()
-        assert node.server.connection_count == 2
+        assert node.server.connections().total() == 2
         node.stop()
         await quiet()
-        assert node.server.connection_count == 0
+        assert node.server.connections().total() == 0
         assert disk.exists(f"{DATA}/.clean_shutdown")

@@ -411,9 +411,9 @@ async def test_a_client_that_says_nothing_is_closed_and_one_that_does_or_waits_i
         nursery.start_soon(dribbling.send_all, b"\0\0")
         await settle(mock_clock, 6)
         await assert_calm(node)
-        assert node.server.connection_count == 4
+        assert node.server.connections().total() == 4
         await settle(mock_clock, 6)
-        assert node.server.connection_count == 2
+        assert node.server.connections().total() == 2
         for stream in (quiet, dribbling):
             assert await stream.receive_some() == b""
             await stream.aclose()
@@ -431,9 +431,9 @@ async def test_a_request_that_does_not_arrive_in_time_is_given_up(mock_clock):
         for _ in range(4):
             await settle(mock_clock, 1)
             await stream.send_all(b"x")
-        assert node.server.connection_count == 2
+        assert node.server.connections().total() == 2
         await settle(mock_clock, 2)
-        assert node.server.connection_count == 1
+        assert node.server.connections().total() == 1
         await stream.aclose()
 
 
@@ -468,10 +468,10 @@ async def test_a_client_that_does_not_take_its_answer_is_dropped(mock_clock):
             part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
             await sock.send(request_bytes(m.FetchRequest(max_wait_ms=0, partitions=[part])))
             await settle(mock_clock, 5)
-            assert node.server.connection_count == 2
+            assert node.server.connections().total() == 2
             await assert_calm(node)
             await settle(mock_clock, 25_000_000 / (256 << 10))
-            assert node.server.connection_count == 1
+            assert node.server.connections().total() == 1
 
 
 async def test_connections_above_the_limit_are_closed_until_one_goes():

@@ -53,16 +53,19 @@ CORE_ROOMS = "quorum cluster replication groups"
 RUNTIME_ROOMS = "base quorum cluster replication groups server metrics"
 UNDER_RUNTIME = (
     "hightide",
-    *these("hightide_broker", "core storage trace ports config config_keys"),
+    *these("hightide_broker", "storage trace ports config config_keys"),
 )
 EVENTS = ("hightide_broker.trace.events",)
 
 
-def floors(package, rooms, below):
-    """A row for each room of a package whose rooms stand on each other."""
-    names = rooms.split()
-    on = {name: these(package, " ".join(names[: at + 1])) for at, name in enumerate(names)}
-    return {package: Room(below)} | {f"{package}.{n}": Room((*on[n], *below)) for n in names}
+def floors(package, rooms, below, beside=()):
+    """A row for each room of a package whose rooms stand on each other, and on the rooms of the
+    packages `beside` that have the same names."""
+    names, rows = rooms.split(), {package: Room(below)}
+    for at, name in enumerate(names, 1):
+        on = [room for each in (package, *beside) for room in these(each, " ".join(names[:at]))]
+        rows[f"{package}.{name}"] = Room((*on, *below))
+    return rows
 
 
 # The longest name that fits a module is its room.
@@ -83,7 +86,9 @@ ARROWS = {
         + these("hightide.protocol", "errors records columns bins topic_partition")
         + ("hightide.net.ports",)
     ),
-    **floors("hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME),
+    **floors(
+        "hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME, beside=["hightide_broker.core"]
+    ),
     "hightide_broker.config": Room(
         ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
         stdlib_only=True,
@@ -95,7 +100,14 @@ ARROWS = {
     ),
     "hightide_console": Room(("hightide_console", "hightide_broker.trace", "hightide")),
 }
-ARROW_EXCEPTIONS = {"hightide.testing": ("hightide_broker",)}
+# A cluster to test with is made of brokers. What the quorum writes are the records of the metadata,
+# of which the voters are one; and who is asked has to prove that it is the node that is meant.
+ARROW_EXCEPTIONS = {
+    "hightide.testing": ("hightide_broker",),
+    "hightide_broker.runtime.quorum.driver": ("hightide_broker.core.cluster.changes",),
+    "hightide_broker.runtime.quorum.metadata_log": ("hightide_broker.core.cluster.changes",),
+    "hightide_broker.runtime.quorum.peers": ("hightide_broker.core.cluster.senders",),
+}
 FIRST_PARTY = {name.partition(".")[0] for name in ARROWS}
 REPLACEMENTS = {
     "trio": "decide without waiting and let the shell await",
@@ -231,6 +243,22 @@ def arrows(module):
         module.violation(line, f"{key} must not import {target}; see ARROWS")
         for line, target, _ in imports(module)
         if not may_import(room, target)
+    ]
+
+
+def idle_exceptions(known):
+    """Exceptions from the arrows that nobody needs any more."""
+    needed = {
+        (name, exception)
+        for module in known
+        if (name := nearest(module.name, ARROW_EXCEPTIONS)) is not None
+        for _, target, _ in imports(module)
+        if (exception := nearest(target, ARROW_EXCEPTIONS[name])) is not None
+    }
+    listed = {(name, each) for name, some in ARROW_EXCEPTIONS.items() for each in some}
+    return [
+        f"{name}: does not look into {each}: strike it off"
+        for name, each in sorted(listed - needed)
     ]
 
 

@@ -140,6 +140,11 @@ def names_of(known: tuple[Voter, ...] | None) -> str | None:
     return None if known is None else " ".join(each.directory for each in known)
 
 
+def show_directories(known: tuple[Voter, ...]) -> str:
+    """As stories have it: each begins with its node."""
+    return ",".join(each.directory for each in known)
+
+
 @dataclass(eq=False)
 class Asked:
     """A request that one node has sent another and waits for."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from quorum_node import show_directories
 from quorum_world import Asked, Entry, FakeLog, Letter, Node, QuorumWorld
 
 from hightide.protocol import controller_messages as c
@@ -20,7 +21,7 @@ from hightide.protocol.errors import Refused
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import ElectionState
 from hightide_broker.core.quorum.roles import Role
-from hightide_broker.core.quorum.text import kind, show_role, show_voters
+from hightide_broker.core.quorum.text import kind, show_role
 
 METADATA = "__cluster_metadata"
 
@@ -230,7 +231,7 @@ class QuorumStory:
         does = "votes" if known.is_voter else "observes"
         if not known.is_recorded:
             return f"{does}, by configuration {','.join(map(str, known.voters))}"
-        return f"{does}, {show_voters(node.log.voters or ())}"
+        return f"{does}, {show_directories(node.log.voters or ())}"
 
     def add(self, leader: str, node: str, disk: str = "") -> str:
         """Ask a leader to let an observer vote."""

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from quorum_checker import Disk, QuorumChecker
-from quorum_node import NEVER_VOTED, Asked, Entry, FakeLog, Letter, Node, Watched, pack, unpack
+from quorum_node import (
+    NEVER_VOTED,
+    Asked,
+    Entry,
+    FakeLog,
+    Letter,
+    Node,
+    Watched,
+    pack,
+    show_directories,
+    unpack,
+)
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
@@ -19,7 +30,7 @@ from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.quorum import ready as r
 from hightide_broker.core.quorum.ready import Answered, LogSynced, Ready, Requested, SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
-from hightide_broker.core.quorum.text import show_request, show_response, show_role, show_voters
+from hightide_broker.core.quorum.text import show_request, show_response, show_role
 
 TIMEOUT_S = 5.0
 """How long a node waits for an answer."""
@@ -199,7 +210,7 @@ class QuorumWorld:
     def _set_voters(self, node: Node, voters: tuple[Voter, ...]) -> str:
         self.checker.check_voters(node, voters)
         self._append(node, [Entry(node.up.epoch, "voters", voters)])
-        return f"writes {node.log.log_end - 1} voters {show_voters(voters)}"
+        return f"writes {node.log.log_end - 1} voters {show_directories(voters)}"
 
     def _append(self, node: Node, entries: list[Entry]) -> None:
         self.checker.check_entries(node, entries)

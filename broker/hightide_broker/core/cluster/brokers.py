@@ -208,6 +208,7 @@ class Brokers:
         if session.stop_offset < 0:
             # Not with its first word: only now the image has what took its leaderships away.
             session.stop_offset = self._image.offset
+            assert session.stop_offset > state.epoch, f"{session} began at {state.epoch}"
         serving = [b.broker for b in self._image.brokers.values() if not b.fenced]
         others = self._sessions.lowest_offset(b for b in serving if b != state.broker)
         others_know = others is None or others >= session.stop_offset

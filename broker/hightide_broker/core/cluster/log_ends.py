@@ -36,7 +36,6 @@ class LogEnds:
             key = (replica.topic_id, replica.partition, replica.leader_epoch)
             end = LogEnd(replica.last_epoch, replica.log_end)
             self._ends.setdefault(key, {})[broker] = end
-        assert all(self._ends.values()), f"nobody said what is kept of {self._ends}"
 
     def forget(self, broker: int) -> None:
         """Another process speaks for this broker, or nobody does."""
@@ -45,6 +44,7 @@ class LogEnds:
             del self._ends[key][broker]
             if not self._ends[key]:
                 del self._ends[key]
+        assert all(self._ends.values()), f"nobody said what is kept of {self._ends}"
 
     def untold(
         self, topic_id: str, partition: int, leader_epoch: int, brokers: Iterable[int]

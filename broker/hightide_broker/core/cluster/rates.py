@@ -29,6 +29,9 @@ class Rate:
 
     def record(self, amount: float, limit: float, now: float) -> None:
         """So much more, where `limit` a second are allowed."""
+        assert limit > 0, f"at {limit} a second a debt never goes by"
+        assert amount >= 0, f"{amount} more would forgive a debt"
+        assert now >= self._at, f"it is {now}, and more came at {self._at}"
         self._debt = self._left(limit, now) + amount
         self._at, self.free_at = now, now + self._debt / limit
 
@@ -59,6 +62,7 @@ class Rates:
                 self._forget(now)
             rate = self._rates[holder] = Rate(self._burst_s)
         rate.record(amount, limit, now)
+        assert len(self._rates) <= HOLDERS_MAX, f"{len(self._rates)} holders are remembered"
 
     def delay_s(self, holder: Hashable, limit: float, now: float) -> float:
         """How long this one has to wait from now, where `limit` a second are allowed."""

@@ -53,6 +53,7 @@ class Sessions:
 
     def end(self, broker: int) -> None:
         """Whatever was heard of a broker counts for nothing from here on."""
+        assert broker >= 0, f"{broker} is no broker"
         self._sessions.pop(broker, None)
 
     def expired(self, now: float) -> list[int]:

@@ -44,6 +44,7 @@ class Member:
         """It was heard of: its session begins again, unless it waits for us."""
         # Who waits for us need not be heard of: its answer begins its session.
         if self.joining is None and self.syncing is None:
+            assert self.session_s >= 0, f"{self.name} has a session of {self.session_s} s"
             self.session_until = now + self.session_s
 
     def to_value(self, assignment: bytes) -> MemberValue:

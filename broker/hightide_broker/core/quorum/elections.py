@@ -155,8 +155,7 @@ class Elections:
         if self.is_leader:
             self._peers.meet_voters(now)
             for voter in self._others:
-                self._announcements.add(voter)
-            self._announcements.due_at = now
+                self._announcements.add(voter, now)
         elif self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
             self._become_unattached(self.epoch, now)
         if self.role is Role.UNATTACHED and self._may_stand:
@@ -297,8 +296,7 @@ class Elections:
             self._round_at = now + half
             for peer in self._peers.voters.values():
                 if now - peer.heard_at >= half:
-                    self._announcements.add(peer.id)
-                    self._announcements.due_at = now
+                    self._announcements.add(peer.id, now)
         return [Sending(peer, self._announcement(peer)) for peer in self._announcements.due(now)]
 
     def was_told(self, peer: int) -> None:
@@ -399,14 +397,15 @@ class Elections:
 
     def leader_answered(self, now: float) -> None:
         """The leader gave a useful answer: no election is needed for a while."""
+        assert self.role is Role.FOLLOWER, f"{self!r} has no leader to answer"
         self._elections_lost = 0
         self._deadline = now + self._config.fetch_timeout_s
 
     def leader_is_gone(self, now: float) -> None:
         """The leader's process is dead, not slow: no need to wait for the whole fetch timeout."""
         if self.role is Role.FOLLOWER:
-            soon = now + self._backoff()
-            self._deadline = min(self._deadline, soon)
+            assert self.leader != NOBODY, f"{self!r} follows nobody"
+            self._deadline = min(self._deadline, now + self._backoff())
 
     def stop(self, now: float) -> None:
         """Lead no more, and stand no more."""

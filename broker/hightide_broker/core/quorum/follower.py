@@ -57,11 +57,13 @@ class QuorumFollower:
 
     def begin(self, leader: int, now: float) -> None:
         """Follow a leader."""
+        assert leader not in (NOBODY, self._config.node), f"no node can follow {leader} here"
         self.end()
         self._source, self._due = leader, now
 
     def search(self, now: float) -> None:
         """Ask one voter after the other who leads."""
+        assert not self._membership.is_voter, "a voter is told who leads: it need not look around"
         self.end()
         self._searching, self._due = True, now
 
@@ -78,6 +80,7 @@ class QuorumFollower:
 
     def begin_again(self, time: float) -> None:
         """What came could not be used: forget it, and ask nothing before `time`."""
+        assert time < _NEVER, f"nothing more would be asked of {self._source}"
         self._snapshot, self._under_way = None, None
         self._due = max(self._due, time)
 
@@ -140,11 +143,13 @@ class QuorumFollower:
         """Whether this answers the request under way, which is over then."""
         if event.request is not self._under_way:
             return False
+        assert event.peer == self._source, f"{event.peer} answers what {self._source} was asked"
         self._under_way = None
         return True
 
     def failed(self, now: float, *, gone: bool) -> None:
         """No answer, or no useful one: again, later and later."""
+        assert self._under_way is None, f"{self._under_way} may yet be answered"
         pause = min(self._config.retry_backoff_s * 2**self._failures, RETRY_MAX_S)
         self._failures = min(self._failures + 1, 10)
         self._due = now + pause

@@ -37,7 +37,8 @@ def check_epoch_range(epoch: int) -> None:
 
 
 def check_addressee(voter: int, directory: str, sender: int, config: QuorumConfig) -> None:
-    """Raise `Refused` unless the request is for this very voter: this node with this directory.
+    """Raise `Refused` unless a node sent the request, for this very voter: this node with this
+    directory.
 
     A sender that knows no directories has no record of the voters, and goes by its configuration.
     Then ours has to say the same: two different ideas of a majority must not meet. A directory that
@@ -48,6 +49,10 @@ def check_addressee(voter: int, directory: str, sender: int, config: QuorumConfi
             ErrorCode.INVALID_VOTER_KEY,
             f"node {sender} speaks to voter {voter} with directory {directory or 'unknown'}, this "
             f"is node {config.node} with directory {config.directory or 'unknown'}",
+        )
+    if sender < 0:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"node {sender} speaks to voter {voter}, and is no node"
         )
     is_of_config = not config.joining and voter in config.voters and sender in config.voters
     if not directory and not is_of_config:

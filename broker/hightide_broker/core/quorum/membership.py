@@ -51,6 +51,7 @@ class Membership:
             self.is_voter = self.directory_of(me) == self._config.directory
         voted = any((v.id, v.directory) == (me, self._config.directory) for v in self._earlier)
         self.was_voter = voted and not self.is_voter
+        assert me in self.voters or not self.is_voter, f"{me} votes, and is none of {self.voters}"
 
     @property
     def others(self) -> tuple[int, ...]:

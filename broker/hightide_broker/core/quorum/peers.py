@@ -24,6 +24,8 @@ class Peers:
 
     def begin(self, now: float) -> None:
         """An epoch of this leader begins: what was known before counts for nothing."""
+        known = [*self.voters, *self.observers]
+        assert not known, f"of another epoch something is known of {known}"
         self.voters = {voter: Progress(voter, now) for voter in self._membership.others}
         self.observers = {}
 
@@ -35,6 +37,8 @@ class Peers:
         """The membership changed: what is known of those who vote now is kept, if they did, or
         observed, before."""
         self.voters = {voter: self._met(voter, now) for voter in self._membership.others}
+        ahead = [peer for peer in self.voters.values() if peer.heard_at > now]
+        assert not ahead, f"it is {now}, and later was heard of {ahead}"
 
     def _met(self, voter: int, now: float) -> Progress:
         """What is known of a voter, as one or as an observer before."""
@@ -56,7 +60,9 @@ class Peers:
     def heard(self, node: int, directory: str, now: float) -> None:
         """A node asked for something that says nothing of its log."""
         if self._is_voter(node, directory):
-            self.voters[node].heard_at = now
+            peer = self.voters[node]
+            assert now >= peer.heard_at, f"node {node} was heard of later, at {peer.heard_at}"
+            peer.heard_at = now
 
     def _is_voter(self, node: int, directory: str) -> bool:
         return node in self.voters and self._membership.counts(node, directory)

@@ -62,6 +62,7 @@ class HighWatermark:
 
     def rise_to(self, offset: int) -> bool:
         """Whether that is more than was known: what is committed stays so."""
+        assert offset >= 0, f"{offset} says that nothing is known, which is no watermark"
         if offset <= self.value:
             return False
         self.value = offset

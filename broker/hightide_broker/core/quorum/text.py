@@ -5,6 +5,7 @@ For logs, and for the stories in `tests/scenarios/quorum`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from hightide.protocol import controller_messages as c
@@ -80,9 +81,9 @@ def show_request(request: m.Message) -> str:
     return f"{kind(request)} {words}"
 
 
-def show_voters(voters: tuple[Voter, ...]) -> str:
-    """The directories of voters; each begins with its node."""
-    return ",".join(voter.directory for voter in voters)
+def show_voters(voters: Iterable[Voter]) -> str:
+    """Voters with their directories."""
+    return str([(voter.id, voter.directory) for voter in voters])
 
 
 def show_response(response: m.Message) -> str:

@@ -17,6 +17,7 @@ class Votes:
     def begin(self, candidate: int) -> None:
         """A new election: the candidate votes for itself, if it is one of the voters."""
         self._votes = {candidate: True} if candidate in self._voters else {}
+        assert not self.lost, f"nobody can elect {candidate}: the voters are {self._voters}"
 
     def count(self, voter: int, *, granted: bool) -> None:
         """Count what a voter answered; the last answer of each counts."""
@@ -48,18 +49,23 @@ class PendingAnnouncements:
         """There is something to tell all of them."""
         assert len({*peers}) == len(peers), f"{peers}: somebody would be told twice"
         self._owing, self.due_at = dict.fromkeys(peers, False), now
+        self._check()
 
     def end(self) -> None:
         """There is nothing to tell any more."""
         self._owing, self.due_at = {}, _NEVER
+        self._check()
 
-    def add(self, peer: int) -> None:
-        """Announce to one more peer, at the next round."""
+    def add(self, peer: int, now: float) -> None:
+        """Announce to one more peer, now."""
         self._owing.setdefault(peer, False)
+        self.due_at = now
+        self._check()
 
     def answered(self, peer: int) -> None:
         """A peer has heard the announcement: it is not sent again."""
         self._owing.pop(peer, None)
+        self._check()
 
     def failed(self, peer: int, *, again_at: float) -> None:
         """An announcement, or the answer to it, was lost: it is sent again at `again_at`."""
@@ -67,6 +73,7 @@ class PendingAnnouncements:
         if peer in self._owing:
             self._owing[peer] = False
             self.due_at = min(self.due_at, again_at)
+        self._check()
 
     def due(self, now: float) -> list[int]:
         """Whom to tell now; they are not told twice at a time."""
@@ -75,5 +82,10 @@ class PendingAnnouncements:
         self.due_at = _NEVER
         peers = [peer for peer, on_its_way in self._owing.items() if not on_its_way]
         self._owing.update(dict.fromkeys(peers, True))
-        assert all(self._owing.values()), f"somebody in {self._owing} is told nothing"
+        self._check()
         return peers
+
+    def _check(self) -> None:
+        """Whoever owes an answer is on the way to be told, or has a time at which it will be."""
+        all_on_the_way = all(self._owing.values())
+        assert all_on_the_way or self.due_at < _NEVER, f"somebody in {self._owing} is told nothing"

@@ -102,6 +102,7 @@ class Leader:
 
     def __post_init__(self, now: float) -> None:
         self._meet_replicas(now)
+        self.check_invariants()
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -226,6 +227,7 @@ class Leader:
             if remote.contact is contact:
                 self._believe_contact(remote)
                 remote.contact = None
+        self.check_invariants()
 
     def _believe_contact(self, remote: Remote) -> None:
         """Who has everything and asks for no more has had it until it was last heard of."""
@@ -239,6 +241,7 @@ class Leader:
 
     def on_brokers(self, active: Mapping[int, int]) -> None:
         """Others may join an ISR now, and others are waited for; `advance` follows."""
+        assert UNKNOWN not in active.values(), f"who is active has an epoch: {active}"
         self.active = active
 
     def on_metadata(

@@ -179,3 +179,4 @@ class Producers:
                 known.batches.append(
                     KnownBatch(first, last_sequence, last_offset - delta, last_offset, timestamp)
                 )
+        assert len(self._by_id) <= count, f"{len(self._by_id)} producers, of {count} entries"

@@ -1,12 +1,17 @@
-"""Which old segments may go: by log start, by size, by age - never above the high watermark. Pure.
+"""What may go - never above the high watermark: old segments, by log start, by size, by age; and
+records that somebody asks to delete. Pure.
 
-Oldest first, and the first segment that must stay ends the search. Source: Kafka.
+Oldest first, and the first segment that must stay ends the search. Sources: Kafka, KIP-107.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.cluster.topic_keys import POLICY
 
 
 class SegmentFacts(Protocol):
@@ -51,3 +56,24 @@ def deletable(
         total -= segment.size
         count += 1
     return count
+
+
+def start_after_deletion(
+    topic: str, partition: int, config: TopicConfig, offset: int, *, high_watermark: int
+) -> int:
+    """Where a log is to begin once the records below `offset` (-1: the high watermark) are deleted;
+    raises `Refused`."""
+    if not config.is_deleted:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"{POLICY.name} of {topic} is {config.values[POLICY.name]}, "
+            f"records can be deleted only with 'delete'",
+        )
+    start = high_watermark if offset == -1 else offset
+    if not 0 <= start <= high_watermark:
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{topic}-{partition}: offset {offset}, expected -1 or 0 to {high_watermark} "
+            f"(the high watermark)",
+        )
+    return start

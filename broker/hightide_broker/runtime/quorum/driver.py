@@ -44,7 +44,7 @@ from hightide_broker.core.quorum.ready import (
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
-from hightide_broker.core.quorum.text import show_request, show_role
+from hightide_broker.core.quorum.text import show_request, show_role, show_voters
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
@@ -247,7 +247,7 @@ class QuorumDriver:
         except Refused as refusal:
             log.warning("the voters are not recorded yet: %s", refusal.message)
         else:
-            log.info("the voters are %s", _shown(voters))
+            log.info("the voters are %s", show_voters(voters))
             self._tell(voters_written(self.metadata.log_end - 1, voters))
             self._appended()
 
@@ -262,7 +262,7 @@ class QuorumDriver:
         self._appended()
         for number, change in enumerate(changes):
             if isinstance(change, SetVoters):
-                log.info("the voters become %s", _shown(change.voters))
+                log.info("the voters become %s", show_voters(change.voters))
                 self._tell(voters_written(first + number, change.voters))
                 self.step(Tick())  # they count from here on
         return first
@@ -478,7 +478,3 @@ def _not_there(voter: Voter, code: ErrorCode, why: str) -> Refused:
         f"the address of its internal listener (internal.listen.port; listen.port where it has "
         f"none), as every voter reaches it",
     )
-
-
-def _shown(voters: Sequence[Voter]) -> list[tuple[int, str]]:
-    return [(voter.id, voter.directory) for voter in voters]

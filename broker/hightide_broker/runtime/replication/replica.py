@@ -23,6 +23,7 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import Follower
 from hightide_broker.core.replication.leader import UNKNOWN, Contact, Leader
 from hightide_broker.core.replication.producers import Producers
+from hightide_broker.core.replication.retention import start_after_deletion
 from hightide_broker.core.replication.validation import check_produced, check_sent
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Waker, Watermark
@@ -469,20 +470,10 @@ class Replica:
         """
         leadership = self.require_leadership()
         log = self.log
-        if not self.config.is_deleted:
-            raise Refused(
-                ErrorCode.POLICY_VIOLATION,
-                f"cleanup.policy of {self.topic} is {self.config.values['cleanup.policy']}, "
-                f"records can be deleted only with 'delete'",
-            )
-        target = self.committed.value if offset == -1 else offset
-        if not 0 <= target <= self.committed.value:
-            raise Refused(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name}: offset {offset}, expected -1 or 0 to {self.committed.value} "
-                f"(the high watermark)",
-            )
-        moved = log.advance_log_start(target)
+        start = start_after_deletion(
+            self.topic, self.partition, self.config, offset, high_watermark=self.committed.value
+        )
+        moved = log.advance_log_start(start)
         if moved:
             leadership.look_again()
         leadership.advance_deleted(log.log_start)

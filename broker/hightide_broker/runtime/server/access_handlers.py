@@ -10,7 +10,6 @@ from collections.abc import Callable
 from hightide.protocol import access_messages as a
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
-from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import quotas, users
 from hightide_broker.core.cluster.acls import Operation, Resource, check_filter, is_wanted, word_of
@@ -33,7 +32,7 @@ class AccessHandlers:
             f"this connection is open, as {call.peer.principal}: there is nothing to log in to",
         )
 
-    def describe_quotas(self, _call: Call[k.DescribeClientQuotasRequest]) -> Reply:
+    def describe_quotas(self) -> Reply:
         """How much users and clients may send and read."""
         return Reply(quotas.described(self._image().quotas))
 

@@ -61,11 +61,6 @@ class Server:
         """Apart, and by user: no number of failures hides who came in, no number of strangers whose
         password was tried."""
 
-    @property
-    def connection_count(self) -> int:
-        """Connections open now."""
-        return len(self._inside)
-
     def waiting(self) -> Counter[str]:
         """Requests that wait for news, by API."""
         return sum((each.waiting() for each in self._inside), Counter())

@@ -162,7 +162,11 @@ def about_access(access: AccessHandlers, admin: AdminHandlers) -> list[Route]:
         row(u.SaslHandshakeRequest, access.too_late),
         row(u.SaslAuthenticateRequest, access.too_late),
         later(k.AlterClientQuotasRequest, admin.change, cluster("ALTER_CONFIGS")),
-        row(k.DescribeClientQuotasRequest, access.describe_quotas, cluster("DESCRIBE_CONFIGS")),
+        row(
+            k.DescribeClientQuotasRequest,
+            wordless(access.describe_quotas),
+            cluster("DESCRIBE_CONFIGS"),
+        ),
         later(u.AlterUserScramCredentialsRequest, admin.change, alter),
         row(u.DescribeUserScramCredentialsRequest, access.describe_users, describe),
         later(a.CreateAclsRequest, change, alter),
