@@ -204,6 +204,19 @@ def test_alter_adds_partitions_and_sets_and_unsets_keys(cluster, topic):
     assert len(cluster.describe(topic)["partitions"]) == 3
 
 
+def test_times_and_sizes_may_have_units_and_are_told_as_they_are_kept(cluster):
+    ended = cluster.run("topics", "create", "sized", "--config", "retention.ms=7d")
+    assert 'created topic sized with 1 partitions: {"retention.ms": "604800000"}' in ended.err
+    ended = cluster.run("topics", "alter", "sized", "--config", "segment.bytes=64MB")
+    assert '{"segment.bytes": "64000000"}' in ended.err
+    pairs = ("--set", "retention.bytes=-1", "--set", "segment.ms=2 h", "--set", "flush=synced")
+    ended = cluster.run("configs", "alter", "topic", "sized", *pairs)
+    assert '{"retention.bytes": "-1", "segment.ms": "7200000", "flush": "synced"}' in ended.err
+    configs = cluster.describe("sized")["configs"]
+    assert (configs["retention.ms"], configs["segment.bytes"]) == ("604800000", "64000000")
+    cluster.run("topics", "delete", "sized", "--yes")
+
+
 def test_configs_shows_what_is_set_and_everything_on_demand(cluster, topic):
     words = ["configs", "describe", "topic", topic]
     assert json.loads(cluster.run(*words, "-o", "json").out) == []
