@@ -42,6 +42,17 @@ def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
     return parsed
 
 
+def _configs(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """--config of a command about topics, unless it was meant for the command line."""
+    for pair in pairs:
+        if "=" not in pair and pair.endswith(".toml"):
+            raise click.UsageError(
+                f"--config {pair!r}, expected key=value; a file for clients comes first: "
+                f"hightide --config {pair} topics …"
+            )
+    return pairs
+
+
 def parse_settings(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
     """The same, as a topic keeps it: times and sizes may be written with a unit."""
     from hightide.protocol.errors import UsageError
@@ -101,6 +112,7 @@ def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
+    callback=_configs,
     help="May be repeated. Times take s, m, h, d; sizes KiB, MiB, GiB.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Fine if the topic is there.")
@@ -296,6 +308,7 @@ def _ids(brokers: list[int]) -> str:
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
+    callback=_configs,
     help="Set a key. Times take s, m, h, d; sizes KiB, MiB, GiB.",
 )
 @click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")

@@ -40,6 +40,7 @@ MISUSES = [
     (["topics", "create", "new", "--config", "retention.ms=64MB"], USAGE, "ms, s, m, h, d"),
     (["topics", "create", "new", "--config", "segment.bytes=1"], USAGE, "segment.bytes"),
     (["topics", "create", "new", "--config", "cleanup.policy=burn"], USAGE, "burn"),
+    (["topics", "create", "new", "--config", "c.toml"], USAGE, "hightide --config c.toml topics"),
     (["topics", "describe", "ordrs"], NOT_FOUND, "orders"),
     (["topics", "alter", "orders", "-p", "1"], REFUSED, "2"),
     (["topics", "alter", "ordrs", "-p", "4"], NOT_FOUND, "orders"),
@@ -109,6 +110,7 @@ MISUSES = [
     (["topics", "list", "--watch", "0"], USAGE, "0"),
     (["topics", "list", "--watch", "inf"], USAGE, "inf"),
     (["topics", "lst"], USAGE, "list"),
+    (["topics", "list", "-b", "http://localhost:19092"], USAGE, "http://localhost:19092"),
     (["errors", "NOT_ENOUGH_REPLICA"], NOT_FOUND, "NOT_ENOUGH_REPLICAS"),
 ]
 
