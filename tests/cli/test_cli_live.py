@@ -95,6 +95,7 @@ def test_up_on_a_port_in_use_ends_with_the_brokers_log(cluster, tmp_path):
     assert ended.out == b""
     assert "did not start" in ended.err
     assert "in use" in ended.err
+    assert "--port takes others" in ended.err
     rows = json.loads(hightide("ps", "--data", tmp_path / "d", "-o", "json").out)
     assert not any(row["alive"] for row in rows)
 
