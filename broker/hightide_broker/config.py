@@ -3,8 +3,8 @@
 Where a value comes from, the first that has it: `--set key=value`, the environment (`HIGHTIDE_` +
 the key in capitals with `_` for `.`), the TOML file, the default here. In TOML the dots make
 tables: `log.segment.bytes = "1GiB"` and `[log.segment] bytes = "1GiB"` are the same. Sizes take
-KiB, MiB, GiB, times take ms, s, m, h, d. An unknown key is an error that names the nearest known
-one.
+KiB, MiB, GiB, and KB, MB, GB for powers of 1000; times take ms, s, m, h, d. An unknown key is an
+error that names the nearest known one.
 """
 
 from __future__ import annotations

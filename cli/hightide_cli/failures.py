@@ -106,6 +106,9 @@ def _explain_broker(error: BaseException) -> tuple[str | None, int]:
         return str(error), CONFLICT
     if isinstance(error, LogDamaged | QuorumStateDamaged | SnapshotDamaged):
         return f"{error}. {_BEGIN_AGAIN}", CORRUPT
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}", REFUSED
     if isinstance(error, DiskError | NodeMustStop | OSError):
         return str(error), REFUSED
     return None, REFUSED

@@ -33,10 +33,13 @@ def list_(output: str) -> None:
 @click.argument("name")
 def run_(name: str) -> None:
     """Play one lesson, and print its account."""
+    from hightide.protocol.errors import did_you_mean
     from hightide_broker.simulation.lab_scenarios import LESSONS, play
 
-    if name not in {one.name for one in LESSONS}:
-        say(f"there is no lesson {name!r}: see hightide lab list")
+    names = [one.name for one in LESSONS]
+    if name not in names:
+        hint = did_you_mean(name, names) or ": see hightide lab list"
+        say(f"there is no lesson {name!r}{hint}")
         raise click.exceptions.Exit(NOT_FOUND)
     for line in play(name):
         click.echo(line)

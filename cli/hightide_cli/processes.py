@@ -228,7 +228,8 @@ def make_plan(
     if strangers := sorted({path.name for path in known} - {node.name for node in nodes}):
         raise click.UsageError(
             f"{data} has no cluster.json that can be read, and holds {', '.join(strangers)} of a "
-            f"cluster: restore the file, or start with the same -n and --roles as before"
+            f"cluster: restore the file, or start with the same -n and --roles as before; if this "
+            f"cluster never served, remove {data} and begin again"
         )
     if known and not secure and (data / CERTIFICATES).exists():
         raise click.UsageError(
@@ -392,7 +393,10 @@ def wait_for_all(
         for node, process in processes.items():
             if (code := process.poll()) is not None:
                 say(f"{node.name} did not start (exit code {code}); its log ends with:")
-                say("\n".join(tail(node.log_file, 10)))
+                said = tail(node.log_file, 10)
+                say("\n".join(said))
+                if said and "cannot listen on" in said[-1]:
+                    say("another cluster may have the port (hightide ps): --port takes others")
                 raise click.exceptions.Exit(code if code > 0 else REFUSED)
         time.sleep(_POLL_S)
     silent = [node for node, process in processes.items() if node.facts().get("pid") != process.pid]

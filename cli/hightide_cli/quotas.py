@@ -31,7 +31,6 @@ EXAMPLES = (
 COLUMNS = ["user", "client_id", "ip", "key", "value"]
 _COUNTS = (CONTROLLER_MUTATION_RATE, CONNECTION_CREATION_RATE)
 """Those that are of no bytes."""
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 @click.group(epilog=EXAMPLES)
@@ -78,16 +77,18 @@ def _as_kept(ip: str | None) -> str | None:
 
 
 def _value(text: str) -> tuple[str, int]:
-    key, _, size = text.partition("=")
-    digits = size.strip().lower().rstrip("bgikm")
-    unit = size.strip().lower()[len(digits) :]
-    if key in _COUNTS and unit:
-        raise click.UsageError(f"{text!r}, expected a number without a unit, as {key}=10")
-    if key not in QUOTA_KEYS or not digits.isdecimal() or unit not in _UNITS:
+    from hightide.protocol.errors import UsageError
+    from hightide_broker.core.cluster.config_key import Unfit, counted
+
+    key, equals, size = text.partition("=")
+    if key not in QUOTA_KEYS or not equals:
         raise click.UsageError(
             f"{text!r}, expected KEY=VALUE, as {QUOTA_KEYS[0]}=1MiB; keys: {', '.join(QUOTA_KEYS)}"
         )
-    return key, int(digits) * _UNITS[unit]
+    try:
+        return key, counted(key, size, "" if key in _COUNTS else "bytes")
+    except Unfit as unfit:
+        raise UsageError(str(unfit)) from unfit
 
 
 @quotas.command("set", epilog=EXAMPLES)

@@ -59,6 +59,7 @@ def encode_record(record: Record) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
+_NO_RECORD = "; -J reads what consume -J writes: where a line is itself the value, leave it out"
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -73,8 +74,9 @@ def decode_line(line: bytes) -> dict[str, Any]:
         raise UsageError(f"line is {fields!r}, expected an object")
     for name in fields:
         if name not in FIELDS:
-            hint = did_you_mean(name, FIELDS)
-            raise UsageError(f"unknown key {name!r}{hint or ', expected ' + ', '.join(FIELDS)}")
+            meant = "" if "value" in fields else _NO_RECORD
+            hint = did_you_mean(name, FIELDS) or f", expected {', '.join(FIELDS)}{meant}"
+            raise UsageError(f"unknown key {name!r}{hint}")
     if "value" not in fields:
         raise UsageError("no value; a null is written as such")
     topic = fields.get("topic")

@@ -42,6 +42,33 @@ def parse_pairs(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
     return parsed
 
 
+def _configs(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """--config of a command about topics, unless it was meant for the command line."""
+    for pair in pairs:
+        if "=" not in pair and pair.endswith(".toml"):
+            raise click.UsageError(
+                f"--config {pair!r}, expected key=value; a file for clients comes first: "
+                f"hightide --config {pair} topics …"
+            )
+    return pairs
+
+
+def parse_settings(pairs: tuple[str, ...], flag: str) -> dict[str, str]:
+    """The same, as a topic keeps it: times and sizes may be written with a unit."""
+    from hightide.protocol.errors import UsageError
+    from hightide_broker.core.cluster.config_key import Unfit, as_sent
+
+    try:
+        return {name: as_sent(name, text) for name, text in parse_pairs(pairs, flag).items()}
+    except Unfit as unfit:
+        raise UsageError(str(unfit)) from unfit
+
+
+def _told(settings: dict[str, str]) -> str:
+    """What was stored, behind what was done."""
+    return f": {json.dumps(settings)}" if settings else ""
+
+
 @click.group()
 def topics() -> None:
     """Create, list, describe, alter and delete topics."""
@@ -71,13 +98,23 @@ def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None
     show(rows, output, columns=["topic", "partitions", "replication_factor"], key="topic")
 
 
-@topics.command(epilog="Example: hightide topics create orders -p 3 --config retention.ms=3600000")
+@topics.command(
+    epilog="Examples: hightide topics create orders -p 3 --config retention.ms=7d · "
+    "hightide topics create orders -r 3 --config segment.bytes=64MiB"
+)
 @click.argument("topic")
 @click.option("-p", "--partitions", type=int, default=-1, help="[default: num.partitions]")
 @click.option(
     "-r", "--replicas", type=int, default=-1, help="[default: default.replication.factor]"
 )
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_configs,
+    help="May be repeated. Times take s, m, h, d; sizes KiB, MiB, GiB.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Fine if the topic is there.")
 @shared_options
 def create(
@@ -93,13 +130,15 @@ def create(
     """Create a topic; it can be used when this returns."""
     from hightide import ApiError, ErrorCode
 
+    settings = parse_settings(configs, "--config")
+
     async def work() -> Any:
         async with admin(bootstrap, timeout_s) as client:
             return await client.create_topic(
                 topic,
                 partitions=partitions,
                 replication_factor=replicas,
-                configs=parse_pairs(configs, "--config"),
+                configs=settings,
             )
 
     try:
@@ -116,7 +155,7 @@ def create(
         "replication_factor": result.replication_factor,
     }
     if output == "table":
-        say(f"created topic {topic} with {result.partitions} partitions")
+        say(f"created topic {topic} with {result.partitions} partitions{_told(settings)}")
     else:
         show([fields], output, columns=list(fields), key="topic")
 
@@ -264,7 +303,14 @@ def _ids(brokers: list[int]) -> str:
 @topics.command(epilog="Example: hightide topics alter orders -p 6 --config retention.ms=-1")
 @click.argument("topic")
 @click.option("-p", "--partitions", type=int, help="As many in all.")
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a key.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_configs,
+    help="Set a key. Times take s, m, h, d; sizes KiB, MiB, GiB.",
+)
 @click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
 @bootstrap_option
 @timeout_option
@@ -279,18 +325,17 @@ def alter(
     """Give a topic more partitions, or set its configuration."""
     if partitions is None and not configs and not unset:
         raise click.UsageError("nothing to alter: give -p, --config or --unset")
+    settings = parse_settings(configs, "--config")
 
     async def work() -> None:
         async with admin(bootstrap, timeout_s) as client:
             if partitions is not None:
                 await client.create_partitions(topic, partitions)
             if configs or unset:
-                await client.alter_topic_configs(
-                    topic, set_=parse_pairs(configs, "--config"), unset=unset
-                )
+                await client.alter_topic_configs(topic, set_=settings, unset=unset)
 
     run(work)
-    say(f"altered topic {topic}")
+    say(f"altered topic {topic}{_told(settings)}")
 
 
 @topics.command(epilog="Example: hightide topics delete orders --yes")
@@ -404,12 +449,18 @@ def describe_configs(
 
 @configs.command(
     name="alter",
-    epilog="Examples: hightide configs alter topic orders --set flush=replicated · "
+    epilog="Examples: hightide configs alter topic orders --set retention.ms=7d · "
     "hightide configs alter cluster --set min.insync.replicas=2",
 )
 @click.argument("kind", type=click.Choice(["topic", "cluster"]))
 @click.argument("name", default="")
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a key.")
+@click.option(
+    "--set",
+    "set_",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a key. Times take s, m, h, d; sizes KiB, MiB, GiB.",
+)
 @click.option("--unset", multiple=True, metavar="KEY", help="Take a key back to its default.")
 @client_config_option
 @bootstrap_option
@@ -427,17 +478,17 @@ def alter_configs(
     _check_name(kind, name)
     if not set_ and not unset:
         raise click.UsageError("nothing to alter: give --set or --unset")
+    settings = parse_settings(set_, "--set")
 
     async def work() -> None:
         async with admin(bootstrap, timeout_s) as client:
-            pairs = parse_pairs(set_, "--set")
             if kind == "cluster":
-                await client.alter_cluster_configs(set_=pairs, unset=unset)
+                await client.alter_cluster_configs(set_=settings, unset=unset)
             else:
-                await client.alter_topic_configs(name, set_=pairs, unset=unset)
+                await client.alter_topic_configs(name, set_=settings, unset=unset)
 
     run(work)
-    say(f"altered {f'{kind} {name}'.strip()}: {json.dumps(parse_pairs(set_, '--set'))}")
+    say(f"altered {f'{kind} {name}'.strip()}{_told(settings)}")
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -89,5 +89,11 @@ def _options(request: pytest.FixtureRequest, general: Mapping[str, Any]) -> dict
             f"@pytest.mark.hightide{marker.args} in {request.node.nodeid}: "
             "expected names, as in @pytest.mark.hightide(brokers=1)"
         )
+    from inspect import signature
+
+    from hightide.net.options import check_names
+    from hightide.testing import cluster
+
+    check_names(marker.kwargs, signature(cluster).parameters, of="@pytest.mark.hightide")
     configs = {**general.get("configs", {}), **marker.kwargs.get("configs", {})}
     return {**general, **marker.kwargs, "configs": configs}

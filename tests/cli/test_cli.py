@@ -246,6 +246,18 @@ def test_what_a_cluster_answers_decides_the_exit_code(error, code):
     assert "why" in message
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (OSError("cannot listen on h:1: in use"), "cannot listen on h:1: in use"),
+    ],
+)
+def test_what_the_system_refuses_is_told_in_its_words_without_a_number(error, told):
+    assert explain(error) == (told, 1)
+
+
 def test_a_bug_of_ours_keeps_its_traceback():
     assert explain(KeyError("ours"))[0] is None
 

@@ -95,6 +95,7 @@ def test_up_on_a_port_in_use_ends_with_the_brokers_log(cluster, tmp_path):
     assert ended.out == b""
     assert "did not start" in ended.err
     assert "in use" in ended.err
+    assert "--port takes others" in ended.err
     rows = json.loads(hightide("ps", "--data", tmp_path / "d", "-o", "json").out)
     assert not any(row["alive"] for row in rows)
 
@@ -202,6 +203,19 @@ def test_alter_adds_partitions_and_sets_and_unsets_keys(cluster, topic):
     cluster.run("topics", "alter", topic, "--unset", "flush")
     assert cluster.describe(topic)["configs"] == {}
     assert len(cluster.describe(topic)["partitions"]) == 3
+
+
+def test_times_and_sizes_may_have_units_and_are_told_as_they_are_kept(cluster):
+    ended = cluster.run("topics", "create", "sized", "--config", "retention.ms=7d")
+    assert 'created topic sized with 1 partitions: {"retention.ms": "604800000"}' in ended.err
+    ended = cluster.run("topics", "alter", "sized", "--config", "segment.bytes=64MB")
+    assert '{"segment.bytes": "64000000"}' in ended.err
+    pairs = ("--set", "retention.bytes=-1", "--set", "segment.ms=2 h", "--set", "flush=synced")
+    ended = cluster.run("configs", "alter", "topic", "sized", *pairs)
+    assert '{"retention.bytes": "-1", "segment.ms": "7200000", "flush": "synced"}' in ended.err
+    configs = cluster.describe("sized")["configs"]
+    assert (configs["retention.ms"], configs["segment.bytes"]) == ("604800000", "64000000")
+    cluster.run("topics", "delete", "sized", "--yes")
 
 
 def test_configs_shows_what_is_set_and_everything_on_demand(cluster, topic):

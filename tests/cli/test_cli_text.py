@@ -119,6 +119,20 @@ def test_a_line_that_is_no_record_is_a_usage_error(line):
         decode_line(line)
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"id": 1, "shop": "north"}', "where a line is itself the value, leave it out"),
+        (b'{"valeu": "v"}', "unknown key 'valeu', did you mean value?"),
+        (b'{"value": "v", "id": 1}', "unknown key 'id', expected topic, partition"),
+    ],
+)
+def test_json_that_is_not_of_consume_is_told_what_is_read(line, told):
+    with pytest.raises(UsageError, match=told.replace("?", r"\?")) as refused:
+        decode_line(line)
+    assert ("leave it out" in str(refused.value)) == ("leave it out" in told)
+
+
 @given(st.binary(max_size=40))
 def test_any_other_line_gives_a_record_or_a_usage_error(line):
     try:

@@ -93,6 +93,16 @@ def test_the_configuration_of_three_hosts_is_one(tmp_path):
     run("server", "start", "-c", path, "--check-config")
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_who_is_shown_certificates_and_users_is_told_to_install_what_makes_them(document):
+    shown = [
+        words[0] in ("certs", "users") or "--secure" in words for words in commands_of(document)
+    ]
+    installs = [line for line in shell_of(document).splitlines() if "pip install" in line]
+    if any(shown) and installs:
+        assert any("secure" in line for line in installs)
+
+
 # -- stories ---------------------------------------------------------------------------------------
 
 PRELUDE = """

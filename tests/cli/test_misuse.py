@@ -36,8 +36,11 @@ MISUSES = [
     (["topics", "create", "new", "-r", "3"], REFUSED, "3"),
     (["topics", "create", "new", "--config", "retention=1"], USAGE, "retention.ms"),
     (["topics", "create", "new", "--config", "retention.ms=soon"], USAGE, "'soon'"),
+    (["topics", "create", "new", "--config", "retention.ms=1.5h"], USAGE, "ms, s, m, h, d"),
+    (["topics", "create", "new", "--config", "retention.ms=64MB"], USAGE, "ms, s, m, h, d"),
     (["topics", "create", "new", "--config", "segment.bytes=1"], USAGE, "segment.bytes"),
     (["topics", "create", "new", "--config", "cleanup.policy=burn"], USAGE, "burn"),
+    (["topics", "create", "new", "--config", "c.toml"], USAGE, "hightide --config c.toml topics"),
     (["topics", "describe", "ordrs"], NOT_FOUND, "orders"),
     (["topics", "alter", "orders", "-p", "1"], REFUSED, "2"),
     (["topics", "alter", "ordrs", "-p", "4"], NOT_FOUND, "orders"),
@@ -54,6 +57,13 @@ MISUSES = [
     (["configs", "alter", "cluster", "--set", "nonsense=1"], USAGE, "nonsense"),
     (["configs", "alter", "cluster", "orders", "--set", "flush=synced"], USAGE, "cluster"),
     (["configs", "alter", "topic", "orders", "--set", "flush"], USAGE, "flush"),
+    (["configs", "alter", "topic", "orders", "--set", "segment.bytes=7d"], USAGE, "kib"),
+    (["configs", "alter", "topic", "orders", "--set", "min.insync.replicas=2s"], USAGE, "2s"),
+    # quotas
+    (["quotas", "set", "--user", "al", "producer_byte_rate"], USAGE, "KEY=VALUE"),
+    (["quotas", "set", "--user", "al", "producer_byte_rate=1 week"], USAGE, "kib"),
+    (["quotas", "set", "--user", "al", "producer_byte_rate=-1"], REFUSED, "-1"),
+    (["quotas", "set", "--user", "al", "controller_mutation_rate=1MiB"], USAGE, "'1MiB'"),
     # records
     (["produce"], USAGE, "TOPIC"),
     (["produce", "ordrs"], NOT_FOUND, "orders"),
@@ -107,6 +117,7 @@ MISUSES = [
     (["topics", "list", "--watch", "0"], USAGE, "0"),
     (["topics", "list", "--watch", "inf"], USAGE, "inf"),
     (["topics", "lst"], USAGE, "list"),
+    (["topics", "list", "-b", "http://localhost:19092"], USAGE, "http://localhost:19092"),
     (["errors", "NOT_ENOUGH_REPLICA"], NOT_FOUND, "NOT_ENOUGH_REPLICAS"),
 ]
 

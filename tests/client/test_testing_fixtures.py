@@ -99,4 +99,4 @@ def test_a_project_of_a_user(tmp_path):
     assert len(found) == 8
     assert "that cluster is made for all tests" in told
     assert "expected names, as in @pytest.mark.hightide(brokers=1)" in told
-    assert "unexpected keyword argument 'broker'" in told
+    assert "@pytest.mark.hightide has no option 'broker', did you mean brokers?" in told

@@ -66,3 +66,27 @@ def test_words_are_of_a_few() -> None:
     for key, text in ((one, "c"), (some, "a,c")):
         with pytest.raises(Unfit, match=f"^{key.name} is {text!r}, expected one of a, b$"):
             key.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sent"),
+    [
+        ("retention.ms", "7d", "604800000"),
+        ("retention.ms", "-1", "-1"),
+        ("segment.bytes", " 64MiB", "67108864"),
+        ("segment.bytes", "64MB", "64000000"),
+        ("retention.ms", "-1h", "-1"),
+        ("min.insync.replicas", "2", "2"),
+        ("flush", "7d", "7d"),
+        ("of.a.later.version.ms", "2s", "2000"),
+    ],
+)
+def test_a_time_or_a_size_with_a_unit_is_sent_as_a_number(name: str, text: str, sent: str) -> None:
+    assert config_key.as_sent(name, text) == sent
+
+
+@pytest.mark.parametrize("text", ["soon", "1.5h", "7dd", "", "64MiB", "1e3"])
+def test_a_time_that_is_none_is_not_sent(text: str) -> None:
+    expected = f"^retention.ms is '{text}', expected a whole number, units ms, s, m, h, d$"
+    with pytest.raises(Unfit, match=expected):
+        config_key.as_sent("retention.ms", text)

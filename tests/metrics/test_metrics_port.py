@@ -202,7 +202,7 @@ def test_an_address_that_is_none_is_refused(value):
 async def test_a_port_that_is_taken_is_named():
     async with new_node(SimDisk(), WATCHED) as node:
         taken = config_of({"metrics.listen": str(node.metrics_port), "log.dirs": "other"})
-        with pytest.raises(OSError, match=f"metrics.listen 127.0.0.1:{node.metrics_port}"):
+        with pytest.raises(OSError, match=f"^metrics.listen 127.0.0.1:{node.metrics_port}: "):
             async with new_node(SimDisk(), taken):
                 """It does not start."""
 

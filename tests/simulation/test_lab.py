@@ -68,3 +68,8 @@ def test_the_command_lists_and_plays_them():
         4,
         "there is no lesson 'nothing': see hightide lab list\n",
     )
+    misspelt = CliRunner().invoke(cli, ["lab", "run", "one-after-other"])
+    assert (misspelt.exit_code, misspelt.output) == (
+        4,
+        "there is no lesson 'one-after-other', did you mean one-after-the-other?\n",
+    )

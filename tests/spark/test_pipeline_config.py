@@ -82,8 +82,11 @@ def test_one_output_and_one_way_to_name_topics_is_enough(given):
         (settings(trigger=""), "Expected `str` of length >= 1 - at `$.trigger`"),
         (settings(max_offsets_per_trigger=0), "Expected `int` >= 1"),
         (settings(spark=3), "spark is 3, expected a table"),
-        (settings(checkpoint=None), "Object missing required field `checkpoint`"),
-        (settings(aggregate={"window": "1 hour"}), "Object missing required field `compute`"),
+        (settings(checkpoint=None), "checkpoint is missing: --checkpoint, or in a file"),
+        (
+            settings(aggregate={"window": "1 hour"}),
+            "compute is missing: --compute, or in a file in [aggregate]",
+        ),
         (settings(topics="flights"), "Expected `array`, got `str` - at `$.topics`"),
         (settings(format="avro"), "Invalid enum value 'avro' - at `$.format`"),
         (settings(malformed="drop"), "Invalid enum value 'drop' - at `$.malformed`"),

@@ -61,7 +61,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
         if not colon or port.endswith("]"):
             host, port = part, str(DEFAULT_PORT)
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
             raise UsageError(f"bootstrap address {part!r}, expected host:port")
         addresses.append((host, int(port)))
     return addresses

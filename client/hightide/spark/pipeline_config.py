@@ -32,6 +32,8 @@ import msgspec
 
 from hightide.protocol.errors import UsageError, did_you_mean
 
+_MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$\.(\w+)`)?$")
+"""How msgspec says it, who knows nothing of flags."""
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -121,6 +123,11 @@ def read_config(given: Mapping[str, Any]) -> PipelineConfig:
     try:
         config = msgspec.convert(given, PipelineConfig)
     except msgspec.ValidationError as error:
+        if missing := _MISSING.match(str(error)):
+            table = f" in [{missing[2]}]" if missing[2] else ""
+            raise UsageError(
+                f"pipeline: {missing[1]} is missing: --{missing[1]}, or in a file{table}"
+            ) from error
         raise UsageError(f"pipeline: {error}") from error
     for problem in _problems(config):
         raise UsageError(f"pipeline: {problem}")

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 I64_MAX = (1 << 63) - 1
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_UNITS = {
-    "bytes": {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40},
-    "ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
-}
+_SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SIZES_OF_TEN = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_TIMES = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS = {"bytes": {"": 1} | _SIZES | _SIZES_OF_TEN, "ms": {"": 1} | _TIMES}
 
 
 class Unfit(ValueError):
@@ -80,7 +80,7 @@ def count(
     unit: str = "",
     topic_key: Key[Any] | None = None,
 ) -> Key[int]:
-    """A key whose values are whole numbers; with a unit, bytes (512, 64KiB, 1GiB) or ms (250, 30s,
+    """A key whose values are whole numbers; with a unit, bytes (512, 64KiB, 64MB) or ms (250, 30s,
     7d)."""
     return Key(name, default, doc, _whole, low=low, high=high, unit=unit, topic_key=topic_key)
 
@@ -122,17 +122,30 @@ def words(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _whole(key: Key[int], text: str) -> int:
+def counted(name: str, text: str, unit: str) -> int:
+    """How many bytes or ms, or for another unit of what there is no other, a text says; raises
+    `Unfit`."""
     stripped = text.strip().lower()
     digits = stripped.rstrip(_LETTERS)
-    unit, units = stripped[len(digits) :], _UNITS.get(key.unit, {"": 1})
+    suffix, units = stripped[len(digits) :], _UNITS.get(unit, {"": 1})
     number: int | None = None
     with suppress(ValueError):
         number = int(digits)
-    if number is None or unit not in units:
-        kinds = ", ".join(name for name in units if name)
-        raise Unfit(key.name, text, "a whole number" + (f", units {kinds}" if kinds else ""))
-    return number * units[unit] if number >= 0 else number
+    if number is None or suffix not in units:
+        kinds = ", ".join(each for each in units if each)
+        raise Unfit(name, text, "a whole number" + (f", units {kinds}" if kinds else ""))
+    return number * units[suffix] if number >= 0 else number
+
+
+def as_sent(name: str, text: str) -> str:
+    """What is set for a topic's key, whose name tells its unit, as people wrote it: as a topic
+    keeps it, which is a number of bytes or ms. Raises `Unfit`."""
+    unit = name.rpartition(".")[2]
+    return str(counted(name, text, unit)) if unit in _UNITS else text
+
+
+def _whole(key: Key[int], text: str) -> int:
+    return counted(key.name, text, key.unit)
 
 
 def _number(key: Key[float], text: str) -> float:

@@ -68,7 +68,8 @@ async def open_metrics_port(address: tuple[str, int] | None, listen: Listen) -> 
         return MetricsPort(await listen(*address))
     except OSError as error:
         host, port = address
-        raise OSError(error.errno, f"metrics.listen {host}:{port}: {error.strerror}") from error
+        why = error.strerror or error
+        raise OSError(f"metrics.listen {host}:{port}: {why}") from error
 
 
 class Watching:
