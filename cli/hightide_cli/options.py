@@ -17,6 +17,7 @@ from hightide_cli.client_config import (
     configured_bootstrap,
     use_client_file,
 )
+from hightide_cli.output import TellOnce
 
 if TYPE_CHECKING:
     from hightide import Admin
@@ -27,6 +28,8 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:19092"
 DATA = ".hightide"
 """The directory of a cluster, unless `--data` or HIGHTIDE_DATA names another."""
 
+TOLD_AFTER_S = 1.0
+"""A command that tries for so long says what it waits for."""
 BOOTSTRAP = "hightide.bootstrap"
 """Under this name a command's context knows which brokers it asks."""
 
@@ -171,7 +174,9 @@ def admin(bootstrap: str, timeout_s: float) -> Admin:
     """An admin client for a command."""
     from hightide import Admin
 
-    return Admin(bootstrap, default_api_timeout_ms=timeout_s * 1000, **client_settings())
+    tell = TellOnce(after_s=TOLD_AFTER_S)
+    timeout_ms = timeout_s * 1000
+    return Admin(bootstrap, default_api_timeout_ms=timeout_ms, on_retry=tell, **client_settings())
 
 
 def ask(bootstrap: str, timeout_s: float, work: Callable[..., Any], *args: Any) -> Any:

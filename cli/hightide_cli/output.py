@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,13 +110,15 @@ def show_one(fields: Mapping[str, Any], output: str) -> None:
 
 
 class TellOnce:
-    """Says why something is being tried again, once for each reason."""
+    """Says why something is being tried again, once for each reason; what is over sooner than
+    `after_s` is not worth a word."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, after_s: float = 0.0) -> None:
         self._told: set[str] = set()
+        self._from = time.monotonic() + after_s
 
     def __call__(self, error: Exception) -> None:
         reason = str(getattr(error, "message", error))
-        if reason not in self._told:
+        if reason not in self._told and time.monotonic() >= self._from:
             self._told.add(reason)
             say(f"retrying: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from hightide.consume.selection import checked_topics
 from hightide.consume.subscription import Listener, checked_places, checked_reset
 from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
-from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.errors import UsageError
 
 
 @explained
@@ -73,8 +73,6 @@ class ConsumerOptions(ClientOptions):
     """Told of partitions that others may own already."""
     default_api_timeout_ms: float = 60_000
     """How long a call may take that has no timeout of its own. Kafka: default.api.timeout.ms."""
-    on_retry: Callable[[HightideError], None] | None = None
-    """Told why something is tried again; not called for what fails for good."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""

@@ -85,6 +85,7 @@ class Cluster:
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
         self._on_lost_leader = on_lost_leader
+        self._on_retry = options.on_retry
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -275,6 +276,8 @@ class Cluster:
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
             except (ApiError, *SILENT) as error:
                 pause_s = tries.pause_s(error, trio.current_time())
+                if self._on_retry is not None:
+                    self._on_retry(error)
             await trio.sleep(pause_s)
 
     def backoff_s(self, attempts: int, first_s: float = BACKOFF_S) -> float:

@@ -19,7 +19,7 @@ from hightide.net.login import LoginNetwork, way_of
 from hightide.net.ports import Network, Random
 from hightide.net.tcp import TcpNetwork
 from hightide.net.tls_stream import TlsNetwork
-from hightide.protocol.errors import UsageError, did_you_mean, seconds, whole
+from hightide.protocol.errors import HightideError, UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -50,6 +50,8 @@ class ClientOptions:
     """What brokers call this client in their logs and in group members' ids. Kafka: client.id."""
     request_timeout_ms: float = 30_000
     """How long one request may take. Kafka: request.timeout.ms."""
+    on_retry: Callable[[HightideError], None] | None = None
+    """Told why something is tried again; not called for what fails for good."""
     metadata_max_age_ms: float = 300_000
     """How long what is known of brokers, topics and leaders is believed without a reason to doubt
     it. Kafka: metadata.max.age.ms."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 from hightide.net.ports import WallClock
 from hightide.produce.partitioner import Partitioner
-from hightide.protocol.errors import HightideError, UsageError
+from hightide.protocol.errors import UsageError
 from hightide.protocol.messages import ACKS_ALL
 from hightide.protocol.records import CODECS
 
@@ -56,8 +55,6 @@ class ProducerOptions(ClientOptions):
     """How batches are squeezed: none, lz4 or zstd. Kafka: compression.type."""
     clock: WallClock | None = None
     """For tests: the time that records get."""
-    on_retry: Callable[[HightideError], None] | None = None
-    """Told why something is tried again; not called for what fails for good."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""
