@@ -13,7 +13,9 @@ import pytest
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "10"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "6"))
+QUICK = 2
+"""Like the next one."""
 
 
 @pytest.mark.slow
@@ -38,5 +40,5 @@ def test_what_was_called_a_loss_and_was_none(seed):
 
 @pytest.mark.slow
 def test_a_seed_has_one_history():
-    assert len({run_seed(7).fingerprint for _ in range(3)}) == 1
-    assert len({run_seed(seed).fingerprint for seed in (7, 8, 10)}) == 3
+    found = [run_seed(seed).fingerprint for seed in (QUICK, QUICK, QUICK + 1)]
+    assert found[0] == found[1] != found[2]
