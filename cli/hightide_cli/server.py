@@ -99,7 +99,9 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide_broker.runtime.base.system import raise_open_files_limit
     from hightide_broker.runtime.base.usage import ProcessUsage
     from hightide_broker.runtime.server.door import doors_of
+    from hightide_cli.notify import Notifier
 
+    manager = Notifier()
     raise_open_files_limit()
     usage = ProcessUsage()
     trio.lowlevel.add_instrument(usage)
@@ -121,6 +123,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(warn_of_open, config)
                 nursery.start_soon(warn_of_unknown, config.advertised_host)
+                nursery.start_soon(manager.follow, node)
                 if ready_file is not None:
                     nursery.start_soon(_announce, node, ready_file)
                 async for number in signals:
@@ -128,6 +131,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
                         break
                     doors.renew()
                 nursery.cancel_scope.cancel()
+            manager.stopping()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
