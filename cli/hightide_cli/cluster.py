@@ -106,8 +106,7 @@ def up(
             say("--set is for nodes that start: nothing is changed")
         run(_make_topics, address := _reached(plan), new_topics)
         click.echo(_address(plan))
-        if console:
-            _start_console(plan, address)
+        _start_console(plan, address, console)
         return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
     processes = {
@@ -128,12 +127,10 @@ def up(
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         click.echo(address)
-        if console:
-            _start_console(plan, address)
+        _start_console(plan, address, console)
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return
-        say("Ctrl-C stops it")
         _wait_in_foreground(processes)
     except BaseException:
         if not (serves and detach and len(processes) == 1):
@@ -183,7 +180,9 @@ def _reached(plan: Plan) -> str:
     return address
 
 
-def _start_console(plan: Plan, address: str) -> None:
+def _start_console(plan: Plan, address: str, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
     data = plan.processes[0].data
     words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
     if found := start_console(data, address, words):
@@ -319,6 +318,7 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
     def stop(_: int, __: object) -> None:
         raise KeyboardInterrupt
 
+    say("Ctrl-C stops it")
     signal.signal(signal.SIGTERM, stop)
     running = dict(processes)
     try:
