@@ -80,6 +80,11 @@ def ends_of(cluster):
         }
 
 
+def lag_of(cluster, group):
+    with blocking.Admin(**reaching(cluster.address)) as admin:
+        return sum(each.lag for each in admin.group_lag(group))
+
+
 def test_lanes_are_what_the_brokers_say(tab, cluster):
     tab.go("/topics/orders", heading="orders").until("document.querySelector('figure')")
     wait_until(
@@ -161,12 +166,10 @@ def test_a_group_is_moved_after_a_look_at_what_would_change(tab, cluster):
     tab.page.get_by_role("button", name="Preview").click()
     tab.until("document.querySelector('button.danger')")
     assert "What would change" in tab.text()
-    (before,) = json.loads(cluster.run("groups", "describe", "readers", "-o", "json").out)
-    assert [each["lag"] for each in before["partitions"]] == [0]
+    assert lag_of(cluster, "readers") == 0
     tab.page.get_by_role("button", name="Move the group").click()
     tab.until("document.body.textContent.includes('It is done')")
-    (after,) = json.loads(cluster.run("groups", "describe", "readers", "-o", "json").out)
-    assert [each["lag"] for each in after["partitions"]] == [40]
+    assert lag_of(cluster, "readers") == 40
 
 
 def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster):
@@ -207,9 +210,8 @@ def test_a_leader_that_dies_with_records_of_its_own_is_cut_when_it_returns(tab, 
     cluster.kill(leader)
     for node in others:
         cluster.send(node, signal.SIGCONT)
-    dead = f"[...document.querySelectorAll('figure tbody tr')].find(row => row.textContent.includes('broker {leader}'))"
-    tab.until(f"{dead}?.textContent.includes('does not answer')")
-    tab.until(f"{dead}?.textContent.includes('out')")
+    wait_until(lambda: tab.lanes()[leader][2], "the lane of the dead is old")
+    wait_until(lambda: tab.lanes()[leader][0] == "out", "the dead is in sync no more")
     addresses = ",".join(cluster.address_of(node) for node in others)
     hightide("produce", "orders", stdin=b"kept\n" * 5, address=addresses)
     cluster.start_one(leader)
@@ -223,9 +225,11 @@ def test_a_leader_that_dies_with_records_of_its_own_is_cut_when_it_returns(tab, 
     )
     colours = tab.page.eval_on_selector_all(
         "g.lane",
-        "lanes => lanes.map(lane => [...lane.querySelectorAll('[data-epoch]')].map(each => each.dataset.epoch))",
+        "lanes => lanes.map(lane => [...lane.children].map(each => each.dataset.epoch))",
     )
-    assert all(len(set(each)) >= 2 for each in colours), "each lane has the colours of two epochs"
+    assert all(len(set(each) - {None}) >= 2 for each in colours), (
+        "each lane has the colours of two epochs"
+    )
     replays(tab)
 
 
