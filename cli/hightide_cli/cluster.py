@@ -129,7 +129,6 @@ def up(
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return
-        say("Ctrl-C stops it")
         _wait_in_foreground(processes)
     except BaseException:
         if not (serves and detach and len(processes) == 1):
@@ -319,6 +318,7 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
     def stop(_: int, __: object) -> None:
         raise KeyboardInterrupt
 
+    say("Ctrl-C stops it")
     signal.signal(signal.SIGTERM, stop)
     running = dict(processes)
     try:

@@ -7,6 +7,7 @@ import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from hightide_cli.console_process import hold
 from hightide_cli.failures import REFUSED
 from hightide_cli.options import bootstrap_option, run
 from hightide_cli.output import say
+
+if TYPE_CHECKING:
+    import trio
 
 DEFAULT = "127.0.0.1:19080"
 
@@ -66,7 +70,11 @@ def console(
 
     options = client_settings()
     logs_in = str(options.get("security_protocol", "")).startswith("SASL_")
-    listener = listening(*parse_listen(listen))
+    where = parse_listen(listen)
+    try:
+        listener = listening(*where)
+    except OSError as error:
+        raise click.ClickException(f"--listen {listen}: {error.strerror}") from error
     host, port = listener.getsockname()[:2]
 
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -80,21 +88,31 @@ def console(
             holding.flush()
 
     async def serve() -> None:
-        await run_console(
-            listener,
-            bootstrap,
-            options,
-            users_sign_in=logs_in if sign_in is None else sign_in,
-            allows_changes=allow_changes,
-            hosts=hosts,
-            ready=ready,
-        )
+        import trio
 
-    def stop(_: int, __: object) -> None:
-        raise KeyboardInterrupt
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_set_by_signals, stop)
+            await run_console(
+                listener,
+                bootstrap,
+                options,
+                users_sign_in=logs_in if sign_in is None else sign_in,
+                allows_changes=allow_changes,
+                hosts=hosts,
+                ready=ready,
+                stop=stop,
+            )
+            nursery.cancel_scope.cancel()
 
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        run(serve)
-    except KeyboardInterrupt:
-        say("stopped")
+    run(serve)
+    say("stopped")
+
+
+async def _set_by_signals(stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            stop.set()

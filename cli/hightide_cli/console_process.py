@@ -18,6 +18,7 @@ from hightide_cli.output import say
 
 START_S = 60.0
 STOP_S = 10.0
+LOOKED_AT_S = 1.0
 _POLL_S = 0.05
 
 
@@ -30,13 +31,18 @@ def hold(path: Path) -> TextIO:
     """Hold it for as long as this process lives; raises `BlockingIOError` if another does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
-    file.truncate(0)
-    return file
+    until = time.monotonic() + LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > until:
+                file.close()
+                raise
+            time.sleep(_POLL_S)  # who looks whether one runs holds it for a moment
+        else:
+            file.truncate(0)
+            return file
 
 
 def running(data: Path) -> dict[str, Any]:

@@ -29,8 +29,9 @@ Answer = Callable[[Request, Session], Awaitable[Response]]
 class Console:
     """What the pages ask for."""
 
-    def __init__(self, sessions: Sessions, *, allows_changes: bool) -> None:
+    def __init__(self, sessions: Sessions, *, allows_changes: bool, cookie: str = COOKIE) -> None:
         self._sessions = sessions
+        self._cookie = cookie
         self._allows_changes = allows_changes
         self._streams = Streams()
 
@@ -60,7 +61,7 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         """Who looks; where nobody has to sign in, a session begins here."""
-        session = self._sessions.find(request.cookies.get(COOKIE, ""))
+        session = self._sessions.find(request.cookies.get(self._cookie, ""))
         if session is not None:
             return self._told(session)
         if self._sessions.users_sign_in:
@@ -68,8 +69,13 @@ class Console:
         return await self._begin("", "")
 
     async def _sign_in(self, request: Request) -> Response:
-        said = await _json(request)
-        return await self._begin(str(said.get("user", "")), str(said.get("password", "")))
+        try:
+            said = await _json(request)
+            if not self._sessions.users_sign_in:
+                return await self._begin("", "")
+            return await self._begin(str(said.get("user", "")), str(said.get("password", "")))
+        except ValueError as error:
+            return _unclear(error)
 
     async def _begin(self, user: str, password: str) -> Response:
         try:
@@ -79,7 +85,7 @@ class Console:
         except HightideError as error:
             return JSONResponse({"error": str(error)}, 502)
         answer = self._told(session)
-        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(self._cookie, cookie, httponly=True, samesite="strict", path="/")
         return answer
 
     def _told(self, session: Session) -> Response:
@@ -94,16 +100,16 @@ class Console:
         )
 
     async def _sign_out(self, request: Request) -> Response:
-        self._sessions.end(request.cookies.get(COOKIE, ""))
+        self._sessions.end(request.cookies.get(self._cookie, ""))
         answer = JSONResponse({})
-        answer.delete_cookie(COOKIE, path="/")
+        answer.delete_cookie(self._cookie, path="/")
         return answer
 
     def _asked(self, answer: Answer, *, changes: bool = False) -> Callable[[Request], Any]:
         """An answer to who has signed in; what it says no to is said with its reason."""
 
         async def endpoint(request: Request) -> Response:
-            session = self._sessions.find(request.cookies.get(COOKIE, ""))
+            session = self._sessions.find(request.cookies.get(self._cookie, ""))
             if session is None:
                 return JSONResponse({"error": "sign in first"}, 401)
             if changes and not self._allows_changes:
@@ -117,20 +123,20 @@ class Console:
                 return JSONResponse({"error": str(error), "code": error.code}, 409)
             except HightideError as error:
                 return JSONResponse({"error": str(error)}, 502)
-            except (ValueError, KeyError) as error:
-                return JSONResponse({"error": f"what is asked for is not clear: {error}"}, 400)
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
+                return _unclear(error)
 
         return endpoint
 
     # -- what is looked at -----------------------------------------------------------------------
 
     async def _stream(self, request: Request) -> Any:
-        session = self._sessions.find(request.cookies.get(COOKIE, ""))
+        session = self._sessions.find(request.cookies.get(self._cookie, ""))
         if session is None:
             return JSONResponse({"error": "sign in first"}, 401)
         topic = request.query_params.get("topic", "")
         last = request.headers.get("last-event-id", "")
-        return Stream(self._streams, session.eye, topic, last)
+        return Stream(self._streams, session, topic, last)
 
     async def _groups(self, _: Request, session: Session) -> Response:
         return JSONResponse(await session.eye.groups())
@@ -174,9 +180,17 @@ class Console:
         return JSONResponse({"moves": [each._asdict() for each in moves]})
 
 
+def _unclear(error: Exception) -> Response:
+    return JSONResponse({"error": f"what is asked for is not clear: {error}"}, 400)
+
+
 async def _json(request: Request) -> dict[str, Any]:
     """The object that a request carries; raises `ValueError` for anything else."""
-    found = json.loads(await request.body() or b"{}")
+    body = await request.body()
+    try:
+        found = json.loads(body or b"{}")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
         raise ValueError("an object is expected")
     return found

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hightide import ApiError, HightideError, TracePlace
+from hightide import ApiError, HightideError, LogDirDescription, TracePlace
 from hightide_broker.trace.lines import Told, read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
@@ -20,9 +21,13 @@ from hightide_console.timeline import epoch_starts
 from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
 
 if TYPE_CHECKING:
-    from hightide import Admin, ClusterDescription, LogDirDescription, TopicDescription
+    from hightide import Admin, ClusterDescription, TopicDescription
 
 LOOK_S = 1.0
+SILENCE_S = 2.5
+"""A look that takes longer is told of."""
+ANSWER_S = 1.0
+"""A broker that says nothing of its replicas for so long is shown as one that does not answer."""
 DISKS_S = 5.0
 """How often the sizes of everything are asked for."""
 EVENTS_KEPT = 20_000
@@ -37,6 +42,8 @@ class Eye:
 
     def __init__(self, admin: Admin) -> None:
         self.admin = admin
+        self.life = token_hex(4)
+        """Numbers of another eye's events are none of this one's."""
         self.version = 0
         """Rises with each look that saw something new."""
         self.cluster: View = {"error": "not looked yet"}
@@ -53,6 +60,8 @@ class Eye:
         self._disks: dict[int, LogDirDescription] = {}
         self._disks_at = float("-inf")
         self._places: dict[tuple[int, str], TracePlace] = {}
+        self._silent: set[int] = set()
+        """Brokers that did not answer in the last look."""
         self._held: dict[str, Held] = {}
         """What brokers said last of the topics that are watched."""
         self._kept: dict[str, tuple[float, View]] = {}
@@ -66,8 +75,16 @@ class Eye:
             if not self._watchers:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            await self.look()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_of_silence)
+                await self.look()
+                nursery.cancel_scope.cancel()
             await trio.sleep(LOOK_S)
+
+    async def _tell_of_silence(self) -> None:
+        await trio.sleep(SILENCE_S)
+        why = f"no answer for {SILENCE_S:g} s: what is shown is old"
+        self._show({**self.cluster, "error": why}, self.topics)
 
     @contextmanager
     def watched(self, topic: str) -> Iterator[None]:
@@ -80,6 +97,7 @@ class Eye:
         finally:
             self._watchers -= 1
             self._watched[topic] -= 1
+            self._watched += Counter()  # forgets what nobody watches
 
     async def news(self, seen: int) -> None:
         """Until there is something newer than version `seen`."""
@@ -97,9 +115,13 @@ class Eye:
         quorum = None
         with suppress(HightideError):
             quorum = await self.admin.describe_quorum()
-        await self._look_at_disks()
+        brokers = [broker.id for broker in cluster.brokers]
+        if trio.current_time() >= self._disks_at + DISKS_S:
+            self._disks = {each.broker: each for each in await self._directories(None, brokers)}
+            self._disks_at = trio.current_time()
         watched = {name for name, count in self._watched.items() if name and count > 0}
-        seen = {topic.topic: await self._topic(topic) for topic in topics if topic.topic in watched}
+        wanted = [topic for topic in topics if topic.topic in watched]
+        seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
         self._held = {name: held for name, held in self._held.items() if name in seen}
         await self._read_traces(cluster)
         view = {**cluster_view(cluster, quorum, topics, self._disks), "error": ""}
@@ -116,20 +138,25 @@ class Eye:
         self._news.set()
         self._news = trio.Event()
 
-    async def _look_at_disks(self) -> None:
-        if trio.current_time() < self._disks_at + DISKS_S:
-            return
-        with suppress(HightideError):
-            found = await self.admin.describe_log_dirs()
-            self._disks = {each.broker: each for each in found}
-            self._disks_at = trio.current_time()
+    async def _directories(
+        self, topics: list[str] | None, brokers: list[int]
+    ) -> list[LogDirDescription]:
+        """What brokers hold. Each is asked by itself: one that hangs holds up nobody."""
+        found = {each: LogDirDescription(each, "", [], -1, "no answer") for each in brokers}
 
-    async def _topic(self, topic: TopicDescription) -> View:
+        async def ask(broker: int) -> None:
+            with trio.move_on_after(ANSWER_S), suppress(HightideError):
+                (found[broker],) = await self.admin.describe_log_dirs(topics, brokers=[broker])
+
+        async with trio.open_nursery() as nursery:
+            for broker in brokers:
+                nursery.start_soon(ask, broker)
+        self._silent = {broker for broker, directory in found.items() if directory.error}
+        return list(found.values())
+
+    async def _topic(self, topic: TopicDescription, brokers: list[int]) -> View:
         name = topic.topic
-        try:
-            directories = await self.admin.describe_log_dirs([name])
-        except HightideError:
-            directories = []  # this user may not know
+        directories = await self._directories([name], brokers)
         held, min_isr = held_by(directories), await self._min_isr_of(name)
         view = topic_view(topic, held, min_isr, self._held.get(name))
         self._held[name] = {**self._held.get(name, {}), **held}
@@ -153,7 +180,7 @@ class Eye:
         """What brokers told since they were asked last, in one order."""
         found: list[bytes] = []
         for broker in cluster.brokers:
-            if broker.fenced or self.is_untraced:
+            if broker.fenced or broker.id in self._silent or self.is_untraced:
                 continue
             for kind in KINDS:
                 try:

@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Collection
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -66,8 +67,9 @@ class Guards:
             if site not in ("same-origin", "none") and request.url.path.startswith("/api/"):
                 return "what is asked comes from another site"
             return ""
-        origin = request.headers.get("origin", "")
-        if origin != f"{request.url.scheme}://{host}":
+        scheme, _, origin = request.headers.get("origin", "").lower().partition("://")
+        # Of ours by any name: a proxy that speaks TLS may call this console by another one.
+        if scheme not in ("http", "https") or origin not in self._hosts:
             return "a change must come from a page of this console"
         return ""
 
@@ -87,7 +89,9 @@ def _limited(receive: Receive) -> Receive:
         message: dict[str, Any] = dict(await receive())
         taken += len(message.get("body", b""))
         if taken > BODY_BYTES_MAX:
-            return {"type": "http.disconnect"}
+            raise HTTPException(
+                413, f"no page of this console sends more than {BODY_BYTES_MAX} bytes"
+            )
         return message
 
     return limited

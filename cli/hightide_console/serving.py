@@ -10,7 +10,7 @@ import trio
 from anycorn import Config, serve
 
 from hightide_console.app import Console
-from hightide_console.sessions import Sessions
+from hightide_console.sessions import COOKIE, Sessions
 
 BACKLOG = 100
 HEAD_BYTES_MAX = 16 << 10
@@ -32,10 +32,11 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def names_of(listener: socket.socket, more: Sequence[str]) -> list[str]:
-    """What a browser may call it: loopback by its names, and others that were allowed."""
+    """What a browser may call it: loopback by its names, and others that were allowed, with their
+    own port, with ours, or with none, as behind a proxy."""
     port = listener.getsockname()[1]
     names = ["127.0.0.1", "localhost", "[::1]", *more]
-    return [f"{name}:{port}" for name in names] + (list(more) if port in (80, 443) else [])
+    return [f"{name}:{port}" for name in names] + (["localhost"] if port == 80 else []) + [*more]
 
 
 async def run_console(
@@ -47,10 +48,14 @@ async def run_console(
     allows_changes: bool,
     hosts: Sequence[str] = (),
     ready: Callable[[], None] = lambda: None,
+    stop: trio.Event,
 ) -> None:
-    """Serve until cancelled."""
+    """Serve until told to stop: who looks is let go first, so that nothing is torn off."""
     sessions = Sessions(bootstrap, options, users_sign_in=users_sign_in)
-    app = Console(sessions, allows_changes=allows_changes).app(names_of(listener, hosts))
+    # Cookies do not know ports: two consoles of one machine would end each other's sessions.
+    cookie = f"{COOKIE}_{listener.getsockname()[1]}"
+    console = Console(sessions, allows_changes=allows_changes, cookie=cookie)
+    app: Any = console.app(names_of(listener, hosts))
     config = Config()
     config.bind = [f"fd://{listener.fileno()}"]
     config.h11_max_incomplete_size = HEAD_BYTES_MAX
@@ -60,9 +65,12 @@ async def run_console(
     config.loglevel = "WARNING"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sessions.run)
-        nursery.start_soon(_serve, app, config)
+        nursery.start_soon(_end_after, stop, sessions)
         ready()
+        await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")
+        nursery.cancel_scope.cancel()
 
 
-async def _serve(app: Any, config: Config) -> None:
-    await serve(app, config, shutdown_trigger=trio.sleep_forever, mode="asgi")
+async def _end_after(stop: trio.Event, sessions: Sessions) -> None:
+    await stop.wait()
+    sessions.end_all()

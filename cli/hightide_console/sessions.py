@@ -20,8 +20,10 @@ from hightide_console.eye import Eye
 
 SESSIONS_MAX = 200
 IDLE_S = 12 * 3600.0
-"""A session that nobody used for so long is over."""
+"""A session that nobody used for so long is over; a page that is open uses it."""
 TIMEOUT_S = 10.0
+REQUEST_S = 2.0
+"""A broker that does not answer for so long: another one is asked."""
 COOKIE = "hightide_console"
 
 
@@ -39,6 +41,7 @@ class Session:
     """How this user comes to the cluster."""
     token: str = field(default_factory=secrets.token_urlsafe, repr=False)
     used_at: float = 0.0
+    ended: trio.Event = field(default_factory=trio.Event, repr=False)
 
 
 class Sessions:
@@ -83,38 +86,57 @@ class Sessions:
                 options.pop("sasl_password_location", None)
                 options |= {"sasl_username": user, "sasl_password": password}
             eye = await self._eye_of(user, password, options)
-        while len(self._by_cookie) >= SESSIONS_MAX:
-            self.end(min(self._by_cookie, key=lambda each: self._by_cookie[each].used_at))
         cookie = secrets.token_urlsafe(32)
         session = Session(user, eye, options, used_at=trio.current_time())
         self._by_cookie[cookie] = session
+        while len(self._by_cookie) > SESSIONS_MAX:  # never the new one, whose eye it would end
+            others = self._by_cookie.keys() - {cookie}
+            self.end(min(others, key=lambda each: self._by_cookie[each].used_at))
         return cookie, session
 
     def end(self, cookie: str) -> None:
         """A browser looks no more; the last one of a user takes the eye with it."""
         session = self._by_cookie.pop(cookie, None)
-        if session is None or any(s.eye is session.eye for s in self._by_cookie.values()):
+        if session is None:
+            return
+        session.ended.set()
+        if any(s.eye is session.eye for s in self._by_cookie.values()):
             return
         known = self._eyes.get(session.user)
         if known is not None and known[0] is session.eye:
             del self._eyes[session.user]
             known[1].cancel()
 
+    def end_all(self) -> None:
+        """Nobody looks any more."""
+        for cookie in list(self._by_cookie):
+            self.end(cookie)
+
     async def _eye_of(self, user: str, password: str, options: Mapping[str, Any]) -> Eye:
+        if self.users_sign_in:
+            await self._check(options)  # each time: what was right once may be right no more
         known = self._eyes.get(user)
-        if known is not None and secrets.compare_digest(known[2].encode(), password.encode()):
-            return known[0]
+        if known is not None:
+            if secrets.compare_digest(known[2].encode(), password.encode()):
+                return known[0]
+            for cookie in [c for c, s in self._by_cookie.items() if s.eye is known[0]]:
+                self.end(cookie)  # by an old password
         if self._nursery is None:
             raise SignInFailed("the console is about to end")
+        started: tuple[Eye, trio.CancelScope] = await self._nursery.start(self._live, options)
+        self._eyes[user] = (*started, password)
+        return started[0]
+
+    async def _check(self, options: Mapping[str, Any]) -> None:
         try:
-            started: tuple[Eye, trio.CancelScope] = await self._nursery.start(self._live, options)
+            async with self._admin(options) as admin:
+                await admin.describe_cluster()
         except AuthenticationFailed:
             raise SignInFailed("the cluster does not know this name and password") from None
-        if known is not None:
-            known[1].cancel()  # by an old password
-        eye, scope = started
-        self._eyes[user] = (eye, scope, password)
-        return eye
+
+    def _admin(self, options: Mapping[str, Any]) -> Admin:
+        waits = {"request_timeout_ms": REQUEST_S * 1000, **options}
+        return Admin(self.bootstrap, default_api_timeout_ms=TIMEOUT_S * 1000, **waits)
 
     async def _live(
         self,
@@ -124,10 +146,7 @@ class Sessions:
     ) -> None:
         """One user's client and eye, from sign-in to the end of the last session."""
         with trio.CancelScope() as scope:
-            timeout_ms = TIMEOUT_S * 1000
-            async with Admin(self.bootstrap, default_api_timeout_ms=timeout_ms, **options) as admin:
-                if self.users_sign_in:
-                    await admin.describe_cluster()  # so that a wrong password is noticed here
+            async with self._admin(options) as admin:
                 eye = Eye(admin)
                 task_status.started((eye, scope))
                 await eye.run()

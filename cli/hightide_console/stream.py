@@ -15,7 +15,7 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from hightide_broker.trace.events import WatermarksMoved
-from hightide_console.eye import Eye
+from hightide_console.sessions import Session
 from hightide_console.timeline import event_view
 
 KEEP_ALIVE_S = 15.0
@@ -37,14 +37,16 @@ class Streams:
 class Stream:
     """The answer to one browser; an ASGI application."""
 
-    def __init__(self, streams: Streams, eye: Eye, topic: str, last_event: str) -> None:
+    def __init__(self, streams: Streams, session: Session, topic: str, last_event: str) -> None:
         """`last_event`: the id of the last one that this browser has, if it was here before."""
         self._streams = streams
-        self._eye = eye
+        self._session = session
+        self._eye = eye = session.eye
         self._topic = topic
         self._next = max(eye.told_count - FIRST_EVENTS, 0)
-        if last_event.isdecimal() and int(last_event) <= eye.told_count:
-            self._next = int(last_event)
+        life, _, number = last_event.partition(".")
+        if life == eye.life and number.isdecimal() and int(number) <= eye.told_count:
+            self._next = int(number)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
@@ -55,15 +57,17 @@ class Stream:
         self._streams.open += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            with trio.CancelScope() as whole:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_until_gone, receive, whole)
-                    with self._eye.watched(self._topic):
-                        await self._tell(send)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
+                nursery.start_soon(_until_ended, self._session, nursery.cancel_scope)
+                with self._eye.watched(self._topic):
+                    await self._tell(send)
+                nursery.cancel_scope.cancel()
         finally:
             self._streams.open -= 1
 
     async def _tell(self, send: Send) -> None:
+        """Until this browser takes nothing any more."""
         seen = -1
         while True:
             said = b": nothing new\n\n"
@@ -71,8 +75,11 @@ class Stream:
                 await self._eye.news(seen)
                 seen = self._eye.version
                 said = "".join(self._news()).encode()
-            with trio.fail_after(SEND_S):
+            self._session.used_at = trio.current_time()
+            with trio.move_on_after(SEND_S) as sending:
                 await send({"type": "http.response.body", "body": said, "more_body": True})
+            if sending.cancelled_caught:
+                return
 
     def _news(self) -> Iterator[str]:
         eye = self._eye
@@ -82,9 +89,10 @@ class Stream:
             "untraced": eye.is_untraced,
         }
         events = self._events()
+        number = f"{eye.life}.{self._next}"
         if events:
-            yield _event("trace", events, self._next)
-        yield _event("state", state, self._next)
+            yield _event("trace", events, number)
+        yield _event("state", state, number)
 
     def _events(self) -> list[dict[str, object]]:
         """What happened since, the newest if there is too much of it."""
@@ -96,11 +104,16 @@ class Stream:
         return [event_view(each) for each in told if not isinstance(each.what, WatermarksMoved)]
 
 
-def _event(name: str, data: object, number: int) -> str:
+def _event(name: str, data: object, number: str) -> str:
     return f"id: {number}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
 
 
 async def _until_gone(receive: Receive, scope: trio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    scope.cancel()
+
+
+async def _until_ended(session: Session, scope: trio.CancelScope) -> None:
+    await session.ended.wait()
     scope.cancel()

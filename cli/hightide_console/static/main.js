@@ -10,9 +10,17 @@ const STALE_MS = 3000;
 const AGAIN_MS = 2000;
 const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"]];
 
+function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name; // typed by hand
+  }
+}
+
 function place() {
   const [, page = "", name = "", number = "0"] = (location.hash.slice(1) || "/").split("/");
-  return { page, name: decodeURIComponent(name), number: Number(number) || 0 };
+  return { page, name: decoded(name), number: Number(number) || 0 };
 }
 
 function Page() {

@@ -15,7 +15,10 @@ function shown(data) {
 function pretty(text) {
   if (!/^[[{]/.test(text)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const parsed = JSON.parse(text);
+    // What JavaScript would tell otherwise than it was written, as long numbers, stays as it is.
+    const written = text.replace(/("(?:\\.|[^"\\])*")|\s+/g, "$1");
+    return JSON.stringify(parsed) === written ? JSON.stringify(parsed, null, 2) : text;
   } catch {
     return text;
   }

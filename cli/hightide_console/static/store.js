@@ -13,6 +13,7 @@ export const store = {
 };
 
 const EVENTS_KEPT = 2000;
+const AGAIN_MS = 2000;
 let draw = () => {};
 let source = null;
 let watchedTopic = null;
@@ -54,7 +55,7 @@ export async function begin() {
 
 // One stream for the whole page: the cluster, the topic that is open, and what happens.
 export function watch(topic) {
-  if (source !== null && topic === watchedTopic) return;
+  if (source !== null && source.readyState !== EventSource.CLOSED && topic === watchedTopic) return;
   source?.close();
   watchedTopic = topic;
   source = new EventSource(`/api/stream?topic=${encodeURIComponent(topic)}`);
@@ -67,7 +68,23 @@ export function watch(topic) {
     changed({ events: [...store.events, ...fresh].slice(-EVENTS_KEPT) });
   });
   source.onopen = () => changed({ link: "live" });
-  source.onerror = () => changed({ link: "lost" });
+  const mine = source;
+  source.onerror = () => {
+    changed({ link: "lost" });
+    // Refused, not only cut off: the session may be over, or another console be here now.
+    if (mine.readyState === EventSource.CLOSED) setTimeout(() => mine === source && again(topic), AGAIN_MS);
+  };
+}
+
+async function again(topic) {
+  try {
+    const session = await ask("/api/session");
+    changed({ session });
+    if (session.sign_in) unwatch();
+    else watch(topic);
+  } catch {
+    watch(topic);
+  }
 }
 
 export function unwatch() {

@@ -43,9 +43,10 @@ class AnyBroker:
         that others are not there."""
         return known if isinstance(known, AuthenticationFailed) else failure
 
-    def was_unhelpful(self) -> None:
-        """Who was asked last did not answer in time, or with something old."""
-        self._unhelpful = self.asking
+    def was_unhelpful(self, address: Address | None = None) -> None:
+        """Who is at that address, or who was asked last, did not answer in time, or with something
+        old."""
+        self._unhelpful = address or self.asking
 
     def leads_on(self, refusal: ApiError) -> bool:
         """Whether the next one is asked after this refusal. If not, and it may be different later,

@@ -158,6 +158,7 @@ class Cluster:
                 connection = await self._pool.connection(*address)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except UNREACHABLE as error:
+                self._any_broker.was_unhelpful(address)  # one that hangs costs a timeout each time
                 failure = self._any_broker.worse(failure, error)
             except ApiError as error:
                 if not self._any_broker.leads_on(error):

@@ -1,0 +1,290 @@
+"""The console's pages in a real browser, beside real clusters.
+
+Goal: who looks sees what is, also while brokers die and logs are cut, by mouse, by keyboard, on a
+phone and by ear; no page asks anybody else for anything. Method: Chromium without a window.
+"""
+
+import json
+import signal
+
+import pytest
+from browserkit import NEEDS_ONE, Tab, browser
+from commands import StartedCluster, hightide
+from console_run import Console
+from patience import wait_until
+from secure_run import open_only, reaching
+from three_nodes import Nodes
+
+from hightide import blocking
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.slow,
+    NEEDS_ONE,
+    open_only("who may see what has its own test here"),
+]
+PAGES = {
+    "/": "Cluster",
+    "/topics": "Topics",
+    "/topics/orders": "orders",
+    "/brokers": "Brokers",
+    "/groups": "Groups",
+    "/groups/readers": "readers",
+    "/quorum": "Quorum",
+    "/messages/orders/0": "messages",
+    "/timeline/orders/0": "timeline",
+}
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+WITHOUT_IDEMPOTENCE = ("-X", "acks=1", "-X", "enable.idempotence=false")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    data = tmp_path_factory.mktemp("cluster") / "data"
+    made = Nodes(data, "-n", "3", "--topic", "orders:1:3")
+    try:
+        made.run("produce", "orders", stdin=b"".join(b"%d\n" % n for n in range(40)))
+        made.run("consume", "orders", "--group", "readers", "--from", "start", "-c", "40")
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="module")
+def console(cluster):
+    made = Console(cluster.address, "--allow-changes")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def tab(chromium, console):
+    made = Tab(chromium, console.address)
+    yield made
+    made.close()
+    assert made.complaints == []
+
+
+def ends_of(cluster):
+    with blocking.Admin(**reaching(cluster.address)) as admin:
+        return {
+            directory.broker: replica.log_end_offset
+            for directory in admin.describe_log_dirs(["orders"])
+            for replica in directory.replicas
+        }
+
+
+def lag_of(cluster, group):
+    with blocking.Admin(**reaching(cluster.address)) as admin:
+        return sum(each.lag for each in admin.group_lag(group))
+
+
+def test_lanes_are_what_the_brokers_say(tab, cluster):
+    tab.go("/topics/orders", heading="orders").until("document.querySelector('figure')")
+    wait_until(
+        lambda: (
+            tab.page.wait_for_timeout(100)
+            or {broker: end for broker, (_, end, _) in tab.lanes().items()} == ends_of(cluster)
+        ),
+        "lanes are as brokers say",
+    )
+    assert [badge for badge, _, _ in tab.lanes().values()] == ["ISR"] * 3
+    drawn = tab.page.eval_on_selector_all(
+        "g.lane", "lanes => lanes.map(lane => [lane.dataset.broker, lane.dataset.end])"
+    )
+    assert {int(broker): int(end) for broker, end in drawn} == ends_of(cluster)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path):
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab = Tab(chromium, console.address, width=360, height=700)
+    tab.go(path, heading=PAGES[path])
+    tab.until("!document.body.textContent.includes('looking')")
+    found = Axe().run(tab.page).response["violations"]
+    serious = [
+        (each["id"], each["nodes"][0]["html"])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+    headings = tab.page.eval_on_selector_all("h1", "all => all.length")
+    sideways = tab.page.evaluate("document.documentElement.scrollWidth")
+    tab.close()
+    assert serious == []
+    assert headings == 1
+    assert sideways <= 360
+    assert tab.complaints == []
+
+
+def test_the_keyboard_reaches_the_pages_and_skips_to_the_content(tab):
+    tab.go("/", heading="Cluster")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "To the content"
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.id") == "content"
+    reached = []
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.go("/quorum", heading="Quorum")
+    tab.page.reload()
+    tab.until("document.querySelector('nav')")
+    for _ in range(8):
+        tab.page.keyboard.press("Tab")
+        reached.append(tab.page.evaluate("document.activeElement.textContent"))
+    assert [each for each in reached if each in ("Overview", "Topics", "Groups")] == [
+        "Overview",
+        "Topics",
+        "Groups",
+    ]
+    assert tab.page.get_attribute("nav [aria-current=page]", "href") == "#/quorum"
+
+
+def test_records_with_markup_are_text(tab, cluster):
+    cluster.run("topics", "create", "evil", "-p", "1", "-r", "1")
+    long_number = '{"id": 12345678901234567890}'
+    cluster.run("produce", "evil", stdin=f"{EVIL}\n{long_number}\n".encode())
+    tab.go("/messages/evil/0", heading="messages")
+    tab.page.get_by_role("button", name="Search").click()
+    tab.until("document.querySelectorAll('tbody tr').length === 2")
+    assert EVIL in tab.text()
+    assert long_number in tab.text(), "no digit is changed"
+    assert tab.page.locator("main img, main script").count() == 0
+    tab.page.get_by_role("button", name="Live tail").click()
+    cluster.run("produce", "evil", stdin=b"a new one\n")
+    tab.until("document.querySelector('main').textContent.includes('a new one')")
+    tab.page.get_by_role("button", name="Stop the tail").click()
+
+
+def test_a_group_is_moved_after_a_look_at_what_would_change(tab, cluster):
+    tab.go("/groups/readers", heading="readers").until("document.querySelector('form')")
+    tab.page.get_by_role("button", name="Preview").click()
+    tab.until("document.querySelector('button.danger')")
+    assert "What would change" in tab.text()
+    assert lag_of(cluster, "readers") == 0
+    tab.page.get_by_role("button", name="Move the group").click()
+    tab.until("document.body.textContent.includes('It is done')")
+    assert lag_of(cluster, "readers") == 40
+
+
+def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster):
+    console = Console(cluster.address)
+    tab = Tab(chromium, console.address)
+    tab.go("/groups/readers", heading="readers").until("document.querySelectorAll('table').length")
+    assert tab.page.get_by_role("button").count() == 0
+    tab.close()
+    console.end()
+
+
+def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
+    first = Console(cluster.address)
+    tab = Tab(chromium, first.address)
+    tab.go("/", heading="Cluster").until("document.querySelector('.link-live')")
+    first.end()
+    tab.until("document.querySelector('.link-lost')")
+    second = Console(cluster.address, "--listen", f"127.0.0.1:{first.port}")
+    tab.until("document.querySelector('.link-live')")
+    tab.close()
+    second.end()
+
+
+def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):
+    tab.go("/topics/%", heading="Topic").until("document.body.textContent.includes('no such')")
+
+
+def test_a_leader_that_dies_with_records_of_its_own_is_cut_when_it_returns(tab, cluster):
+    """Two of three stand still, the leader takes records alone and dies; the others go on."""
+    (state,) = cluster.describe("orders")["partitions"]
+    leader = state["leader"]
+    others = sorted({1, 2, 3} - {leader})
+    tab.go("/topics/orders", heading="orders").until("document.querySelector('figure')")
+    alone = cluster.address_of(leader)
+    for node in others:
+        cluster.send(node, signal.SIGSTOP)
+    hightide("produce", "orders", *WITHOUT_IDEMPOTENCE, stdin=b"lost\n" * 7, address=alone)
+    cluster.kill(leader)
+    for node in others:
+        cluster.send(node, signal.SIGCONT)
+    wait_until(lambda: tab.lanes()[leader][2], "the lane of the dead is old")
+    wait_until(lambda: tab.lanes()[leader][0] == "out", "the dead is in sync no more")
+    addresses = ",".join(cluster.address_of(node) for node in others)
+    hightide("produce", "orders", stdin=b"kept\n" * 5, address=addresses)
+    cluster.start_one(leader)
+    tab.until("document.querySelectorAll('.badge-ISR').length === 3")
+    tab.until("document.querySelector('.event-truncated')")
+    wait_until(
+        lambda: (
+            tab.page.wait_for_timeout(100) or len({end for _, end, _ in tab.lanes().values()}) == 1
+        ),
+        "the lanes are as long again",
+    )
+    colours = tab.page.eval_on_selector_all(
+        "g.lane",
+        "lanes => lanes.map(lane => [...lane.children].map(each => each.dataset.epoch))",
+    )
+    assert all(len(set(each) - {None}) >= 2 for each in colours), (
+        "each lane has the colours of two epochs"
+    )
+    replays(tab)
+
+
+def replays(tab):
+    """The timeline shows the cut where it happened, and plays."""
+    tab.go("/timeline/orders/0", heading="timeline").until("document.querySelector('.player')")
+    cut = tab.page.locator("input[type=range]").evaluate("range => Number(range.max)")
+    texts = []
+    for at in range(cut + 1):
+        tab.page.locator("input[type=range]").fill(str(at))
+        texts.append((tab.text(".now"), tab.lanes()))
+    where = next(at for at, (text, _) in enumerate(texts) if "cut" in text or "truncat" in text)
+    longest = max(end for _, end, _ in texts[where - 1][1].values())
+    after = max(end for _, end, _ in texts[where][1].values())
+    assert longest > after, "the tail is there before the cut, and gone after it"
+    tab.page.locator("input[type=range]").fill(str(max(cut - 2, 0)))
+    tab.page.get_by_role("button", name="Play").click()
+    tab.until(f"document.querySelector('input[type=range]').value === '{cut}'")
+    with tab.page.expect_download() as saved:
+        tab.page.get_by_role("button", name="Save as JSON").click()
+    assert len(json.loads(saved.value.path().read_bytes())) == cut + 1
+    with tab.page.expect_download() as saved:
+        tab.page.get_by_role("button", name="Save as SVG").click()
+    assert b"<svg" in saved.value.path().read_bytes()
+
+
+def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
+    made = StartedCluster(tmp_path / "data", "--port", "0", "--secure", "--topic", "a-one")
+    try:
+        told = {"config": tmp_path / "data" / "client.toml"}
+        hightide("topics", "create", "b-two", "-p", "1", "-r", "1", **told)
+        hightide("users", "create", "ann", "--password-file", "-", stdin=b"hers", **told)
+        hightide("acls", "allow", "ann", "read", "topic:a-*", **told)
+        console = Console(made.address, **told)
+        tab = Tab(chromium, console.address)
+        tab.page.goto(console.address)
+        tab.page.get_by_label("User").fill("ann")
+        tab.page.get_by_label("Password").fill("wrong")
+        tab.page.get_by_role("button", name="Sign in").click()
+        tab.until("document.querySelector('[role=alert]')")
+        assert "does not know this name and password" in tab.text()
+        tab.complaints.clear()  # a browser notes that it was turned away
+        tab.page.get_by_label("Password").fill("hers")
+        tab.page.get_by_role("button", name="Sign in").click()
+        tab.until("document.querySelector('nav')")
+        tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
+        tab.page.get_by_role("checkbox").check()
+        names = tab.page.eval_on_selector_all("tbody th", "all => all.map(e => e.textContent)")
+        assert names == ["a-one"]
+        tab.go("/topics/b-two", heading="b-two")
+        assert "no such topic, or you may not see it" in tab.text()
+        assert tab.complaints == []
+        tab.page.get_by_role("button", name="Sign out").click()
+        tab.until("document.querySelector('form.door, .door form')")
+        tab.close()
+        console.end()
+    finally:
+        made.end()

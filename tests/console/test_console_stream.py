@@ -1,0 +1,216 @@
+"""News to browsers, and the one look that all of them share.
+
+Goal: the newest state and every event once, whoever comes back, and nobody who does not read costs
+anything; method: a fake cluster, browsers without sockets, virtual time.
+"""
+
+import pytest
+import trio
+from consolekit import Browser, FakeAdmin, began, session_of
+from trio.testing import wait_all_tasks_blocked
+
+from hightide_broker.trace.lines import read_lines
+from hightide_console import stream as module
+from hightide_console.eye import LOOK_S, SILENCE_S
+from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
+
+
+@pytest.fixture
+def admin():
+    return FakeAdmin()
+
+
+@pytest.fixture
+def session(admin):
+    return session_of(admin)
+
+
+@pytest.fixture
+def eye(session):
+    return session.eye
+
+
+def tell(eye, *numbers):
+    """Events happen, and are learned at once."""
+    new = list(read_lines([began(number) for number in numbers]))
+    eye.told.extend(new)
+    eye.told_count += len(new)
+    eye.tell()
+
+
+@pytest.fixture
+def opened(session, nursery):
+    streams = Streams()
+
+    async def open_one(topic="", last=""):
+        browser = Browser(Stream(streams, session, topic, last))
+        nursery.start_soon(browser.run)
+        await wait_all_tasks_blocked()
+        return browser
+
+    open_one.streams = streams
+    return open_one
+
+
+async def test_a_slow_browser_gets_the_newest_state_and_no_queue_of_old_ones(opened, eye):
+    browser = await opened()
+    browser.reads = trio.Event()
+    for number in range(50):
+        eye.cluster = {"n": number}
+        eye.tell()
+        await wait_all_tasks_blocked()
+    browser.reads.set()
+    await wait_all_tasks_blocked()
+    assert [state["cluster"] for state in browser.states()[1:]] == [{"n": 0}, {"n": 49}]
+
+
+async def test_who_comes_back_goes_on_where_it_was_without_loss_or_doubles(opened, eye):
+    tell(eye, 1, 2, 3)
+    browser = await opened()
+    tell(eye, 4)
+    await wait_all_tasks_blocked()
+    browser.leave()
+    await browser.ended.wait()
+    tell(eye, 5, 6)
+    again = await opened(last=browser.last_id)
+    tell(eye, 7)
+    await wait_all_tasks_blocked()
+    assert browser.numbers() == [1, 2, 3, 4]
+    assert again.numbers() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("last", ["", "x", "2", "another.2", "{life}.99", "{life}.-1", "{life}."])
+async def test_by_a_place_that_is_none_it_begins_with_the_newest(opened, eye, last):
+    tell(eye, *range(1, 6))
+    browser = await opened(last=last.format(life=eye.life))
+    assert browser.numbers() == [1, 2, 3, 4, 5]
+
+
+async def test_of_too_much_that_happened_the_newest_is_told(opened, eye):
+    browser = await opened()
+    tell(eye, *range(1, EVENTS_AT_ONCE + 11))
+    await wait_all_tasks_blocked()
+    assert browser.numbers() == list(range(11, EVENTS_AT_ONCE + 11))
+
+
+async def test_a_browser_that_takes_nothing_is_closed(opened, eye, autojump_clock):
+    browser = await opened()
+    browser.reads = trio.Event()
+    began_at = trio.current_time()
+    eye.tell()
+    await browser.ended.wait()
+    assert trio.current_time() - began_at == pytest.approx(SEND_S)
+    assert opened.streams.open == 0
+
+
+async def test_while_nothing_happens_a_line_keeps_the_connection(opened, autojump_clock):
+    browser = await opened()
+    said = len(browser.said)
+    await trio.sleep(KEEP_ALIVE_S + 1)
+    assert browser.said[said:] == [b": nothing new\n\n"]
+
+
+async def test_a_page_that_is_open_uses_its_session(opened, session, autojump_clock):
+    await opened()
+    await trio.sleep(100 * KEEP_ALIVE_S)
+    assert trio.current_time() - session.used_at < 2 * KEEP_ALIVE_S
+
+
+async def test_the_end_of_a_session_ends_its_streams_at_once(opened, session, eye):
+    browser = await opened("orders")
+    session.ended.set()
+    await browser.ended.wait()
+    assert opened.streams.open == eye._watchers == len(eye._watched) == 0
+
+
+async def test_one_stream_too_many_is_told_so_and_leaves_the_others(opened, monkeypatch):
+    monkeypatch.setattr(module, "STREAMS_MAX", 2)
+    first, second, third = [await opened() for _ in range(3)]
+    assert [each.status for each in (first, second, third)] == [200, 200, 503]
+    first.leave()
+    await first.ended.wait()
+    assert (await opened()).status == 200
+    assert not second.ended.is_set()
+
+
+# -- the eye ---------------------------------------------------------------------------------------
+
+
+async def test_ten_that_look_cost_what_one_does_and_nobody_costs_nothing(
+    opened, eye, admin, nursery, autojump_clock
+):
+    nursery.start_soon(eye.run)
+    await trio.sleep(10 * LOOK_S)
+    assert admin.asked == []
+    one = await opened("orders")
+    await trio.sleep(10.5 * LOOK_S)
+    alone, admin.asked = admin.asked, []
+    one.leave()
+    await one.ended.wait()
+    await trio.sleep(2 * LOOK_S)
+    admin.asked.clear()
+    for _ in range(10):
+        await opened("orders")
+    await trio.sleep(10.5 * LOOK_S)
+    assert admin.asked.count("topics") <= alone.count("topics") == 11
+    assert len(admin.asked) <= len(alone) * 1.1
+
+
+async def test_a_broker_that_hangs_is_old_and_holds_up_nobody(
+    opened, eye, admin, nursery, autojump_clock
+):
+    nursery.start_soon(eye.run)
+    browser = await opened("orders")
+    await trio.sleep(2.5 * LOOK_S)
+    admin.hanging.add(2)
+    admin.log_end = 99
+    await trio.sleep(5)
+    lanes = browser.states()[-1]["topic"]["partitions"][0]["lanes"]
+    assert [(lane["broker"], lane["log_end"], lane["stale"]) for lane in lanes] == [
+        (1, 99, False),
+        (2, 10, True),
+        (3, 99, False),
+    ]
+    admin.hanging.clear()
+    await trio.sleep(5)
+    lanes = browser.states()[-1]["topic"]["partitions"][0]["lanes"]
+    assert [lane["stale"] for lane in lanes] == [False] * 3
+
+
+async def test_a_look_that_comes_to_no_end_is_told_of_and_what_was_seen_stays(
+    opened, eye, admin, nursery, autojump_clock
+):
+    nursery.start_soon(eye.run)
+    browser = await opened()
+    await trio.sleep(2.5 * LOOK_S)
+    admin.quorum_hangs = True
+    await trio.sleep(LOOK_S + SILENCE_S + 1)
+    cluster = browser.states()[-1]["cluster"]
+    assert "what is shown is old" in cluster["error"]
+    assert len(cluster["brokers"]) == 3
+
+
+async def test_events_are_learned_once_and_numbered(opened, eye, admin, nursery, autojump_clock):
+    nursery.start_soon(eye.run)
+    browser = await opened("orders")
+    admin.lines = [began(1), b"torn\n", began(2, log_end=7, epoch=4)]
+    await trio.sleep(3 * LOOK_S)
+    assert browser.numbers() == [1, 2]
+    starts = browser.states()[-1]["topic"]["partitions"][0]["starts"]
+    assert starts == [[3, 0], [4, 7]]
+
+
+async def test_what_all_want_at_the_same_time_is_asked_for_once(eye, autojump_clock):
+    asked = []
+
+    async def ask():
+        asked.append(trio.current_time())
+        await trio.sleep(0.5)
+        return {"n": len(asked)}
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(eye.once, "what", ask)
+    assert len(asked) == 1
+    await trio.sleep(1)
+    assert await eye.once("what", ask) == {"n": 2}

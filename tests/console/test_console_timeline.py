@@ -1,0 +1,125 @@
+"""The story of a partition, frame by frame.
+
+Goal: after each event the lanes stand where they stood then; method: events by hand.
+"""
+
+from hightide_broker.trace.events import (
+    FollowerBegan,
+    GroupChanged,
+    LeaderBegan,
+    Offsets,
+    PartitionChanged,
+    Truncated,
+    WatermarksMoved,
+)
+from hightide_broker.trace.lines import Told
+from hightide_console import timeline
+from hightide_console.timeline import epoch_starts, event_view, frames
+
+OF = {"topic": "orders", "partition": 0}
+
+
+def decided(epoch, leader, isr):
+    return PartitionChanged(
+        **OF, offset=epoch, leader_epoch=epoch, leader=leader, isr=isr, leader_before=-1
+    )
+
+
+def leads(epoch, log_end, **of):
+    return LeaderBegan(
+        **{**OF, **of}, leader_epoch=epoch, log_end=log_end, high_watermark=0, isr=(1, 2)
+    )
+
+
+def follows(epoch, log_end):
+    return FollowerBegan(
+        **OF, leader_epoch=epoch, leader=2, log_end=log_end, last_epoch=0, high_watermark=0
+    )
+
+
+def cut(before, after):
+    return Truncated(
+        **OF,
+        leader_epoch=1,
+        leader=2,
+        before=before,
+        after=after,
+        epoch_before=0,
+        epoch_after=0,
+        high_watermark=after,
+    )
+
+
+def story(*events):
+    """(node, event) in order."""
+    return [Told(ms=at, node=node, number=at, what=what) for at, (node, what) in enumerate(events)]
+
+
+DIVERGED = story(
+    (1, decided(0, 1, (1, 2))),
+    (1, leads(0, 0)),
+    (1, leads(0, 7, topic="other")),
+    (1, decided(1, 2, (2,))),
+    (2, leads(1, 5)),
+    (1, follows(1, 9)),
+    (1, cut(9, 5)),
+)
+
+
+def lane(frame, broker):
+    return next(each for each in frame["lanes"] if each["broker"] == broker)
+
+
+def test_a_change_of_leaders_and_a_truncation_are_seen_where_they_happened():
+    found = frames(DIVERGED, "orders", 0)
+    assert [frame["leader"] for frame in found] == [1, 1, 2, 2, 2, 2]
+    assert [frame["kind"] for frame in found[-2:]] == ["follower_began", "truncated"]
+    assert lane(found[-2], 1)["log_end"] == 9
+    assert lane(found[-1], 1)["log_end"] == 5, "what the new leader does not have is gone"
+    assert [lane(frame, 1)["badge"] for frame in found[1:3]] == ["ISR", "out"]
+
+
+def test_epochs_begin_where_their_leader_said_and_only_once_they_began():
+    found = frames(DIVERGED, "orders", 0)
+    assert found[1]["starts"] == [(0, 0)]
+    assert found[-1]["starts"] == [(0, 0), (1, 5)]
+    assert epoch_starts(DIVERGED, "orders") == {0: [(0, 0), (1, 5)]}
+
+
+def test_other_partitions_and_groups_are_no_part_of_it():
+    group = GroupChanged(group="g", state="Stable", generation=1, members=1)
+    told = story((1, decided(0, 1, (1,))), (1, leads(0, 0, partition=3)), (1, group))
+    assert [frame["kind"] for frame in frames(told, "orders", 0)] == ["partition_changed"]
+
+
+def test_positions_of_many_partitions_are_told_of_one():
+    moved = WatermarksMoved(
+        replicas=tuple(
+            Offsets(
+                topic=topic,
+                partition=0,
+                leader_epoch=0,
+                log_start=0,
+                high_watermark=3,
+                log_end=4,
+                synced_end=4,
+            )
+            for topic in ("orders", "secret")
+        )
+    )
+    found = frames(story((1, decided(0, 1, (1,))), (1, moved)), "orders", 0)
+    assert lane(found[-1], 1)["log_end"] == 4
+    assert "secret" not in found[-1]["text"]
+
+
+def test_the_newest_frames_are_kept(monkeypatch):
+    monkeypatch.setattr(timeline, "FRAMES_MAX", 2)
+    found = frames(DIVERGED, "orders", 0)
+    assert [frame["kind"] for frame in found] == ["follower_began", "truncated"]
+
+
+def test_an_event_is_listed_with_its_sentence_and_where_it_belongs():
+    view = event_view(DIVERGED[-1])
+    assert (view["topic"], view["partition"], view["kind"]) == ("orders", 0, "truncated")
+    assert "5" in view["text"]
+    assert "9" in view["text"]
