@@ -54,6 +54,8 @@ def parsed(words):
     """Go by the words to the command; raises `click.ClickException` for what there is not."""
     command, context = cli, None
     while isinstance(command, click.Group):
+        if command.invoke_without_command and words[:1] != [] and words[0].startswith("-"):
+            break  # what it does by itself
         context = click.Context(command, parent=context, info_name="hightide")
         name, *words = words
         assert name in command.list_commands(context), f"no command {name!r}"
