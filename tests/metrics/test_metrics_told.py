@@ -1,0 +1,185 @@
+"""Numbers of groups, of elections, of damage, of who is let in; and the same as kafka_exporter has
+them.
+
+Method: a node whose clock a test moves; the page as a strict reader has it; counts of what happened
+by events of every kind.
+"""
+
+import pytest
+from brokers import FakeClock, batch, client_of, new_node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_metrics_page import WATCHED, samples
+
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide_broker.runtime.metrics.happened import Happened
+from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.trace import events as e
+
+HALF_A_MINUTE_MS = 30_000
+
+
+async def committed(client, group, offset, topic="t"):
+    """A commit, as often as it takes until the coordinator is there."""
+    await client.call(g.FindCoordinatorRequest(group=group))
+    part = g.CommitPartition(topic=topic, partition=0, offset=offset)
+    answer = await client.call(g.OffsetCommitRequest(group=group, partitions=[part]))
+    assert [each.error for each in answer.partitions] == [None]
+
+
+async def test_a_group_that_stands_still_is_as_far_behind_as_time_and_records_say():
+    clock = FakeClock()
+    async with new_node(SimDisk(), WATCHED, clock) as node, client_of(node) as client:
+        await client.create()
+        await committed(client, "g", 0)
+        for _ in range(10):
+            now = clock.now_ms()
+            await client.call(
+                m.ProduceRequest(
+                    acks=-1,
+                    timeout_ms=1000,
+                    partitions=[m.ProducePartition(topic="t", partition=0, records=0)],
+                ),
+                batch(b"x", times=[now]),
+            )
+            clock.ms += 100
+        clock.ms += HALF_A_MINUTE_MS
+        found = await samples(node)
+        assert found["group_lag_records", "g", "t", "0"] == 10
+        assert found["group_lag_seconds", "g", "t", "0"] == pytest.approx(31.0)
+        await committed(client, "g", 4)
+        found = await samples(node)
+        assert found["group_lag_records", "g", "t", "0"] == 6
+        assert found["group_lag_seconds", "g", "t", "0"] == pytest.approx(30.6)
+        await committed(client, "g", 10)
+        found = await samples(node)
+        assert found["group_lag_records", "g", "t", "0"] == 0
+        assert found["group_lag_seconds", "g", "t", "0"] == 0
+
+
+async def test_a_group_is_never_behind_by_less_than_nothing():
+    """What it committed is gone, or lies behind the end."""
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        for _ in range(5):
+            await client.produce(b"x")
+        await committed(client, "old", 0)
+        await committed(client, "beyond", 99)
+        gone = m.DeleteRecordsPartition(topic="t", partition=0, offset=3)
+        await client.call(m.DeleteRecordsRequest(partitions=[gone], timeout_ms=1000))
+        found = await samples(node)
+        assert found["group_lag_records", "old", "t", "0"] == 2
+        assert found["group_lag_records", "beyond", "t", "0"] == 0
+        assert found["group_lag_seconds", "beyond", "t", "0"] == 0
+
+
+async def test_what_the_controller_decides_is_counted():
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        found = await samples(node)
+        assert found["quorum_elections_total",] == 1
+        assert found["quorum_commit_seconds_count",] > 0
+        assert found["quorum_replica_lag_records", "1"] == 0
+        kinds = {name[1] for name in found if name[0] == "leader_elections_total"}
+        assert kinds == {"isr", "preferred", "elr", "last_known", "unclean"}
+        assert found["listener_insecure", "client"] == 1
+        assert found["replica_max_lag_records",] == 0
+
+
+async def test_refused_batches_are_counted_by_why():
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        broken = batch(b"x")
+        broken[-1] ^= 1
+        request = m.ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            partitions=[m.ProducePartition(topic="t", partition=0, records=0)],
+        )
+        await client.call(request, broken)
+        assert (await samples(node))["rejected_batches_total", "CORRUPT_MESSAGE"] == 1
+
+
+async def test_the_page_of_kafka_exporter_says_the_same():
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        for _ in range(5):
+            await client.produce(b"x")
+        await committed(client, "g", 2)
+        found = await samples(node, "/metrics/kafka_exporter")
+    assert found["kafka_brokers",] == 1
+    assert found["kafka_broker_info", "1", f"127.0.0.1:{node.port}"] == 1
+    assert found["kafka_topic_partitions", "t"] == 1
+    assert found["kafka_topic_partition_current_offset", "t", "0"] == 5
+    assert found["kafka_topic_partition_oldest_offset", "t", "0"] == 0
+    assert found["kafka_topic_partition_leader", "t", "0"] == 1
+    assert found["kafka_topic_partition_leader_is_preferred", "t", "0"] == 1
+    assert found["kafka_topic_partition_replicas", "t", "0"] == 1
+    assert found["kafka_topic_partition_in_sync_replica", "t", "0"] == 1
+    assert found["kafka_topic_partition_under_replicated_partition", "t", "0"] == 0
+    assert found["kafka_consumergroup_current_offset", "g", "t", "0"] == 2
+    assert found["kafka_consumergroup_current_offset_sum", "g", "t"] == 2
+    assert found["kafka_consumergroup_lag", "g", "t", "0"] == 3
+    assert found["kafka_consumergroup_lag_sum", "g", "t"] == 3
+    assert found["kafka_consumergroup_members", "g"] == 0
+
+
+# -- counts of events ------------------------------------------------------------------------------
+
+PLACE = {"topic": "t", "partition": 0, "leader_epoch": 1}
+EVENTS = st.builds(
+    e.Truncated,
+    **{name: st.just(value) for name, value in PLACE.items()},
+    leader=st.just(1),
+    before=st.integers(0, 9),
+    after=st.integers(0, 9),
+    epoch_before=st.just(0),
+    epoch_after=st.just(0),
+    high_watermark=st.just(0),
+) | st.sampled_from(
+    [
+        e.ReplicaOffline(**PLACE, why="", is_damaged=True),
+        e.ReplicaOffline(**PLACE, why=""),
+        e.RepairEnded(**PLACE, log_end=-1),
+        e.RepairEnded(**PLACE, log_end=3),
+        e.QuorumRole(role="leader", epoch=1),
+        e.QuorumRole(role="follower", epoch=1),
+        e.GroupChanged(group="g", state="PreparingRebalance", generation=1, members=1),
+        e.GroupChanged(group="g", state="Stable", generation=1, members=1),
+    ]
+)
+
+
+def counted(happened):
+    damages = happened.damages
+    return (
+        happened.truncated_records,
+        damages["detected"],
+        damages["repaired"],
+        happened.quorums_led,
+        happened.rebalances,
+    )
+
+
+@given(st.lists(EVENTS))
+@settings(deadline=None)
+def test_counts_only_rise_whatever_happens(events):
+    happened, before = Happened(), (0, 0, 0, 0, 0)
+    for event in events:
+        happened.count(event)
+        now = counted(happened)
+        assert all(old <= new for old, new in zip(before, now, strict=True))
+        before = now
+
+
+def test_what_is_counted_is_what_happened():
+    happened = Happened()
+    cut = {"leader": 1, "epoch_before": 1, "epoch_after": 0, "high_watermark": 3}
+    happened.count(e.Truncated(**PLACE, **cut, before=9, after=4))
+    happened.count(e.ReplicaOffline(**PLACE, why="its disk", is_damaged=False))
+    happened.count(e.ReplicaOffline(**PLACE, why="a bit", is_damaged=True))
+    happened.count(e.RepairEnded(**PLACE, log_end=4))
+    happened.count(e.QuorumRole(role="leader", epoch=3))
+    happened.count(e.GroupChanged(group="g", state="PreparingRebalance", generation=1, members=1))
+    assert counted(happened) == (5, 1, 1, 1, 1)
