@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 
 from hightide import ApiError, HightideError
 from hightide_console.guards import Guards, check_token
+from hightide_console.lessons import lesson_view, lessons_view
 from hightide_console.messages import Wanted, search
 from hightide_console.sessions import COOKIE, Session, Sessions, SignInFailed
 from hightide_console.stream import Stream, Streams
@@ -49,6 +51,7 @@ class Console:
             Route("/api/messages", asked(self._messages)),
             Route("/api/events", asked(self._events)),
             Route("/api/timeline", asked(self._timeline)),
+            Route("/api/lab", asked(self._lab)),
             Route("/api/group/move", asked(self._move, changes=True), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -164,6 +167,13 @@ class Console:
         asked, eye = request.query_params, session.eye
         found = frames(list(eye.told), asked["topic"], int(asked.get("partition", "0")))
         return JSONResponse({"frames": found, "untraced": eye.is_untraced})
+
+    async def _lab(self, request: Request, _: Session) -> Response:
+        """The lessons of `hightide lab`, or one of them step by step."""
+        name = request.query_params.get("name", "")
+        return JSONResponse(
+            await trio.to_thread.run_sync(lesson_view if name else lessons_view, name)
+        )
 
     # -- what is changed -------------------------------------------------------------------------
 

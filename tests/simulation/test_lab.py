@@ -6,12 +6,13 @@ claims that matter are checked here once more, on the words.
 """
 
 import difflib
+import re
 
 import pytest
 from click.testing import CliRunner
 from transcripts import SCENARIOS
 
-from hightide_broker.simulation.lab_scenarios import LESSONS, play
+from hightide_broker.simulation.lab_scenarios import LESSONS, frames, play
 from hightide_cli.main import cli
 
 NAMES = [lesson.name for lesson in LESSONS]
@@ -73,3 +74,20 @@ def test_the_command_lists_and_plays_them():
         4,
         "there is no lesson 'one-after-other', did you mean one-after-the-other?\n",
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lesson_is_the_same_story_step_by_step(name):
+    told, said = frames(name), "\n".join(play(name))
+    steps = [frame.text for frame in told if frame.text]
+    assert steps == re.findall(r"^ ?\d+\. (.*)$", said, re.MULTILINE)
+    assert len({frame.part for frame in told}) == said.count("\n== ")
+
+
+def test_a_step_shows_what_is_there_after_it_and_not_before():
+    for frame in frames("one-after-the-other"):
+        leader = next(lane for lane in frame.lanes if lane.broker == frame.leader)
+        if found := re.match(r"a producer sends (m\d) ", frame.text):
+            assert leader.values[-1] == found[1]
+        elif frame.text.startswith("B fetches from A: offset 0"):
+            assert leader.values == ["m1"], "m2 is not there yet"

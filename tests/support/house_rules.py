@@ -98,7 +98,14 @@ ARROWS = {
     "hightide_cli": Room(
         ("hightide_cli", "hightide_console", "hightide_broker", "hightide", "pyspark_hightide")
     ),
-    "hightide_console": Room(("hightide_console", "hightide_broker.trace", "hightide")),
+    "hightide_console": Room(
+        (
+            "hightide_console",
+            "hightide_broker.trace",
+            "hightide_broker.simulation.lab_scenarios",
+            "hightide",
+        )
+    ),
 }
 # A cluster to test with is made of brokers. What the quorum writes are the records of the metadata,
 # of which the voters are one; and who is asked has to prove that it is the node that is meant.

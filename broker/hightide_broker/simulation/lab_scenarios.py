@@ -14,7 +14,13 @@ from typing import NamedTuple
 from hightide.protocol.errors import Refused
 from hightide_broker.core.replication.follower import Step, Truncate
 from hightide_broker.core.replication.text import show_answer, show_step
-from hightide_broker.simulation.stepped_cluster import LAG_MAX_S, Table, name_of
+from hightide_broker.simulation.stepped_cluster import (
+    LAG_MAX_S,
+    Lane,
+    Table,
+    lanes_of,
+    name_of,
+)
 
 
 class Lesson(NamedTuple):
@@ -25,27 +31,60 @@ class Lesson(NamedTuple):
     play: Callable[[Account], None]
 
 
+class Frame(NamedTuple):
+    """One step of a lesson, and who has what after it."""
+
+    part: str
+    text: str
+    """What was done; empty: the part begins."""
+    said: list[str]
+    """What somebody said, or what follows."""
+    lanes: list[Lane]
+    leader: str
+    leader_epoch: int
+    isr: list[str]
+
+
 class Account:
     """What a lesson says, line by line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.frames: list[Frame] = []
         self._table: Table | None = None
         self._step = 0
+        self._is_open = False
+        """Whether a step is under way."""
+        self._told = ("", "", list[str]())
+        """The part and the step that are under way, and what was said in it."""
 
     def part(self, title: str, table: Table) -> None:
         """A part of the story begins, on a table of its own."""
-        self._table, self._step = table, 0
+        self.end_step()
+        self._table, self._step, self._told = table, 0, (title, "", [])
+        self._is_open = True
         self.lines += ["", f"== {title}", ""]
         self.state()
 
     def step(self, text: str) -> None:
         """Something is done."""
-        self._step += 1
+        self.end_step()
+        self._step, self._told = self._step + 1, (self._told[0], text, [])
+        self._is_open = True
         self.lines.append(f"{self._step:2}. {text}")
+
+    def end_step(self) -> None:
+        """What a step brought is there by now."""
+        table, is_open, self._is_open = self._table, self._is_open, False
+        if table is not None and is_open:
+            state = table.state
+            isr = [name_of(broker) for broker in state.isr]
+            place = name_of(state.leader), state.leader_epoch, isr
+            self.frames.append(Frame(*self._told, lanes_of(table), *place))
 
     def say(self, text: str) -> None:
         """Somebody says something, or something follows."""
+        self._told[2].append(text)
         indent = "    "
         self.lines += textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
 
@@ -67,6 +106,7 @@ class Account:
 
     def fetch(self, table: Table, name: str) -> Step | None:
         """A follower fetches once."""
+        self.end_step()
         part = table.question(name)
         follower = table.replica(name).follower
         assert follower is not None
@@ -83,6 +123,7 @@ class Account:
 
     def produce(self, table: Table, value: str) -> Callable[[], bool]:
         """A producer sends a record to the leader; whether it has been acknowledged by now."""
+        self.end_step()
         leader = table.leader
         appended = table.produce(value)
         self.step(
@@ -419,9 +460,20 @@ LESSONS = (
 def play(name: str) -> list[str]:
     """The account of a lesson; raises `KeyError` if there is none, `AssertionError` if it does not
     come out as it says."""
+    return _played(name).lines
+
+
+def frames(name: str) -> list[Frame]:
+    """The same, step by step, with who has what after each."""
+    account = _played(name)
+    account.end_step()
+    return account.frames
+
+
+def _played(name: str) -> Account:
     lesson = {lesson.name: lesson for lesson in LESSONS}[name]
     account = Account()
     account.lines.append(f"{lesson.name}: {lesson.title}.")
     account.lines += ["", *(line.strip() for line in (lesson.play.__doc__ or "").splitlines())]
     lesson.play(account)
-    return account.lines
+    return account

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -67,6 +68,19 @@ class Broker:
 def name_of(broker: int) -> str:
     """1 is A, 2 is B; nobody is none."""
     return "nobody" if broker == NO_LEADER else chr(ord("A") + broker - 1)
+
+
+class Lane(NamedTuple):
+    """How far one replica is; -1: it is down."""
+
+    broker: str
+    role: str
+    epoch: int
+    high_watermark: int
+    log_end: int
+    starts: list[tuple[int, int]]
+    """Where its leader epochs begin, (epoch, offset)."""
+    values: list[str]
 
 
 class _OneReplica:
@@ -412,6 +426,21 @@ class Table:
     def pass_time(self, seconds: float) -> None:
         """Time passes; nothing else does."""
         self.now += seconds
+
+
+def lanes_of(table: Table) -> list[Lane]:
+    """Every replica, as it is now."""
+    return [_lane(table, broker) for broker in table.brokers.values()]
+
+
+def _lane(table: Table, broker: Broker) -> Lane:
+    replica = broker.replica
+    if replica is None:
+        return Lane(broker.name, "down", -1, -1, -1, [], [])
+    role = "leader" if replica.leader else "follower" if replica.follower else "idle"
+    starts = [(epoch, start) for epoch, start in replica.log.epochs.entries]
+    at = replica.leader_epoch, replica.high_watermark, replica.log.log_end
+    return Lane(broker.name, role, *at, starts, table.values(broker.name))
 
 
 class _KeepsNothing:

@@ -18,7 +18,8 @@ export function axis(lanes) {
 }
 
 // [from, to, epoch] pieces of a lane by where its epochs began.
-export function segments(lane, starts, from) {
+export function segments(lane, told, from) {
+  const starts = lane.starts ?? told; // a replica that parted from the others has its own
   const marks = starts.filter(([epoch, offset]) => offset < lane.log_end && epoch <= lane.epoch);
   const pieces = [];
   let at = Math.max(from, lane.log_start, 0);

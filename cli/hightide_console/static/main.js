@@ -4,11 +4,12 @@ import { store, changed, ui, ask, begin, watch, unwatch, onChange } from "./stor
 import { html } from "./parts.js";
 import { Overview, Brokers, Topics, Topic, Quorum, Groups, Group } from "./pages.js";
 import { Messages } from "./records.js";
+import { Lab, Lesson, load as loadLesson } from "./lab.js";
 import { Timeline, load } from "./timeline.js";
 
 const STALE_MS = 3000;
 const AGAIN_MS = 2000;
-const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"]];
+const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"], ["/lab", "Lab"]];
 
 function decoded(name) {
   try {
@@ -31,6 +32,7 @@ function Page() {
     case "groups": return name ? html`<${Group} name=${name} />` : html`<${Groups} />`;
     case "quorum": return html`<${Quorum} />`;
     case "messages": return html`<${Messages} name=${name} number=${number} />`;
+    case "lab": return name ? html`<${Lesson} name=${name} />` : html`<${Lab} />`;
     case "timeline": return html`<${Timeline} name=${name} number=${number} />`;
     default: return html`<${Overview} />`;
   }
@@ -101,6 +103,7 @@ function arrive() {
   if (store.session && !store.session.sign_in && !store.session.error) {
     watch(page === "topics" ? name : "");
     if (page === "timeline") load(name, number);
+    if (page === "lab") loadLesson(name);
     fetchMore();
   }
   changed({});
