@@ -116,7 +116,7 @@ class Eye:
         with suppress(HightideError):
             quorum = await self.admin.describe_quorum()
         brokers = [broker.id for broker in cluster.brokers]
-        if trio.current_time() >= self._disks_at + DISKS_S:
+        if self._silent or trio.current_time() >= self._disks_at + DISKS_S:
             self._disks = {each.broker: each for each in await self._directories(None, brokers)}
             self._disks_at = trio.current_time()
         watched = {name for name, count in self._watched.items() if name and count > 0}
@@ -179,17 +179,26 @@ class Eye:
     async def _read_traces(self, cluster: ClusterDescription) -> None:
         """What brokers told since they were asked last, in one order."""
         found: list[bytes] = []
-        for broker in cluster.brokers:
-            if broker.fenced or broker.id in self._silent or self.is_untraced:
-                continue
-            for kind in KINDS:
-                try:
-                    found.extend(await self._read_trace(broker.id, kind))
-                except ApiError as error:
-                    if error.code == "CLUSTER_AUTHORIZATION_FAILED":
-                        self.is_untraced = str(error)
-                except HightideError:
-                    continue  # the next look tries again from the same place
+
+        async def read(broker: int) -> None:
+            with trio.move_on_after(ANSWER_S) as reading:
+                for kind in KINDS:
+                    try:
+                        found.extend(await self._read_trace(broker, kind))
+                    except ApiError as error:
+                        if error.code == "CLUSTER_AUTHORIZATION_FAILED":
+                            self.is_untraced = str(error)
+                    except HightideError:
+                        continue  # the next look tries again from the same place
+            if reading.cancelled_caught:
+                self._silent.add(broker)
+
+        if self.is_untraced:
+            return
+        async with trio.open_nursery() as nursery:
+            for broker in cluster.brokers:
+                if not broker.fenced and broker.id not in self._silent:
+                    nursery.start_soon(read, broker.id)
         new = in_order(read_lines(found))
         self.told.extend(new)
         self.told_count += len(new)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from hightide_broker.trace.events import (
     Event,
+    FollowerBegan,
     GroupChanged,
     LeaderBegan,
     OfPartition,
     PartitionChanged,
     TopicChanged,
+    Truncated,
     WatermarksMoved,
 )
 from hightide_broker.trace.lanes import Lanes, PartitionLanes
 from hightide_broker.trace.lines import Told
+from hightide_broker.trace.order import in_order
 from hightide_broker.trace.text import sentence
 
 FRAMES_MAX = 5_000
@@ -40,20 +43,39 @@ def event_view(told: Told) -> dict[str, Any]:
 
 def frames(events: Iterable[Told], topic: str, partition: int) -> list[dict[str, Any]]:
     """The story of one partition: each event that concerns it, and its lanes after that. `starts`:
-    where each leader epoch began, as far as it is known by then."""
-    lanes, starts = Lanes(), dict[int, int]()
+    where each leader epoch began, as far as it is known by then. Events may come as they were
+    learned: a broker that was away tells late."""
+    lanes, starts, last_epochs = Lanes(), dict[int, int](), dict[int, int]()
     found: list[dict[str, Any]] = []
-    for told in events:
+    for told in in_order(events):
         lanes.take(told)
         if not concerns(told.what, topic, partition):
             continue
         if isinstance(told.what, LeaderBegan):
             starts[told.what.leader_epoch] = told.what.log_end
+        told = _of_one(told, topic, partition)
+        if (epoch := _last_epoch(told.what)) is not None:
+            last_epochs[told.node] = epoch
         state = lanes.partitions.get((topic, partition))
         if state is not None:
-            view = event_view(_of_one(told, topic, partition))
-            found.append({**view, **_state(state), "starts": sorted(starts.items())})
+            shown = _state(state, last_epochs)
+            found.append({**event_view(told), **shown, "starts": sorted(starts.items())})
     return found[-FRAMES_MAX:]
+
+
+def _last_epoch(what: Event) -> int | None:
+    """The epoch of a replica's last record, where an event tells it. A follower may have a tail of
+    an old epoch that its new leader does not have."""
+    match what:
+        case LeaderBegan():
+            return what.leader_epoch
+        case FollowerBegan():
+            return what.last_epoch
+        case Truncated():
+            return what.epoch_after
+        case WatermarksMoved(replicas=(ours,)):
+            return ours.leader_epoch
+    return None
 
 
 def _of_one(told: Told, topic: str, partition: int) -> Told:
@@ -89,7 +111,7 @@ def epoch_starts(events: Iterable[Told], topic: str) -> dict[int, list[tuple[int
     return {partition: sorted(starts.items()) for partition, starts in found.items()}
 
 
-def _state(state: PartitionLanes) -> dict[str, Any]:
+def _state(state: PartitionLanes, last_epochs: Mapping[int, int]) -> dict[str, Any]:
     return {
         "leader": state.leader,
         "leader_epoch": state.leader_epoch,
@@ -107,6 +129,7 @@ def _state(state: PartitionLanes) -> dict[str, Any]:
                 "log_end": lane.log_end,
                 "synced": lane.synced_end,
                 "epoch": lane.leader_epoch,
+                "last_epoch": last_epochs.get(broker, lane.leader_epoch),
             }
             for broker, lane in sorted(state.lanes.items())
         ],

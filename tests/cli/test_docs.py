@@ -26,7 +26,8 @@ from hightide_cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "deploy/docs/guide"
-DOCUMENTS = [ROOT / "README.md", ROOT / "deploy/SPARK.md", *sorted(GUIDE.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "deploy/SPARK.md", ROOT / "deploy/CONSOLE.md"]
+DOCUMENTS = [*PAGES, *sorted(GUIDE.glob("*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

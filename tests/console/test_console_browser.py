@@ -5,12 +5,12 @@ phone and by ear; no page asks anybody else for anything. Method: Chromium witho
 """
 
 import json
-import signal
 
 import pytest
 from browserkit import NEEDS_ONE, Tab, browser
 from commands import StartedCluster, hightide
 from console_run import Console
+from incident import diverge
 from patience import wait_until
 from secure_run import open_only, reaching
 from three_nodes import Nodes
@@ -35,7 +35,6 @@ PAGES = {
     "/timeline/orders/0": "timeline",
 }
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-WITHOUT_IDEMPOTENCE = ("-X", "acks=1", "-X", "enable.idempotence=false")
 
 
 @pytest.fixture(scope="module")
@@ -199,22 +198,13 @@ def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):
 
 def test_a_leader_that_dies_with_records_of_its_own_is_cut_when_it_returns(tab, cluster):
     """Two of three stand still, the leader takes records alone and dies; the others go on."""
-    (state,) = cluster.describe("orders")["partitions"]
-    leader = state["leader"]
-    others = sorted({1, 2, 3} - {leader})
     tab.go("/topics/orders", heading="orders").until("document.querySelector('figure')")
-    alone = cluster.address_of(leader)
-    for node in others:
-        cluster.send(node, signal.SIGSTOP)
-    hightide("produce", "orders", *WITHOUT_IDEMPOTENCE, stdin=b"lost\n" * 7, address=alone)
-    cluster.kill(leader)
-    for node in others:
-        cluster.send(node, signal.SIGCONT)
-    wait_until(lambda: tab.lanes()[leader][2], "the lane of the dead is old")
-    wait_until(lambda: tab.lanes()[leader][0] == "out", "the dead is in sync no more")
-    addresses = ",".join(cluster.address_of(node) for node in others)
-    hightide("produce", "orders", stdin=b"kept\n" * 5, address=addresses)
-    cluster.start_one(leader)
+
+    def is_seen(leader):
+        wait_until(lambda: tab.lanes()[leader][2], "the lane of the dead is old")
+        wait_until(lambda: tab.lanes()[leader][0] == "out", "the dead is in sync no more")
+
+    diverge(cluster, "orders", lost=b"lost\n" * 7, kept=b"kept\n" * 5, meanwhile=is_seen)
     tab.until("document.querySelectorAll('.badge-ISR').length === 3")
     tab.until("document.querySelector('.event-truncated')")
     wait_until(
@@ -245,6 +235,12 @@ def replays(tab):
     longest = max(end for _, end, _ in texts[where - 1][1].values())
     after = max(end for _, end, _ in texts[where][1].values())
     assert longest > after, "the tail is there before the cut, and gone after it"
+    tab.page.locator("input[type=range]").fill(str(where - 1))
+    tails = tab.page.eval_on_selector_all(
+        "g.lane",
+        "lanes => lanes.map(lane => [...lane.querySelectorAll('rect')].pop().dataset.epoch)",
+    )
+    assert len(set(tails)) == 2, "the tail that will be cut has another colour than the others'"
     tab.page.locator("input[type=range]").fill(str(max(cut - 2, 0)))
     tab.page.get_by_role("button", name="Play").click()
     tab.until(f"document.querySelector('input[type=range]').value === '{cut}'")

@@ -6,11 +6,13 @@ Goal: no page needs the internet; method: the files themselves.
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from hightide_console.app import STATIC
 
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 VENDOR = STATIC / "vendor"
 LOCK = json.loads((VENDOR / "vendor.lock").read_text())
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
@@ -63,3 +65,10 @@ def test_pages_have_no_script_or_style_that_the_policy_would_not_run():
         if path.suffix == ".js":
             unsafe = re.search(r"\beval\(|innerHTML|dangerouslySet|\sstyle=", path.read_text())
             assert unsafe is None, f"{path.name}: {unsafe}"
+
+
+def test_the_document_shows_every_picture_and_none_is_large():
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (DEPLOY / "CONSOLE.md").read_text())
+    pictures = {path: path.stat().st_size for path in (DEPLOY / "pictures").iterdir()}
+    assert sorted(DEPLOY / each for each in shown) == sorted(pictures)
+    assert max(pictures.values()) < 120 << 10

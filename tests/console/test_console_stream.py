@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.trace.lines import read_lines
 from hightide_console import stream as module
-from hightide_console.eye import LOOK_S, SILENCE_S
+from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, SILENCE_S
 from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
 
 
@@ -175,6 +175,23 @@ async def test_a_broker_that_hangs_is_old_and_holds_up_nobody(
     await trio.sleep(5)
     lanes = browser.states()[-1]["topic"]["partitions"][0]["lanes"]
     assert [lane["stale"] for lane in lanes] == [False] * 3
+
+
+async def test_a_broker_is_silent_no_longer_than_it_does_not_answer(
+    opened, eye, admin, nursery, autojump_clock
+):
+    nursery.start_soon(eye.run)
+    browser = await opened()
+    admin.hanging.add(2)
+    await trio.sleep(DISKS_S + 3)
+    assert [each["silent"] for each in browser.states()[-1]["cluster"]["brokers"]] == [
+        False,
+        True,
+        False,
+    ]
+    admin.hanging.clear()
+    await trio.sleep(2 * LOOK_S + ANSWER_S)
+    assert not any(each["silent"] for each in browser.states()[-1]["cluster"]["brokers"])
 
 
 async def test_a_look_that_comes_to_no_end_is_told_of_and_what_was_seen_stays(

@@ -55,6 +55,23 @@ def story(*events):
     return [Told(ms=at, node=node, number=at, what=what) for at, (node, what) in enumerate(events)]
 
 
+def moved(*topics):
+    return WatermarksMoved(
+        replicas=tuple(
+            Offsets(
+                topic=topic,
+                partition=0,
+                leader_epoch=1,
+                log_start=0,
+                high_watermark=3,
+                log_end=4,
+                synced_end=4,
+            )
+            for topic in topics
+        )
+    )
+
+
 DIVERGED = story(
     (1, decided(0, 1, (1, 2))),
     (1, leads(0, 0)),
@@ -79,6 +96,22 @@ def test_a_change_of_leaders_and_a_truncation_are_seen_where_they_happened():
     assert [lane(frame, 1)["badge"] for frame in found[1:3]] == ["ISR", "out"]
 
 
+def test_a_tail_that_the_new_leader_does_not_have_is_of_the_old_epoch():
+    found = frames(DIVERGED, "orders", 0)
+    follows_now, cut_now = (lane(frame, 1) for frame in found[-2:])
+    assert (follows_now["epoch"], follows_now["last_epoch"]) == (1, 0)
+    assert cut_now["last_epoch"] == 0
+    fetched = story(*((each.node, each.what) for each in DIVERGED), (1, moved("orders")))
+    assert lane(frames(fetched, "orders", 0)[-1], 1)["last_epoch"] == 1
+
+
+def test_what_a_broker_tells_late_is_shown_when_it_happened():
+    late = [each for each in DIVERGED if each.node == 2] + [
+        each for each in DIVERGED if each.node == 1
+    ]
+    assert frames(late, "orders", 0) == frames(DIVERGED, "orders", 0)
+
+
 def test_epochs_begin_where_their_leader_said_and_only_once_they_began():
     found = frames(DIVERGED, "orders", 0)
     assert found[1]["starts"] == [(0, 0)]
@@ -93,21 +126,7 @@ def test_other_partitions_and_groups_are_no_part_of_it():
 
 
 def test_positions_of_many_partitions_are_told_of_one():
-    moved = WatermarksMoved(
-        replicas=tuple(
-            Offsets(
-                topic=topic,
-                partition=0,
-                leader_epoch=0,
-                log_start=0,
-                high_watermark=3,
-                log_end=4,
-                synced_end=4,
-            )
-            for topic in ("orders", "secret")
-        )
-    )
-    found = frames(story((1, decided(0, 1, (1,))), (1, moved)), "orders", 0)
+    found = frames(story((1, decided(0, 1, (1,))), (1, moved("orders", "secret"))), "orders", 0)
     assert lane(found[-1], 1)["log_end"] == 4
     assert "secret" not in found[-1]["text"]
 

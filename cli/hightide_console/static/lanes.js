@@ -19,12 +19,14 @@ export function axis(lanes) {
 
 // [from, to, epoch] pieces of a lane by where its epochs began.
 export function segments(lane, told, from) {
-  const starts = lane.starts ?? told; // a replica that parted from the others has its own
-  const marks = starts.filter(([epoch, offset]) => offset < lane.log_end && epoch <= lane.epoch);
+  const starts = lane.starts ?? told; // a replica that parted from the others may have its own
+  // A tail of an old epoch, which the new leader does not have, is none of a newer one.
+  const last = lane.starts ? Infinity : lane.last_epoch ?? lane.epoch;
+  const marks = starts.filter(([epoch, offset]) => offset < lane.log_end && epoch <= last);
   const pieces = [];
   let at = Math.max(from, lane.log_start, 0);
   const first = marks.filter(([, offset]) => offset <= at).pop();
-  let epoch = first ? first[0] : marks.length ? -1 : starts.length ? -1 : lane.epoch;
+  let epoch = first ? first[0] : marks.length ? -1 : starts.length ? -1 : last;
   for (const [next, offset] of marks) {
     if (offset > at) {
       pieces.push([at, offset, epoch]);

@@ -112,7 +112,8 @@ function arrive() {
 onChange(() => render(html`<${App} />`, document.getElementById("page")));
 addEventListener("hashchange", () => {
   arrive();
-  document.getElementById("content")?.focus();
+  document.getElementById("content")?.focus({ preventScroll: true });
+  scrollTo(0, 0);
 });
 setInterval(fetchMore, AGAIN_MS);
 setInterval(() => store.link === "live" && Date.now() - store.at > STALE_MS && changed({}), STALE_MS);

@@ -72,9 +72,9 @@ export function Topic({ name, number }) {
   const chosen = topic.partitions[number] ?? topic.partitions[0];
   const events = store.events.filter((each) => each.topic === name && [chosen.partition, -1].includes(each.partition));
   return html`<h1>${link("/topics", "Topics")} / ${name}</h1>
-    <p class="quiet">min.insync.replicas ${topic.min_isr} · id ${topic.topic_id} ·
-      ${link(`/messages/${encodeURIComponent(name)}/${chosen.partition}`, "messages")} ·
-      ${link(`/timeline/${encodeURIComponent(name)}/${chosen.partition}`, "timeline")}</p>
+    <p class="quiet">min.insync.replicas ${topic.min_isr} · id ${topic.topic_id} · ${
+      link(`/messages/${encodeURIComponent(name)}/${chosen.partition}`, "messages")} · ${
+      link(`/timeline/${encodeURIComponent(name)}/${chosen.partition}`, "timeline")}</p>
     <h2>Partition ${chosen.partition}: ${chosen.leader < 0 ? "nobody leads" : `broker ${chosen.leader} leads in epoch ${chosen.leader_epoch}`}</h2>
     <${Lanes} name=${`${name}-${chosen.partition}`} partition=${chosen} />
     ${topic.partitions.length > 1 && html`<h2>Partitions</h2>

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Make the pictures of deploy/CONSOLE.md again: starts a cluster, has its leader die with records of its own, and
+# looks at that with Chromium (apt-get install chromium). HIGHTIDE_VENV names another environment than .venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${HIGHTIDE_VENV:-.venv}
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
+rm -rf build ./*.egg-info
+PYTHONPATH=tests/support exec "$venv/bin/python" tests/support/console_pictures.py deploy/pictures

@@ -1,0 +1,39 @@
+"""A leader takes records alone, dies, and finds others in its place when it returns.
+
+No test lives here: what happens is looked at by tests and by who makes pictures.
+"""
+
+import signal
+
+from commands import hightide
+from patience import wait_until
+
+ALONE = ("-X", "acks=1", "-X", "enable.idempotence=false")
+"""Without a quorum nobody gives a producer its id."""
+
+
+def diverge(cluster, topic, *, lost, kept, meanwhile=lambda leader: None):
+    """Bring it about on partition 0 of a topic, on three nodes; the leader of before. Records that
+    it had alone are `lost`, those that the others took after it are `kept`. While it is dead,
+    `meanwhile` is called with it."""
+    (state,) = cluster.describe(topic)["partitions"]
+    leader = state["leader"]
+    others = sorted({1, 2, 3} - {leader})
+    alone = cluster.address_of(leader)
+    for node in others:
+        cluster.send(node, signal.SIGSTOP)
+    hightide("produce", topic, *ALONE, stdin=lost, address=alone)
+    cluster.kill(leader)
+    for node in others:
+        cluster.send(node, signal.SIGCONT)
+    meanwhile(leader)
+    addresses = ",".join(cluster.address_of(node) for node in others)
+    hightide("produce", topic, stdin=kept, address=addresses)
+    cluster.start_one(leader)
+
+    def is_whole():
+        (part,) = cluster.describe(topic)["partitions"]
+        return len(part["isr"]) == 3
+
+    wait_until(is_whole, "the leader of before is in sync again")
+    return leader
