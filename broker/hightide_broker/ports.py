@@ -147,6 +147,10 @@ class Disk(Protocol):
         again as soon as there is some."""
         ...
 
+    def room_left(self) -> int:
+        """What is left of that room, and free beside it, `RESERVE_BYTES` at most."""
+        ...
+
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         """Make files and directories durable, blocking; for worker threads and start-up."""
         ...

@@ -6,6 +6,8 @@ room, all goes on. Method: real nodes on the simulated disk, whose room ends at 
 
 from brokers import LoseAll, batch, broker, crashing_broker
 
+from hightide.protocol import messages as m
+from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ApiError
 from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.simulation.disk import SimDisk
@@ -87,3 +89,29 @@ async def test_a_topic_that_was_created_on_a_nearly_full_disk_works_once_there_i
                 refusals += 1
             await client.produce_at_last(b"x")
     assert refusals > 10
+
+
+async def test_on_a_full_disk_nobody_adds_until_nothing_is_left_for_elections():
+    """What is set aside is for the cluster itself; what is deleted there is let through."""
+    disk = SimDisk()
+    async with broker(disk) as client:
+        await client.create("mine")
+        almost_half = RESERVE_BYTES // 2 - (20 << 10)
+        roomy, disk.capacity = disk.capacity, disk.used_bytes() - almost_half
+        refused, number = None, 0
+        while refused is None:
+            names = [f"client-{'x' * 80}-{number}-{each}" for each in range(50)]
+            wishes = [
+                k.QuotaSetting(key=k.PRODUCER_BYTE_RATE, client_id=name, value=1) for name in names
+            ]
+            number += 1
+            try:
+                await client.call(k.AlterClientQuotasRequest(quotas=wishes))
+            except ApiError as error:
+                refused = error
+        assert refused.code == STORAGE
+        assert "what is deleted there is" in str(refused)
+        assert disk.room_left() >= RESERVE_BYTES // 2 - (64 << 10)
+        await client.call(m.DeleteTopicsRequest(topics=["mine"]))
+        disk.capacity = roomy
+        await client.create("again")

@@ -288,6 +288,9 @@ class SimDisk:
         self._reserve_wanted = RESERVE_BYTES
         self._refill_reserve()
 
+    def room_left(self) -> int:
+        return min(self.capacity - self._used, RESERVE_BYTES)
+
     @contextmanager
     def reserve(self) -> Iterator[None]:
         before, self._spends_reserve = self._spends_reserve, True

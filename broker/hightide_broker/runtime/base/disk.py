@@ -296,6 +296,14 @@ class _Reserve:
                 if descriptor is not None and self._is_short:
                     self._fill(descriptor)
 
+    def left(self) -> int:
+        """What is left, as far as that can be found out."""
+        with self._lock, suppress(OSError):
+            if (descriptor := self._descriptor) is not None:
+                left = os.fstat(descriptor).st_size + _free_bytes(descriptor)
+                return min(left, RESERVE_BYTES)
+        return RESERVE_BYTES
+
     def _fill(self, descriptor: int) -> None:
         """As large as it is to be, or as there is room for."""
         self._is_short = True
@@ -382,6 +390,9 @@ class RealDisk:
 
     def reserve(self) -> AbstractContextManager[None]:
         return self._reserve.used()
+
+    def room_left(self) -> int:
+        return self._reserve.left()
 
     def sync_now(self, files: Sequence[DiskFile], directories: Sequence[str] = ()) -> None:
         sync(duplicates(files), directories)

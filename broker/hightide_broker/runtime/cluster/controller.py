@@ -68,6 +68,17 @@ def random_id(random: Random) -> str:
 Judge = Callable[[Peer, m.Message], None]
 
 
+ADDING = (
+    m.CreateTopicsRequest,
+    m.CreatePartitionsRequest,
+    m.AlterConfigsRequest,
+    k.AlterClientQuotasRequest,
+    u.AlterUserScramCredentialsRequest,
+    a.CreateAclsRequest,
+)
+"""Requests whose effects stay, and may be asked for without end."""
+
+
 class _Active(NamedTuple):
     """What the controller is while it is active."""
 
@@ -221,6 +232,7 @@ class ControllerShell:
         term = self._active.term
         try:
             self._check_allowed(sender, request)
+            self._check_room(request)
             take = self._allowance(self._active, sender)
             decision = self._decide(self._active.core, request, since, take)
         except Refused as refusal:
@@ -264,6 +276,17 @@ class ControllerShell:
         """Raise `Refused` for what a sender may not ask; nobody is this node itself."""
         if sender is not None:
             self._judge(sender, request)
+
+    def _check_room(self, request: m.Message) -> None:
+        """Raise `Refused` where the disk is full, and a request would have it hold more for ever:
+        what is left is needed by the cluster itself. What deletes is let through."""
+        deletes = isinstance(request, u.AlterUserScramCredentialsRequest) and not request.upsertions
+        if isinstance(request, ADDING) and not deletes and self._quorum.is_short_of_room:
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "the controller's disk is full: free some room; until then nothing is added to the "
+                "metadata, and what is deleted there is",
+            )
 
     async def _committed(self, term: Term, what: str) -> int:
         """Wait until everything written so far is committed; where that ends. Raises `Refused`."""

@@ -45,7 +45,7 @@ from hightide_broker.core.quorum.ready import (
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
 from hightide_broker.core.quorum.text import show_request, show_role, show_voters
-from hightide_broker.ports import Disk, DiskError
+from hightide_broker.ports import RESERVE_BYTES, Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
@@ -316,6 +316,12 @@ class QuorumDriver:
     def go_offline(self, why: str) -> None:
         """The metadata cannot be promised any more."""
         raise MetadataFailed(why)
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether the disk is so full that what is left of the reserve is for elections, and for
+        stopping and starting."""
+        return self._disk.room_left() < RESERVE_BYTES // 2
 
     async def hear_all_but(self, node: int, since: float) -> None:
         """Until every other voter fetched since then, or had the time to twice over."""

@@ -129,7 +129,8 @@ class Server:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
-            self.counts.logins[way, False] += 1
+            # Who fails before it has said a name is no user that failed.
+            self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
             whose = error.account if isinstance(error, LoginFailed) else ""
             self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         finally:
