@@ -284,21 +284,6 @@ async def test_the_second_bootstrap_address_is_used_when_the_first_is_down(autoj
             assert (await cluster.topic("t", timeout_s=5)).topic == "t"
 
 
-async def test_a_broker_that_hangs_costs_one_timeout_and_is_asked_last_from_then_on(
-    autojump_clock,
-):
-    hangs, helps = FakeBroker({"t": 1}, port=1), FakeBroker({"t": 1}, port=2)
-    hangs.always(m.InitProducerIdRequest, IGNORE)
-    bootstrap = f"{hangs.address},{helps.address}"
-    async with in_memory(hangs, helps) as network:
-        options = ClientOptions(bootstrap, network=network, request_timeout_ms=1_000)
-        async with open_cluster(options) as cluster:
-            for _ in range(3):
-                await cluster.call_any(m.InitProducerIdRequest(), timeout_s=10)
-    assert hangs.count(m.InitProducerIdRequest) == 1
-    assert helps.count(m.InitProducerIdRequest) == 3
-
-
 async def test_a_controller_that_was_named_sends_nobody_away(autojump_clock):
     """It knows who the brokers are, and they are asked for what it is no help with."""
     broker = FakeBroker({"t": 1}, id=2, port=2)
