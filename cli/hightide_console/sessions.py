@@ -89,9 +89,8 @@ class Sessions:
         cookie = secrets.token_urlsafe(32)
         session = Session(user, eye, options, used_at=trio.current_time())
         self._by_cookie[cookie] = session
-        while len(self._by_cookie) > SESSIONS_MAX:  # never the new one, whose eye it would end
-            others = self._by_cookie.keys() - {cookie}
-            self.end(min(others, key=lambda each: self._by_cookie[each].used_at))
+        while len(self._by_cookie) > SESSIONS_MAX:  # behind the new one, so that its eye stays
+            self.end(min(self._by_cookie, key=lambda each: self._by_cookie[each].used_at))
         return cookie, session
 
     def end(self, cookie: str) -> None:

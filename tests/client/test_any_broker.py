@@ -1,13 +1,16 @@
 """Whom a client asks next for what any broker can answer.
 
 Goal: who may answer is asked before who could not, and a controller or a broker that starts leads
-on to another; method: the pure rule, which both kinds of client go by.
+on to another; method: the pure rule, which both kinds of client go by, and fake brokers.
 """
 
 import pytest
+from fake_broker import IGNORE, FakeBroker, in_memory
 
 from hightide import ApiError, ErrorCode
 from hightide.net.any_broker import AnyBroker
+from hightide.net.cluster import open_cluster
+from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
 
 BOOTSTRAP = [("first", 1), ("b", 2)]
@@ -48,3 +51,18 @@ def test_who_starts_or_is_a_controller_leads_on_and_who_may_know_later_is_asked_
     next(asked.in_turn(BROKERS, closed))
     assert asked.leads_on(ApiError(code)) is leads_on
     assert next(asked.in_turn(BROKERS, closed)) == next_time
+
+
+async def test_a_broker_that_hangs_costs_one_timeout_and_is_asked_last_from_then_on(
+    autojump_clock,
+):
+    hangs, helps = FakeBroker({"t": 1}, port=1), FakeBroker({"t": 1}, port=2)
+    hangs.always(m.InitProducerIdRequest, IGNORE)
+    bootstrap = f"{hangs.address},{helps.address}"
+    async with in_memory(hangs, helps) as network:
+        options = ClientOptions(bootstrap, network=network, request_timeout_ms=1_000)
+        async with open_cluster(options) as cluster:
+            for _ in range(3):
+                await cluster.call_any(m.InitProducerIdRequest(), timeout_s=10)
+    assert hangs.count(m.InitProducerIdRequest) == 1
+    assert helps.count(m.InitProducerIdRequest) == 3

@@ -98,7 +98,8 @@ async def test_a_browser_that_takes_nothing_is_closed(opened, eye, autojump_cloc
     browser.reads = trio.Event()
     began_at = trio.current_time()
     eye.tell()
-    await browser.ended.wait()
+    with trio.fail_after(10 * SEND_S):
+        await browser.ended.wait()
     assert trio.current_time() - began_at == pytest.approx(SEND_S)
     assert opened.streams.open == 0
 
@@ -116,10 +117,11 @@ async def test_a_page_that_is_open_uses_its_session(opened, session, autojump_cl
     assert trio.current_time() - session.used_at < 2 * KEEP_ALIVE_S
 
 
-async def test_the_end_of_a_session_ends_its_streams_at_once(opened, session, eye):
+async def test_the_end_of_a_session_ends_its_streams_at_once(opened, session, eye, autojump_clock):
     browser = await opened("orders")
     session.ended.set()
-    await browser.ended.wait()
+    with trio.fail_after(KEEP_ALIVE_S):
+        await browser.ended.wait()
     assert opened.streams.open == eye._watchers == len(eye._watched) == 0
 
 
