@@ -39,7 +39,8 @@ def test_up_prints_the_address_and_tells_the_rest_on_stderr(cluster):
 def test_ps_lists_a_living_broker(cluster):
     (row,) = cluster.ps()
     os.kill(row["pid"], 0)
-    assert list(row) == ["node", "pid", "host", "port", "metrics", "roles", "alive", "data"]
+    columns = ["node", "pid", "host", "port", "internal", "metrics", "roles", "alive", "data"]
+    assert list(row) == columns
     assert row["node"] == 1
     assert row["alive"] is True
     assert f"{row['host']}:{row['port']}" == cluster.address

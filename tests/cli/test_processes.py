@@ -184,6 +184,7 @@ def test_a_node_that_never_ran_has_no_process_and_no_facts(plan):
         "pid": None,
         "host": None,
         "port": None,
+        "internal": None,
         "metrics": None,
         "roles": ["broker", "controller"],
         "alive": False,

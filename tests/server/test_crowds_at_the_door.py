@@ -12,7 +12,7 @@ from crowds import Crowd, many_files
 from logins import PASSWORD
 from patience import Patience
 from test_doors import client_by, internal_port
-from test_login import a_world, connected, network_of
+from test_login import a_node_with_users, connected, network_of
 from test_server import request_bytes
 
 from hightide.net.tcp import TcpNetwork
@@ -65,15 +65,15 @@ async def until_left(crowd, count):
     await until(lambda: crowd.left == count, f"{count} of the crowd are left")
 
 
-async def assert_let_in(world):
+async def assert_let_in(served):
     """A user who comes now logs in, and gets a record acknowledged; so does a node."""
-    async with connected(world) as connection:
+    async with connected(served) as connection:
         client = Client(connection)
-        if "t" not in world.node.image.topics:
+        if "t" not in served.node.image.topics:
             await client.create()
         assert (await client.produce(b"x")).error is None
-    node = TlsNetwork(Tls(world.of_nodes.issue("node-2")))
-    async with client_by(node, internal_port(world.node)) as client:
+    node = TlsNetwork(Tls(served.of_nodes.issue("node-2")))
+    async with client_by(node, internal_port(served.node)) as client:
         await client.call(m.ApiVersionsRequest())
 
 
@@ -93,18 +93,18 @@ async def test_a_crowd_that_says_too_little_holds_up_nobody_and_is_closed_at_its
     tmp_path, monkeypatch, mock_clock, said, under_tls, count
 ):
     door_for(monkeypatch, 2 * CROWD)
-    async with a_world(tmp_path) as world, Crowd() as crowd:
-        network = TlsNetwork(Tls(world.files)) if under_tls else TcpNetwork()
-        await crowd.come(network, world.node.port, count, said)
-        await until_waiting(world.node, count)
+    async with a_node_with_users(tmp_path) as served, Crowd() as crowd:
+        network = TlsNetwork(Tls(served.files)) if under_tls else TcpNetwork()
+        await crowd.come(network, served.node.port, count, said)
+        await until_waiting(served.node, count)
         for passes_s in (HANDSHAKE_S - 0.1, 0.2):
-            await assert_let_in(world)
+            await assert_let_in(served)
             await quiet()
-            assert (crowd.left, waiting(world.node)) == (count, count)
+            assert (crowd.left, waiting(served.node)) == (count, count)
             mock_clock.jump(passes_s)
         await until_left(crowd, 0)
-        assert waiting(world.node) == 0
-        await assert_let_in(world)
+        assert waiting(served.node) == 0
+        await assert_let_in(served)
 
 
 @pytest.mark.slow
@@ -112,10 +112,10 @@ async def test_a_crowd_that_the_door_cannot_hold_holds_up_nobody(tmp_path, monke
     """Some of it make way, also for who comes last; the rest are closed at their deadline."""
     room = CROWD // 2
     door_for(monkeypatch, room)
-    async with a_world(tmp_path) as world, Crowd() as crowd:
-        await crowd.come(TcpNetwork(), world.node.port, CROWD)
+    async with a_node_with_users(tmp_path) as served, Crowd() as crowd:
+        await crowd.come(TcpNetwork(), served.node.port, CROWD)
         await until_left(crowd, room)
-        await assert_let_in(world)
+        await assert_let_in(served)
         await until_left(crowd, room - 1)
         mock_clock.jump(HANDSHAKE_S + 0.1)
         await until_left(crowd, 0)
@@ -133,23 +133,23 @@ async def test_a_hundred_wrong_passwords_at_once_hear_one_sentence_and_hold_up_n
         who = {"user": "admin" if number % 2 else f"nobody-{number}"}
         who |= {"password": f"{PASSWORD}-{number}", "mechanism": u.MECHANISMS[number // 2 % 2]}
         with pytest.raises(AuthenticationFailed) as failed:
-            await network_of(world, **who).connect("127.0.0.1", world.node.port)
+            await network_of(served, **who).connect("127.0.0.1", served.node.port)
         heard.append(failed.value.message)
 
-    async with a_world(tmp_path) as world, connected(world) as connection:
+    async with a_node_with_users(tmp_path) as served, connected(served) as connection:
         calm = Client(connection)
         await calm.create()
         async with trio.open_nursery() as nursery:
             for number in range(WRONG):
                 nursery.start_soon(guess, number)
-            await until_waiting(world.node, WRONG)
+            await until_waiting(served.node, WRONG)
             await quiet()
             for number in range(10):
                 assert (await calm.produce(b"%d" % number)).error is None
-            await assert_let_in(world)
+            await assert_let_in(served)
             await quiet()
-            assert (heard, waiting(world.node)) == ([], WRONG)
+            assert (heard, waiting(served.node)) == ([], WRONG)
             mock_clock.jump(FAILED_S)
         assert heard == [FAILED] * WRONG
         assert (await calm.produce(b"later")).error is None
-        await assert_let_in(world)
+        await assert_let_in(served)

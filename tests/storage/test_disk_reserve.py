@@ -10,7 +10,7 @@ import random
 
 import pytest
 import trio
-from brokers import broker
+from brokers import broker, settings
 from patience import PATIENCE_S
 from small_worlds import in_world, until, until_led
 
@@ -114,21 +114,22 @@ def test_the_real_disk_replaces_a_file_although_there_is_no_room(tmp_path, room)
 @pytest.mark.parametrize("power", [False, True])
 async def test_a_node_on_a_full_disk_stops_starts_and_serves_what_it_has(power, monkeypatch):
     monkeypatch.setattr("hightide_broker.runtime.replication.repair.EVERY_S", 0.01)
-    disk = SimDisk()
-    async with broker(disk) as client:
+    # A trace is not synced: what a power cut takes of it is room for records.
+    disk, config = SimDisk(), settings({"trace.max.bytes": "0"})
+    async with broker(disk, config) as client:
         await client.create()
         await client.produce(b"before")
     disk.capacity = disk.used_bytes()
     for _ in range(10):
         if power:
             disk.crash(random.Random(0))
-        async with broker(disk) as client:
+        async with broker(disk, config) as client:
             with trio.fail_after(PATIENCE_S):
                 while (await client.fetch()).result.error is not None:
                     await trio.sleep(0.01)
             assert (await client.produce(b"more" * 100)).error == "KAFKA_STORAGE_ERROR"
             assert await client.values() == [b"before"]
-    async with broker(disk) as client:
+    async with broker(disk, config) as client:
         disk.capacity = 1 << 40
         assert (await client.produce(b"after")).error is None
         assert await client.values() == [b"before", b"after"]
