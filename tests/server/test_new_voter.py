@@ -11,7 +11,7 @@ import pytest
 import trio
 from brokers import Client, one_of_several
 from certificates import Authority
-from patience import wait_until_true
+from patience import Patience, wait_until_true
 from test_doors import client_by, inside, outside
 
 from hightide.net.tcp import free_ports
@@ -31,8 +31,17 @@ class Two:
         return self.leader.quorum.core.membership.voters
 
     async def add(self, port, client=None):
+        """As often as it takes until the leader has heard that it keeps up."""
         request = q.AddVoterRequest(id=2, host="127.0.0.1", port=port)
-        return await (client or self.admin).call(request)
+        patience = Patience("the newcomer keeps up")
+        while True:
+            try:
+                return await (client or self.admin).call(request)
+            except ApiError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                    raise
+            patience.check()
+            await trio.sleep(0.05)
 
     async def refused(self, port, client=None):
         with pytest.raises(ApiError) as caught:

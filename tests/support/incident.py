@@ -3,6 +3,7 @@
 No test lives here: what happens is looked at by tests and by who makes pictures.
 """
 
+import json
 import signal
 
 from commands import hightide
@@ -10,6 +11,17 @@ from patience import wait_until
 
 ALONE = ("-X", "acks=1", "-X", "enable.idempotence=false")
 """Without a quorum nobody gives a producer its id."""
+
+
+def is_told(cluster, topic, end):
+    """Whether a trace says that somebody's log of partition 0 ends there."""
+    words = ("trace", "--data", cluster.data, "--positions", "--topic", topic, "-o", "ndjson")
+    told = [json.loads(line)["what"] for line in hightide(*words).out.decode().splitlines()]
+    return any(
+        [name, partition, log_end] == [topic, 0, end]
+        for what in told
+        for name, partition, _, _, _, log_end, _ in what.get("replicas", ())
+    )
 
 
 def diverge(cluster, topic, *, lost, kept, meanwhile=lambda leader: None):
@@ -31,6 +43,10 @@ def diverge(cluster, topic, *, lost, kept, meanwhile=lambda leader: None):
     meanwhile(leader)
     addresses = ",".join(cluster.address_of(node) for node in others)
     hightide("produce", topic, stdin=kept, address=addresses)
+    (state,) = cluster.describe(topic)["partitions"]
+    wait_until(
+        lambda: is_told(cluster, topic, state["log_end_offset"]), "the others' trace tells of it"
+    )
     cluster.start_one(leader)
 
     def is_whole():

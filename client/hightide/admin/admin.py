@@ -76,7 +76,8 @@ class Admin(GroupAdmin, AccessAdmin):
 
     @ki_protected
     async def __aenter__(self) -> Self:
-        self._cluster = await self._stack.enter_async_context(open_cluster(self._options))
+        opened = open_cluster(self._options, on_retry=self._options.on_retry)
+        self._cluster = await self._stack.enter_async_context(opened)
         return self
 
     @ki_protected

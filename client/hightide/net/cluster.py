@@ -75,6 +75,7 @@ class Cluster:
         options: ClientOptions,
         nursery: trio.Nursery,
         on_lost_leader: Callable[[], None],
+        on_retry: Callable[[HightideError], None] | None = None,
     ) -> None:
         self.random = options.random or system_random()
         self.request_timeout_s = options.request_timeout_ms / 1000
@@ -85,7 +86,7 @@ class Cluster:
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
         self._refreshing = trio.Lock()
         self._on_lost_leader = on_lost_leader
-        self._on_retry = options.on_retry
+        self._on_retry = on_retry
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -296,12 +297,16 @@ def _nothing() -> None:
 
 @asynccontextmanager
 async def open_cluster(
-    options: ClientOptions, *, on_lost_leader: Callable[[], None] = _nothing
+    options: ClientOptions,
+    *,
+    on_lost_leader: Callable[[], None] = _nothing,
+    on_retry: Callable[[HightideError], None] | None = None,
 ) -> AsyncIterator[Cluster]:
     """A cluster's connections for the block. `on_lost_leader` is called when one was: a task that
-    sleeps because it was there looks for the next."""
+    sleeps because it was there looks for the next; `on_retry` with why a call is tried again, where
+    nobody tells of that in the background."""
     async with open_background() as nursery:
-        cluster = Cluster(options, nursery, on_lost_leader)
+        cluster = Cluster(options, nursery, on_lost_leader, on_retry)
         try:
             yield cluster
         finally:
