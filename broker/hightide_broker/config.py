@@ -56,14 +56,11 @@ class BrokerConfig:
     def metrics_address(self) -> tuple[str, int] | None:
         """Where metrics are told, if they are; raises `ConfigError`."""
         said = self[keys.METRICS_LISTEN].strip()
-        if not said:
-            return None
-        host, _, port = said.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
+        if said and place_to_listen(said) is None:
             raise ConfigError(
                 f"{keys.METRICS_LISTEN.name} is {said!r}, expected HOST:PORT, or a PORT of loopback"
             )
-        return host.strip("[]") or LOOPBACK, int(port)
+        return place_to_listen(said)
 
     @property
     def is_split(self) -> bool:
@@ -251,13 +248,16 @@ def listeners_that_ask_nobody(config: BrokerConfig) -> dict[str, bool]:
 def open_listeners(config: BrokerConfig) -> list[str]:
     """The listeners where others than this machine's users may do anything: each is reached from
     elsewhere, and asks nobody who they are."""
-    nodes_prove = config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
-    found = []
-    if not config.clients_prove and not _is_loopback(config[keys.LISTEN_HOST]):
-        found.append(f"{config[keys.LISTEN_HOST]}:{config[keys.LISTEN_PORT]}")
-    if config.is_split and not nodes_prove and not _is_loopback(config.internal_listen_host):
-        found.append(f"{config.internal_listen_host}:{config[keys.INTERNAL_LISTEN_PORT]}")
-    return found
+    places = {
+        "client": (config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]),
+        "internal": (config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]),
+    }
+    asking_nobody = [name for name, it_does in listeners_that_ask_nobody(config).items() if it_does]
+    return [
+        f"{host}:{port}"
+        for host, port in map(places.__getitem__, asking_nobody)
+        if not _is_loopback(host)
+    ]
 
 
 def check_open(config: BrokerConfig) -> None:
@@ -270,6 +270,14 @@ def check_open(config: BrokerConfig) -> None:
             f"hightide certs makes them); or allow.insecure.listener = true, in a network that "
             f"only the trusted reach"
         )
+
+
+def place_to_listen(text: str) -> tuple[str, int] | None:
+    """Where HOST:PORT, or a PORT of loopback, says; None if it is neither."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        return None
+    return host.strip("[]") or LOOPBACK, int(port)
 
 
 def _is_loopback(host: str) -> bool:

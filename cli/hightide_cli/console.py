@@ -25,10 +25,12 @@ DEFAULT = "127.0.0.1:19080"
 
 def parse_listen(text: str) -> tuple[str, int]:
     """HOST:PORT, or a PORT of loopback."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    from hightide_broker.config import place_to_listen
+
+    place = place_to_listen(text)
+    if place is None:
         raise click.UsageError(f"--listen {text!r}, expected HOST:PORT or PORT")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return place
 
 
 @click.command(epilog="Example: hightide console --config client.toml --listen 127.0.0.1:8080")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hightide_cli.output import say
+from hightide_cli.processes import said_by_holder
 
 START_S = 60.0
 STOP_S = 10.0
@@ -48,15 +49,10 @@ def hold(path: Path) -> TextIO:
 def running(data: Path) -> dict[str, Any]:
     """`pid` and `address` of the console that runs; empty if none does."""
     try:
-        with held_file(data).open(encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                found: dict[str, Any] = json.loads(file.read() or "{}")
-                return found
-    except (OSError, ValueError):
+        found: dict[str, Any] = json.loads(said_by_holder(held_file(data)) or "{}")
+    except ValueError:
         return {}
-    return {}
+    return found
 
 
 def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> str:

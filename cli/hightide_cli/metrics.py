@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import http.client
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -31,13 +32,18 @@ def metrics(data: Path, node: int, detail: bool) -> None:
         why = "is asked nowhere (metrics.listen)" if found else "is not of this cluster"
         say(f"node {node} of {data} {why}")
         raise click.exceptions.Exit(NOT_FOUND)
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
     try:
-        connection.request("GET", "/metrics/detail" if detail else "/metrics")
-        click.echo(connection.getresponse().read().decode(), nl=False)
+        page = page_at(address, "/metrics/detail" if detail else "/metrics")
     except (OSError, http.client.HTTPException) as error:
         say(f"node {node} does not answer at {address}: {error}")
         raise click.exceptions.Exit(UNREACHABLE) from error
-    finally:
-        connection.close()
+    click.echo(page.decode(), nl=False)
+
+
+def page_at(address: str, path: str) -> bytes:
+    """What a node answers at HOST:PORT; raises `OSError` or `http.client.HTTPException`."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+    with closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read()

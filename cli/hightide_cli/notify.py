@@ -40,7 +40,7 @@ class Notifier:
 
     def tell(self, *facts: str) -> None:
         """Say something; a manager that does not listen any more is no reason to fail."""
-        if not self._address:
+        if not self.is_asked:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
             way.setblocking(False)
@@ -51,7 +51,7 @@ class Notifier:
 
     async def follow(self, node: Node) -> None:
         """Tell of a node's start, and that it is alive, until cancelled."""
-        if not self._address:
+        if not self.is_asked:
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)

@@ -39,6 +39,19 @@ FIRST_CONTROLLER = 101
 _POLL_S = 0.02
 
 
+def said_by_holder(path: Path) -> str | None:
+    """What a file says that another process holds locked; None if none does, or there is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return file.read()
+    except OSError:
+        return None
+    return None
+
+
 @dataclass(frozen=True)
 class NodeProcess:
     """One node of a data directory, alive or not."""
@@ -74,15 +87,8 @@ class NodeProcess:
 
     def pid(self) -> int | None:
         """The process that holds the directory's lock; None if nobody does."""
-        try:
-            with (self.directory / ".lock").open() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except OSError:
-                    return int(file.read().strip() or 0) or None
-                return None
-        except OSError:
-            return None
+        said = said_by_holder(self.directory / ".lock")
+        return int((said or "").strip() or 0) or None
 
     def describe(self) -> dict[str, Any]:
         """A row of `ps`."""

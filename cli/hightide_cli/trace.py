@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 FOLLOW_S = 0.5
 """How often `--follow` looks for more."""
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _since(_: click.Context, __: click.Parameter, text: str | None) -> int:
     """Milliseconds since 1970: `10m` ago, or a time."""
     if text is None:
         return 0
-    if found := re.fullmatch(r"(\d{1,9})([smhd])", text):
-        return int((time.time() - int(found[1]) * _AGES[found[2]]) * 1000)
+    if re.fullmatch(r"\d{1,9}[smhd]", text):
+        from hightide_broker.core.cluster.config_key import counted
+
+        return int(time.time() * 1000) - counted("--since", text, "ms")
     return parse_time(text)
 
 

@@ -25,7 +25,7 @@ from hightide_console.timeline import event_view, frames
 
 STATIC = Path(__file__).parent / "static"
 EVENTS_SHOWN = 2_000
-Answer = Callable[[Request, Session], Awaitable[Response]]
+Answer = Callable[[Request, Session], Awaitable[ASGIApp]]
 
 
 class Console:
@@ -45,7 +45,7 @@ class Console:
             Route("/api/session", self._session),
             Route("/api/sign-in", self._sign_in, methods=["POST"]),
             Route("/api/sign-out", self._sign_out, methods=["POST"]),
-            Route("/api/stream", self._stream),
+            Route("/api/stream", asked(self._stream)),
             Route("/api/groups", asked(self._groups)),
             Route("/api/group", asked(self._group)),
             Route("/api/messages", asked(self._messages)),
@@ -64,7 +64,7 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         """Who looks; where nobody has to sign in, a session begins here."""
-        session = self._sessions.find(request.cookies.get(self._cookie, ""))
+        session = self._session_of(request)
         if session is not None:
             return self._told(session)
         if self._sessions.users_sign_in:
@@ -108,11 +108,14 @@ class Console:
         answer.delete_cookie(self._cookie, path="/")
         return answer
 
+    def _session_of(self, request: Request) -> Session | None:
+        return self._sessions.find(request.cookies.get(self._cookie, ""))
+
     def _asked(self, answer: Answer, *, changes: bool = False) -> Callable[[Request], Any]:
         """An answer to who has signed in; what it says no to is said with its reason."""
 
-        async def endpoint(request: Request) -> Response:
-            session = self._sessions.find(request.cookies.get(self._cookie, ""))
+        async def endpoint(request: Request) -> ASGIApp:
+            session = self._session_of(request)
             if session is None:
                 return JSONResponse({"error": "sign in first"}, 401)
             if changes and not self._allows_changes:
@@ -133,10 +136,7 @@ class Console:
 
     # -- what is looked at -----------------------------------------------------------------------
 
-    async def _stream(self, request: Request) -> Any:
-        session = self._sessions.find(request.cookies.get(self._cookie, ""))
-        if session is None:
-            return JSONResponse({"error": "sign in first"}, 401)
+    async def _stream(self, request: Request, session: Session) -> ASGIApp:
         topic = request.query_params.get("topic", "")
         last = request.headers.get("last-event-id", "")
         return Stream(self._streams, session, topic, last)

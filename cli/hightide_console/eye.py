@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hightide import ApiError, HightideError, LogDirDescription, TracePlace
+from hightide import ApiError, ErrorCode, HightideError, LogDirDescription, TracePlace
 from hightide_broker.trace.lines import Told, read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
@@ -186,7 +186,7 @@ class Eye:
                     try:
                         found.extend(await self._read_trace(broker, kind))
                     except ApiError as error:
-                        if error.code == "CLUSTER_AUTHORIZATION_FAILED":
+                        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                             self.is_untraced = str(error)
                     except HightideError:
                         continue  # the next look tries again from the same place

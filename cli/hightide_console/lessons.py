@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from hightide_broker.simulation.lab_scenarios import LESSONS, Frame, frames
+from hightide_broker.trace.lanes import badge_of
 
 
 def lessons_view(_: str = "") -> dict[str, Any]:
@@ -32,7 +33,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
             {
                 "broker": lane.broker,
                 "leads": lane.broker == frame.leader,
-                "badge": "ISR" if lane.broker in frame.isr else "out",
+                "badge": badge_of(lane.broker, frame.isr),
                 "stale": lane.role == "down",
                 "error": "",
                 "log_start": 0,

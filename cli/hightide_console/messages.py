@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hightide import EARLIEST, Consumer, Record, TopicPartition
+from hightide import EARLIEST, LATEST, Consumer, Record, TopicPartition
 
 LIMIT_MAX = 500
 SCANNED_MAX = 50_000
@@ -40,7 +40,7 @@ async def search(bootstrap: str, options: Mapping[str, Any], wanted: Wanted) -> 
     async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
         await consumer.assign([tp])
         start = (await consumer.offsets(EARLIEST))[tp].offset
-        end = (await consumer.offsets(-1))[tp].offset
+        end = (await consumer.offsets(LATEST))[tp].offset
         at = await _begin(consumer, tp, wanted, start, end, limit)
         if at >= end:
             return {"records": [], "start": start, "end": end, "next": end, "scanned": 0}
@@ -84,10 +84,9 @@ def text_of(data: bytes | None) -> dict[str, Any] | None:
     if data is None:
         return None
     piece, is_cut = data[:TEXT_MAX], len(data) > TEXT_MAX
-    with contextlib.suppress(UnicodeDecodeError):
-        # A cut may lie inside of a character: up to three bytes of it are left out then.
-        for end in range(len(piece), max(len(piece) - 4, -1), -1) if is_cut else (len(piece),):
-            with contextlib.suppress(UnicodeDecodeError):
-                return {"text": piece[:end].decode(), "size": len(data), "cut": is_cut}
-        piece.decode()
+    # A cut may lie inside of a character: up to three bytes of it are left out then.
+    for left_out in range(4 if is_cut else 1):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = piece[: len(piece) - left_out].decode()
+            return {"text": text, "size": len(data), "cut": is_cut}
     return {"hex": piece.hex(" "), "size": len(data), "cut": is_cut}

@@ -18,7 +18,7 @@ from hightide_broker.trace.events import (
     Truncated,
     WatermarksMoved,
 )
-from hightide_broker.trace.lanes import Lanes, PartitionLanes
+from hightide_broker.trace.lanes import Lanes, PartitionLanes, badge_of
 from hightide_broker.trace.lines import Told
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.text import sentence
@@ -121,7 +121,7 @@ def _state(state: PartitionLanes, last_epochs: Mapping[int, int]) -> dict[str, A
             {
                 "broker": broker,
                 "leads": broker == state.leader,
-                "badge": "ISR" if broker in state.isr else "ELR" if broker in state.elr else "out",
+                "badge": badge_of(broker, state.isr, state.elr),
                 "stale": lane.role == "down",
                 "error": "offline" if lane.role == "offline" else "",
                 "log_start": lane.log_start,

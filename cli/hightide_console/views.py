@@ -5,6 +5,7 @@ Everything is plain values, so that it is JSON as it stands. Offsets are next on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from hightide import (
     ReplicaDescription,
     TopicDescription,
 )
+from hightide_broker.trace.lanes import badge_of
 
 SILENT_MS = 5_000
 """A voter that was not heard for so long."""
@@ -42,7 +44,9 @@ def cluster_view(
     disks: Mapping[int, LogDirDescription],
 ) -> View:
     """The overview: brokers, topics, the quorum."""
-    led = _led(topics)
+    parts = [part for topic in topics for part in topic.partitions]
+    led = Counter(part.leader for part in parts)
+    held = Counter(broker for part in parts for broker in part.replicas)
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller,
@@ -54,10 +58,8 @@ def cluster_view(
                 "roles": list(broker.roles),
                 "fenced": broker.fenced,
                 "epoch": broker.epoch,
-                "leads": led.get(broker.id, 0),
-                "replicas": sum(
-                    broker.id in part.replicas for topic in topics for part in topic.partitions
-                ),
+                "leads": led[broker.id],
+                "replicas": held[broker.id],
                 **_disk(disks.get(broker.id)),
             }
             for broker in sorted(cluster.brokers, key=lambda each: each.id)
@@ -65,14 +67,6 @@ def cluster_view(
         "topics": [_topic_row(topic) for topic in sorted(topics, key=lambda each: each.topic)],
         "quorum": None if quorum is None else _quorum(quorum),
     }
-
-
-def _led(topics: list[TopicDescription]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for topic in topics:
-        for part in topic.partitions:
-            found[part.leader] = found.get(part.leader, 0) + 1
-    return found
 
 
 def _disk(directory: LogDirDescription | None) -> View:
@@ -157,20 +151,19 @@ def _partition(
 def _lane(
     broker: int, part: PartitionDescription, replica: ReplicaDescription | None, is_stale: bool
 ) -> View:
-    badge = "ISR" if broker in part.isr else "ELR" if broker in part.elr else "out"
-    known = replica is not None and not replica.error
+    told = replica if replica is not None and not replica.error else None
     return {
         "broker": broker,
         "leads": broker == part.leader,
-        "badge": badge,
+        "badge": badge_of(broker, part.isr, part.elr),
         "stale": is_stale,
         "error": replica.error if replica is not None else "",
-        "log_start": replica.log_start_offset if known and replica else -1,
-        "high_watermark": replica.high_watermark if known and replica else -1,
-        "log_end": replica.log_end_offset if known and replica else -1,
-        "synced": replica.synced_offset if known and replica else -1,
-        "epoch": replica.leader_epoch if known and replica else -1,
-        "size_bytes": replica.size_bytes if known and replica else -1,
+        "log_start": told.log_start_offset if told else -1,
+        "high_watermark": told.high_watermark if told else -1,
+        "log_end": told.log_end_offset if told else -1,
+        "synced": told.synced_offset if told else -1,
+        "epoch": told.leader_epoch if told else -1,
+        "size_bytes": told.size_bytes if told else -1,
     }
 
 

@@ -10,14 +10,13 @@ from contextlib import suppress
 from urllib.parse import urlencode, urlsplit
 
 from commands import COMMAND, environment
+from http_attacks import STRANGE
 from patience import PATIENCE_S, wait_until
 
 ATTACKS = {
-    "nothing": b"",
-    "garbage": bytes(range(256)) * 100,
+    **STRANGE,
     "half a request": b"GET /api/session HTT",
     "a head without end": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 10_000,
-    "one long line": b"GET /" + b"a" * 100_000,
     "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     "a huge body": b"POST /api/sign-in HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nx",
     "chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
@@ -25,7 +24,6 @@ ATTACKS = {
     b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" + b"\x81\x85more" * 100,
     "a tunnel": b"CONNECT evil.example:80 HTTP/1.1\r\nHost: evil.example:80\r\n\r\n",
-    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100),
     "an upgrade to it": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
     b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n" + bytes(100),

@@ -5,8 +5,9 @@ What is shown is what the nodes told, so a lane may be a second old.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hightide_broker.trace.events import (
     FollowerBegan,
@@ -21,6 +22,9 @@ from hightide_broker.trace.events import (
     WatermarksMoved,
 )
 from hightide_broker.trace.lines import Told
+from hightide_broker.trace.text import ids, who
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -68,13 +72,10 @@ class Lanes:
                 gone = [key for key in self.partitions if key[0] == what.topic]
                 for key in gone:
                     del self.partitions[key]
-            case LeaderBegan():
+            case LeaderBegan() | FollowerBegan():
                 lane = self._lane(what.topic, what.partition, node)
-                lane.role, lane.leader_epoch = "leader", what.leader_epoch
-                lane.log_end, lane.high_watermark = what.log_end, what.high_watermark
-            case FollowerBegan():
-                lane = self._lane(what.topic, what.partition, node)
-                lane.role, lane.leader_epoch = "follower", what.leader_epoch
+                lane.role = "leader" if isinstance(what, LeaderBegan) else "follower"
+                lane.leader_epoch = what.leader_epoch
                 lane.log_end, lane.high_watermark = what.log_end, what.high_watermark
             case Truncated():
                 lane = self._lane(what.topic, what.partition, node)
@@ -117,15 +118,19 @@ class Lanes:
                 yield partition.lanes[broker]
 
 
+def badge_of(broker: T, isr: Container[T], elr: Container[T] = ()) -> str:
+    """`ISR`, `ELR`, or `out`: of neither."""
+    return "ISR" if broker in isr else "ELR" if broker in elr else "out"
+
+
 def show(name: str, partition: PartitionLanes) -> list[str]:
     """A partition as lines: who leads, who is in sync, and a line a replica."""
-    isr = ",".join(map(str, partition.isr)) or "nobody"
-    elr = f", ELR {','.join(map(str, partition.elr))}" if partition.elr else ""
-    leader = f"broker {partition.leader}" if partition.leader >= 0 else "nobody"
+    elr = f", ELR {ids(partition.elr)}" if partition.elr else ""
+    isr, leader = ids(partition.isr), who(partition.leader)
     lines = [f"{name}: {leader} leads in epoch {partition.leader_epoch}, ISR {isr}{elr}"]
     for broker, lane in sorted(partition.lanes.items()):
         crown = "*" if broker == partition.leader else " "
         known = "?" if lane.log_end < 0 else f"committed {lane.high_watermark} of {lane.log_end}"
-        badge = "ISR" if broker in partition.isr else "ELR" if broker in partition.elr else "out"
+        badge = badge_of(broker, partition.isr, partition.elr)
         lines.append(f"  {crown} broker {broker}  {badge}  {lane.role or '-':8}  {known}")
     return lines

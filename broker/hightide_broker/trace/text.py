@@ -69,7 +69,8 @@ def _because(cause: str) -> str:
     return f": {cause}" if cause else ""
 
 
-def _who(broker: int) -> str:
+def who(broker: int) -> str:
+    """A broker, or nobody."""
     return "nobody" if broker < 0 else f"broker {broker}"
 
 
@@ -138,8 +139,8 @@ def _partition(_: int, what: PartitionChanged) -> str:
     name, told = name_of(what), []
     if what.leader != what.leader_before:
         found = f" ({_FOUND.get(what.election, what.election)})" if what.election else ""
-        last = f" after {_who(what.leader_before)}" if what.leader_before >= 0 else ""
-        told.append(f"{_who(what.leader)} leads in epoch {what.leader_epoch}{last}{found}")
+        last = f" after {who(what.leader_before)}" if what.leader_before >= 0 else ""
+        told.append(f"{who(what.leader)} leads in epoch {what.leader_epoch}{last}{found}")
     for which, before, after in (
         ("ISR", what.isr_before, what.isr),
         ("ELR", what.elr_before, what.elr),
@@ -162,13 +163,12 @@ def _leads(node: int, what: LeaderBegan) -> str:
 
 
 def _follows(node: int, what: FollowerBegan) -> str:
-    where = f"with records up to {what.log_end}"
-    if what.last_epoch >= 0:
-        where += f", the last of epoch {what.last_epoch}"
+    which = f"for {name_of(what)} in epoch {what.leader_epoch}"
     if what.leader < 0:
-        return f"broker {node} has no leader for {name_of(what)} in epoch {what.leader_epoch}"
-    leader = f"broker {what.leader} for {name_of(what)} in epoch {what.leader_epoch}"
-    return f"broker {node} follows {leader} {where}"
+        return f"broker {node} has no leader {which}"
+    last = f", the last of epoch {what.last_epoch}" if what.last_epoch >= 0 else ""
+    leader, end = what.leader, what.log_end
+    return f"broker {node} follows broker {leader} {which} with records up to {end}{last}"
 
 
 def _proposed(node: int, what: IsrProposed) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
 
 import click
 
 from hightide_cli.bench.usage import spending
+from hightide_cli.metrics import page_at
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster
@@ -95,8 +94,8 @@ async def _produce(address: str, replicas: int, records: int, size: int) -> tupl
 def _asked(cluster: OwnCluster) -> Iterator[None]:
     """Every node's page is read again and again for the time of the block."""
     over = threading.Event()
-    places = [str(node.facts()["metrics"]).rpartition(":")[::2] for node in cluster.nodes]
-    asking = threading.Thread(target=_ask, args=(places, over))
+    addresses = [str(node.facts()["metrics"]) for node in cluster.nodes]
+    asking = threading.Thread(target=_ask, args=(addresses, over))
     asking.start()
     try:
         yield
@@ -105,10 +104,7 @@ def _asked(cluster: OwnCluster) -> Iterator[None]:
         asking.join()
 
 
-def _ask(places: Sequence[tuple[str, Any]], over: threading.Event) -> None:
+def _ask(addresses: Sequence[str], over: threading.Event) -> None:
     while not over.wait(ASKED_EVERY_S):
-        for host, port in places:
-            connection = http.client.HTTPConnection(host, int(port), timeout=30)
-            connection.request("GET", "/metrics")
-            connection.getresponse().read()
-            connection.close()
+        for address in addresses:
+            page_at(address, "/metrics")

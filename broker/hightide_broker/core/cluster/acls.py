@@ -5,19 +5,16 @@ Sources: KIP-11 (operations), KIP-290 (prefixes), Kafka's StandardAuthorizer.
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from hightide.protocol.access_messages import ANY, AclFilter, AclRule
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker.core.cluster.names import address, check_name
+from hightide_broker.core.cluster.names import TOPIC_NAME, USER, address, check_name
 
 CLUSTER_NAME = "cluster"
 """The name of the only resource of its kind."""
-EVERYBODY, EVERYWHERE, EVERYTHING = "User:*", "*", "*"
-USER = "User:"
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+EVERYBODY, EVERYWHERE, EVERYTHING = f"{USER}*", "*", "*"
 ACLS_MAX = 50_000
 """The most rules that a cluster may have."""
 
@@ -156,7 +153,7 @@ def _may_match(acl: Acl) -> bool:
     if acl.name == EVERYTHING:
         return acl.pattern is Pattern.LITERAL
     if acl.resource is Resource.TOPIC:
-        return _TOPIC.fullmatch(acl.name) is not None
+        return TOPIC_NAME.fullmatch(acl.name) is not None
     return acl.name == acl.name.strip()
 
 

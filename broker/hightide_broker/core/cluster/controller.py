@@ -9,7 +9,6 @@ Sources: KIP-631, KIP-841, KIP-966.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -34,6 +33,7 @@ from hightide_broker.core.cluster.changes import (
 )
 from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
 from hightide_broker.core.cluster.mutations import Take, unlimited
+from hightide_broker.core.cluster.names import TOPIC_NAME
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
@@ -43,7 +43,6 @@ EMPTY: Mapping[str, str] = MappingProxyType({})
 PRODUCER_ID_BLOCK = 1000
 PARTITIONS_MAX = 10_000
 """Partitions of one topic, and of one request: what a few bytes can create."""
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Decision(NamedTuple):
@@ -407,7 +406,7 @@ def check_topic_name(name: str, taken: set[str]) -> None:
 
     `.` and `_` clash with each other, because names become parts of metric names, where they merge.
     """
-    if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
         raise Refused(
             ErrorCode.INVALID_TOPIC,
             f"topic name {name[:260]!r}: 1 to 249 of a-z A-Z 0-9 . _ - and neither '.' nor '..'",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 
 from hightide.protocol.errors import ErrorCode, Refused
 
 NAME_CHARACTERS_MAX = 256
+USER = "User:"
+"""What a principal begins with."""
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""What a topic may be called, but for `.` and `..`."""
 
 
 def check_name(what: str, name: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:

@@ -44,7 +44,7 @@ class Rate:
 
 
 class Rates:
-    """How fast each of many holders of a quota is; who did nothing for longest is forgotten."""
+    """How fast each of many holders of a quota is."""
 
     def __init__(self, burst_s: float = BURST_S) -> None:
         """`burst_s`: so far ahead each may be."""
@@ -70,8 +70,9 @@ class Rates:
         return rate.delay_s(limit, now) if rate else 0.0
 
     def _forget(self, now: float) -> None:
-        """Who owes nothing, whoever did something last, so that nobody's debt goes away because
-        somebody comes by many names; and who owes least long, until there is room for a tenth."""
+        """Who owes nothing, however lately it did something, so that nobody's debt goes away
+        because somebody comes by many names; and who owes least long, until there is room for a
+        tenth."""
         owing = [pair for pair in self._rates.items() if pair[1].free_at > now]
         owing.sort(key=lambda pair: -pair[1].free_at)
         self._rates = dict(owing[: HOLDERS_MAX - HOLDERS_MAX // 10])

@@ -20,7 +20,7 @@ from hightide_broker.core.cluster.changes import (
     SetScramCredential,
     SetUsersSecret,
 )
-from hightide_broker.core.cluster.names import check_name
+from hightide_broker.core.cluster.names import USER, check_name
 
 SALT_BYTES = range(12, 257)
 UNKNOWN_SALT_BYTES = 16
@@ -79,7 +79,7 @@ def check_user(user: str, mechanism: str) -> None:
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{user} is what those are called who have no name"
         )
     check_name("user", user, ErrorCode.UNACCEPTABLE_CREDENTIAL)
-    if user.startswith("User:") or ";" in user:
+    if user.startswith(USER) or ";" in user:
         raise Refused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"user {user!r}, expected a name without 'User:' before it, and without ';': rules and "

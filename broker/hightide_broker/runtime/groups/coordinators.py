@@ -175,15 +175,19 @@ class Coordinators:
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Every group that is known here by now, with its name."""
-        for coordinator in self._coordinators.values():
-            if coordinator.ended is None and coordinator.loaded.is_set():
-                yield from coordinator.groups.items()
+        for coordinator in self._ready():
+            yield from coordinator.groups.items()
 
     def offsets(self) -> Iterator[tuple[str, GroupOffsets]]:
         """What every group committed that is known here by now, with its name."""
-        for coordinator in self._coordinators.values():
+        for coordinator in self._ready():
+            yield from coordinator.offsets.items()
+
+    def _ready(self) -> Iterator[Coordinator]:
+        """Those that have read their groups, each judged when it is its turn."""
+        for coordinator in list(self._coordinators.values()):
             if coordinator.ended is None and coordinator.loaded.is_set():
-                yield from coordinator.offsets.items()
+                yield coordinator
 
     def topic_ids(self) -> Mapping[str, str]:
         """Topic → its id now."""
@@ -193,13 +197,12 @@ class Coordinators:
 
     async def _expire(self) -> None:
         """Forget old offsets, and groups of which nothing is left."""
-        for coordinator in list(self._coordinators.values()):
-            if coordinator.ended is None and coordinator.loaded.is_set():
-                for name in [*{**coordinator.groups, **coordinator.offsets}]:
-                    try:
-                        await self._expire_group(coordinator, name)
-                    except Refused as refusal:
-                        log.info("offsets of group %r stay for now: %s", name, refusal)
+        for coordinator in self._ready():
+            for name in [*{**coordinator.groups, **coordinator.offsets}]:
+                try:
+                    await self._expire_group(coordinator, name)
+                except Refused as refusal:
+                    log.info("offsets of group %r stay for now: %s", name, refusal)
 
     async def _expire_group(self, coordinator: Coordinator, name: str) -> None:
         group = coordinator.group(name)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 from hightide_broker.runtime.metrics.node import Node
-from hightide_broker.runtime.metrics.of_groups import Lag, lags
+from hightide_broker.runtime.metrics.of_groups import lags
 from hightide_broker.runtime.metrics.page import Family, Measured, Value
 from hightide_broker.runtime.replication.replica import Replica
 
@@ -34,8 +35,8 @@ def about_partitions(node: Node) -> Iterator[Measured]:
     """The partitions that are led here."""
     led = [each for each in node.replicas if each.leader is not None and not each.offline]
     for name, help_, value in (
-        ("current_offset", "The end of what is committed.", _end),
-        ("oldest_offset", "Where the log begins.", _start),
+        ("current_offset", "The end of what is committed.", attrgetter("high_watermark")),
+        ("oldest_offset", "Where the log begins.", attrgetter("log.log_start")),
         ("in_sync_replica", "Replicas in sync.", _in_sync),
         ("leader", "The broker that leads.", lambda _: node.id),
         ("leader_is_preferred", "1 if the first replica leads.", _is_preferred),
@@ -50,8 +51,8 @@ def about_groups(node: Node) -> Iterator[Measured]:
     """The groups that are coordinated here."""
     known = lags(node)
     for name, help_, value in (
-        ("current_offset", "What a group committed.", _committed),
-        ("lag", "Committed records that it has not read.", _records),
+        ("current_offset", "What a group committed.", attrgetter("committed")),
+        ("lag", "Committed records that it has not read.", attrgetter("records")),
     ):
         labels = ("consumergroup", "topic", "partition")
         rows: _Rows = [(lag.labels, value(lag)) for lag in known]
@@ -69,14 +70,6 @@ def _gauge(name: str, help_: str, *labels: str) -> Family:
     return Family(name, "gauge", help_, labels, PREFIX)
 
 
-def _end(replica: Replica) -> int:
-    return replica.high_watermark
-
-
-def _start(replica: Replica) -> int:
-    return replica.log.log_start
-
-
 def _in_sync(replica: Replica) -> int:
     return len(replica.leader.isr) if replica.leader else 0
 
@@ -92,11 +85,3 @@ def _is_preferred(replica: Replica) -> int:
 
 def _is_under_replicated(replica: Replica) -> int:
     return int(_in_sync(replica) < _replicas(replica))
-
-
-def _committed(lag: Lag) -> int:
-    return lag.committed
-
-
-def _records(lag: Lag) -> int:
-    return lag.records

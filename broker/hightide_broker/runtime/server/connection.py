@@ -312,7 +312,7 @@ class ServedConnection:
         if isinstance(request, m.ProduceRequest | m.FetchRequest):
             self._throttled = Call(request, (), call.peer, call.client_id)
             await self._wait_for_quota(held)  # for what came by others, or is answered yet
-            if call.attachments:
+            if call.attachments and throttle.is_limited(call):
                 throttle.charge(call, self._terms.handlers.allowed_bytes(api, call))
         most = throttle.bytes_max(call)
         if most is None or request.max_bytes <= most:

@@ -26,6 +26,7 @@ from hightide.protocol.errors import AuthenticationFailed, ErrorCode, UsageError
 from hightide.protocol.records import Buffer
 from hightide_broker import config_keys as keys
 from hightide_broker.config import TLS, BrokerConfig, ConfigError, check_listeners
+from hightide_broker.core.cluster.names import USER
 from hightide_broker.core.cluster.principals import Rule, name_by, parse_rules
 from hightide_broker.core.cluster.senders import name_of, node_of
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
@@ -249,7 +250,7 @@ def _user(rules: Sequence[Rule], stream: TlsStream) -> Peer:
     if shown and not name:
         why = "no rule of ssl.principal.mapping.rules matches" if rules else "it has no common name"
         raise AuthenticationFailed(f"its certificate is nobody's: {why}")
-    return Peer(host, f"User:{name}" if name else ANONYMOUS, may_be_node=False)
+    return Peer(host, f"{USER}{name}" if name else ANONYMOUS, may_be_node=False)
 
 
 def _node(stream: TlsStream) -> Peer:
@@ -260,7 +261,7 @@ def _node(stream: TlsStream) -> Peer:
         raise AuthenticationFailed(
             f"its certificate is of {name!r}, expected node-<id>: only nodes come in here"
         )
-    return Peer(host_of(stream), f"User:{name}", node)
+    return Peer(host_of(stream), f"{USER}{name}", node)
 
 
 def _farewell(why: str) -> list[Buffer]:

@@ -20,6 +20,7 @@ from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.core.cluster.names import USER
 from hightide_broker.core.cluster.users import USERS_MAX
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
@@ -118,7 +119,7 @@ class Server:
                         self.counts.logins[way, True] += 1
                     return stream, peer, None
                 session = await self._log_in(stream)
-                peer = peer._replace(principal=f"User:{session.user}")
+                peer = peer._replace(principal=f"{USER}{session.user}")
                 who = (peer.shown, session.mechanism, arrived.peer)
                 self.counts.logins[way, True] += 1
                 self._told_in.write(

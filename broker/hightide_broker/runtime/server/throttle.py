@@ -16,7 +16,7 @@ from hightide.protocol.quota_messages import CONSUMER_BYTE_RATE, PRODUCER_BYTE_R
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.quotas import Quota, quota_for
 from hightide_broker.core.cluster.rates import Rates
-from hightide_broker.runtime.base.call import Call, Peer
+from hightide_broker.runtime.base.call import Call
 
 BYTES_BURST_S = 4.0
 """So far ahead of a quota of bytes somebody may be: less than 15 % over half a minute."""
@@ -35,8 +35,7 @@ class Throttle:
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long the sender of this has to wait, for what was before; 0: it need not."""
-        key = quota_of(call)
-        quota = self._quota(key, call.peer, call.client_id) if key else None
+        key, quota = quota_of(call), self._quota(call)
         if quota is None:
             return 0.0
         due_s = self._rates.delay_s((key, quota.holder), quota.value, trio.current_time())
@@ -46,20 +45,25 @@ class Throttle:
         """The most that a fetch may bring at once, a batch at least. None: what it asks for."""
         if quota_of(call) != CONSUMER_BYTE_RATE:
             return None
-        quota = self._quota(CONSUMER_BYTE_RATE, call.peer, call.client_id)
+        quota = self._quota(call)
         return None if quota is None else int(quota.value * FETCH_S)
 
     def charge(self, call: Call[m.Message], size: int) -> None:
         """The sender of this has sent, or gets, so many bytes."""
-        key = quota_of(call)
-        quota = self._quota(key, call.peer, call.client_id) if key and size else None
+        quota = self._quota(call) if size else None
         if quota is not None:
-            self._rates.record((key, quota.holder), size, quota.value, trio.current_time())
+            key = quota_of(call), quota.holder
+            self._rates.record(key, size, quota.value, trio.current_time())
 
-    def _quota(self, key: str, peer: Peer, client_id: str) -> Quota | None:
-        if peer.node >= 0:
+    def is_limited(self, call: Call[m.Message]) -> bool:
+        """Whether a quota is about this, so that it has to be charged."""
+        return self._quota(call) is not None
+
+    def _quota(self, call: Call[m.Message]) -> Quota | None:
+        key = quota_of(call)
+        if not key or call.peer.node >= 0:
             return None
-        return quota_for(self._image().quotas, peer.user, client_id, key)
+        return quota_for(self._image().quotas, call.peer.user, call.client_id, key)
 
 
 def quota_of(call: Call[m.Message]) -> str:
