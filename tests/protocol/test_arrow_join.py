@@ -4,13 +4,16 @@ Goal: joining saves time and changes nothing; a batch that does not add up is no
 neighbour makes up for it. Method: any batches of the log, joined and single.
 """
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logkit import make_batch
 
-from hightide.arrow.to_arrow import join_arrow, schema
+from hightide.arrow.to_arrow import cut, join_arrow, schema
 from hightide.protocol.columns import encode_columns, open_batch
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import encode_batch, parse_header
@@ -73,3 +76,48 @@ def test_headers_are_left_out_unless_asked_for():
     part = opened(encode_batch(payload, record_count=1, base_timestamp=0, max_timestamp=0))
     assert join_arrow([part], "t", 0).schema == schema()
     assert join_arrow([part], "t", 0, include_headers=True).schema == schema(include_headers=True)
+
+
+@given(logs(), st.integers(0, 20), st.integers(0, 20))
+def test_rows_are_cut_by_their_offsets(parts, begin, size):
+    rows = join_arrow(parts, "t", 3)
+    start = rows.column("offset")[0].as_py() - 2 + begin
+    offsets = rows.column("offset").to_pylist()
+    inside = [offset for offset in offsets if start <= offset < start + size]
+    assert cut(rows, start, start + size).column("offset").to_pylist() == inside
+
+
+def test_a_topic_whose_name_does_not_fit_is_told():
+    header, columns = opened(make_batch(1, value=b""))
+    many = 1 << 24
+    zeros = memoryview(bytes(4 * many)).cast("i")
+    columns = columns._replace(
+        record_count=many, key_lengths=zeros, value_lengths=zeros, timestamp_deltas=zeros
+    )
+    with pytest.raises(CorruptBatch, match="more than 2 GiB"):
+        join_arrow([(header, columns)], "t" * 249, 0)
+
+
+ROWS = """
+import sys
+from logkit import make_batch
+from hightide.arrow.to_arrow import rows_from
+from hightide.protocol.columns import open_batch
+from hightide.protocol.records import parse_header
+batch = make_batch(3, value=b"v")
+header = parse_header(batch)
+rows = rows_from([(header, open_batch(batch, header, check_sums=False))], "t", 0, start=1)
+print(rows.num_rows, "pandas" in sys.modules)
+"""
+
+
+def test_rows_do_not_import_pandas():
+    # Half a second, at the first poll of a program and in each of Spark's workers.
+    ran = subprocess.run(
+        [sys.executable, "-c", ROWS],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["2", "False"]

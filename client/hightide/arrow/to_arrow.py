@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from hightide.protocol.columns import Columns, headers_of
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import TIMESTAMP_MAX, BatchHeader
+from hightide.protocol.records import OFFSET_MAX, TIMESTAMP_MAX, BatchHeader
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+_INT32_MAX = (1 << 31) - 1
 
 
 @cache
@@ -50,13 +52,20 @@ def rows_from(
 ) -> pa.RecordBatch:
     """The records of neighbouring batches from offset `start` on; raises `CorruptBatch`. They were
     opened as `join_arrow` wants it."""
-    import numpy as np
     import pyarrow as pa
 
     if not opened:
         return pa.RecordBatch.from_pylist([], schema=schema())
-    rows = join_arrow(opened, topic, partition)
-    return rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), start)))
+    return cut(join_arrow(opened, topic, partition), start)
+
+
+def cut(rows: pa.RecordBatch, start: int, end: int = OFFSET_MAX) -> pa.RecordBatch:
+    """Those of the rows of `join_arrow` whose offsets lie in [start, end), without a copy."""
+    import numpy as np
+
+    offsets = np.frombuffer(rows.column("offset").buffers()[1], np.int64)
+    first, last = np.searchsorted(offsets, [start, end]).tolist()
+    return rows.slice(first, last - first)
 
 
 def join_arrow(
@@ -82,7 +91,7 @@ def join_arrow(
         _binary([(columns.value_lengths, columns.values) for _, columns in parts], edges),
         _constant(topic, "string", count),
         _constant(partition, "int32", count),
-        pa.array(_offsets(parts, spans, count)),
+        _offsets(parts, spans, count),
         _timestamps(parts, spans, count),
         _timestamp_types(parts, count),
     ]
@@ -129,11 +138,27 @@ def _check_sums(starts: np.ndarray, edges: Sequence[int], sizes: Sequence[int]) 
             raise CorruptBatch(f"lengths add up to {end - begin}, {size} bytes are there")
 
 
-@lru_cache(maxsize=1024)
-def _constant_block(value: str | int, kind: str, count: int) -> pa.Array:
+def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Numbers as they lie in memory. `pa.array`, `pa.scalar` and `to_numpy` would do, too, but the
+    first use of each imports pandas, for half a second, to see whether that is a column of its."""
     import pyarrow as pa
 
-    return pa.repeat(pa.scalar(value, getattr(pa, kind)()), count)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+@lru_cache(maxsize=1024)
+def _constant_block(value: str | int, kind: str, count: int) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(value, int):
+        return _numbers(np.full(count, value, kind), getattr(pa, kind)())
+    text = value.encode()
+    if count * len(text) > _INT32_MAX:
+        raise CorruptBatch(f"{count} times {value} is more than 2 GiB")
+    starts = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(text * count)]
+    return pa.Array.from_buffers(getattr(pa, kind)(), count, buffers)
 
 
 def _constant(value: str | int, kind: str, count: int) -> pa.Array:
@@ -143,18 +168,19 @@ def _constant(value: str | int, kind: str, count: int) -> pa.Array:
 
 def _offsets(
     parts: Sequence[tuple[BatchHeader, Columns]], spans: Sequence[slice], count: int
-) -> np.ndarray:
+) -> pa.Array:
     import numpy as np
+    import pyarrow as pa
 
     first = parts[0][0].base_offset
-    offsets = np.arange(first, first + count)
+    offsets = np.arange(first, first + count, dtype=np.int64)
     for (header, columns), span in zip(parts, spans, strict=True):
         if columns.offset_deltas is not None:
             offsets[span] = np.frombuffer(columns.offset_deltas, np.int32)
             offsets[span] += header.base_offset
         elif gap := header.base_offset - first - span.start:
             offsets[span] += gap
-    return offsets
+    return _numbers(offsets, pa.int64())
 
 
 def _timestamps(
@@ -176,7 +202,7 @@ def _timestamps(
     _check_range(int(times.min(initial=0)))
     _check_range(int(times.max(initial=0)))
     times *= 1000
-    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(times)])
+    return _numbers(times, pa.timestamp("us", tz="UTC"))
 
 
 def _timestamp_types(parts: Sequence[tuple[BatchHeader, Columns]], count: int) -> pa.Array:

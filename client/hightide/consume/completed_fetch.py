@@ -172,8 +172,12 @@ class CompletedFetch:
         return lent
 
     def _taken(self, count: int, in_work: Record) -> None:
-        for _ in range(count):
-            last = self._records.popleft()
+        if count == len(self._records):
+            last = self._records[-1]
+            self._records.clear()
+        else:
+            for _ in range(count):
+                last = self._records.popleft()
         self.in_work = in_work
         self._advance(last)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.arrow.to_arrow import join_arrow
+from hightide.arrow.to_arrow import cut, join_arrow
 from hightide.net.login import DIRECT, Way
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Columns, open_batch
@@ -58,7 +58,7 @@ def read_range(
             include_headers=include_headers,
             include_leader_epoch=include_leader_epoch,
         )
-        return _cut(batch, group[0].begin, wanted.end)
+        return cut(batch, group[0].begin, wanted.end)
 
     rows = size = 0
     fetches = _Fetches(client_for(bootstrap, way), wanted, timeout_s)
@@ -234,14 +234,3 @@ class _Fetches:
         return m.FetchRequest(
             max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part], rack=rack
         )
-
-
-def _cut(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    """The rows whose offsets lie in [start, end)."""
-    import numpy as np
-
-    offsets = batch.column("offset").to_numpy()
-    first, last = np.searchsorted(offsets, [start, end])
-    if first == 0 and last == batch.num_rows:
-        return batch
-    return batch.slice(first, last - first)
