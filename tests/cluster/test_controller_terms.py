@@ -5,6 +5,8 @@ a disk without room ends no term, and a late heartbeat brings no broker back. Me
 worlds in which the leader stops, is cut off or has no room; a channel that remembers heartbeats.
 """
 
+import logging
+
 import pytest
 import trio
 from sim_machines import virtual
@@ -27,9 +29,38 @@ from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic
 from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
+from hightide_broker.runtime.cluster.controller import CHANGES_TOLD_MAX
 
 E = ErrorCode
 STOP_S = 5.0
+
+# What is told of many changes at once.
+
+
+def test_of_many_changes_at_once_only_some_are_told_and_how_many_were_not(caplog):
+    caplog.set_level(logging.INFO, logger="hightide.controller")
+    left_out = 9
+
+    async def body(world):
+        leader = await until_led(world)
+        controller = leader.node.controller
+        (registered, offset) = await controller.submit(registration(7))
+        await controller.submit(
+            c.BrokerHeartbeatRequest(
+                broker=7, broker_epoch=registered.broker_epoch, metadata_offset=offset
+            )
+        )
+        caplog.clear()
+        partitions = CHANGES_TOLD_MAX - 1 + left_out  # and the topic itself
+        topic = m.NewTopic(topic="t", partitions=partitions, replication_factor=1)
+        await controller.submit(m.CreateTopicsRequest(topics=[topic]))
+        *told, last = caplog.messages
+        assert len(told) == CHANGES_TOLD_MAX
+        assert told[0].startswith("topic t is created")
+        assert last == f"and {left_out} changes more with these: hightide trace tells of all"
+
+    in_world(body)
+
 
 # What was appended when the term ends.
 

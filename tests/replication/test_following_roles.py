@@ -6,6 +6,8 @@ acknowledges what is not on disk. Method: as in `test_following.py`.
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from logkit import DIRECTORY, finish, sync
 from replicakit import (
@@ -26,7 +28,7 @@ from hightide_broker.core.replication.follower import (
     Truncate,
     TruncateFully,
 )
-from hightide_broker.runtime.replication.following import owes_sync
+from hightide_broker.runtime.replication.following import STEPS_TOLD_MAX, owes_sync
 from hightide_broker.storage.epochs import EpochCache
 
 # --- answers that change nothing ---------------------------------------------------------------
@@ -143,3 +145,19 @@ def test_after_a_cut_or_a_new_beginning_nothing_is_owed() -> None:
     assert owes_sync(place.replica)
     place.do(TruncateFully(9))
     assert not owes_sync(place.replica)
+
+
+# --- what is told of a thousand of them ----------------------------------------------------------
+
+
+def test_of_many_ends_at_once_only_some_are_told_and_how_many_were_not(caplog) -> None:
+    caplog.set_level(logging.INFO, logger="hightide.follower")
+    place, left_out = Place((1, 2)), 7
+    for epoch in range(EPOCH, EPOCH + STEPS_TOLD_MAX + left_out):
+        place.answer(error=ErrorCode.FENCED_LEADER_EPOCH)
+        place.replica.become_follower(state(LEADER, epoch + 1))
+    assert len(caplog.messages) == STEPS_TOLD_MAX
+    place.answer(error=ErrorCode.FENCED_LEADER_EPOCH, now=60.0)
+    first, second = caplog.messages[STEPS_TOLD_MAX:]
+    assert first == f"{left_out} lines like the last ones were left out"
+    assert "it says why" in second

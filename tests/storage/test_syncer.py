@@ -1,22 +1,24 @@
-"""Syncs that cannot be begun, hundreds at a time: each log of them goes offline, and the others are
-synced as before."""
+"""Hundreds of syncs at a time: each log is synced once, in order; those that cannot be synced go
+offline, and the others are synced as before; records do not wait for leader epochs."""
 
 from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.agenda import Agenda
-from hightide_broker.runtime.base.syncer import SYNCS_MAX, Syncer
+from hightide_broker.runtime.base.syncer import SYNCS_MAX, UNHURRIED_MAX, Syncer
 from hightide_broker.storage.sync_job import SyncJob
 
 
 class Log:
     """A subject of the syncer that has something to sync."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, owes_records: bool = True) -> None:
         self.needs_sync = True
+        self.owes_records = owes_records
         self.syncing = False
         self.synced = 0
         self.offline = ""
@@ -87,3 +89,45 @@ async def test_every_log_is_synced_once_and_so_many_at_a_time(autojump_clock, nu
     await trio.sleep(12)
     assert [log.synced for log in logs] == [1] * len(logs)
     assert disk.at_work_max == SYNCS_MAX
+
+
+async def test_records_do_not_wait_for_a_thousand_leader_epochs(autojump_clock, nursery):
+    disk, agenda = Disk(), Agenda()
+    syncer = Syncer(disk, agenda)
+    nursery.start_soon(agenda.run)
+    nursery.start_soon(syncer.run)
+    elected = [Log(owes_records=False) for _ in range(10 * UNHURRIED_MAX)]
+    with agenda.stretch():
+        for log in elected:
+            syncer.mark(log)
+    written, late = Log(), elected[-1]
+    syncer.mark(written)
+    late.owes_records = True  # a record came to one that stood last
+    syncer.mark(late)
+    await trio.testing.wait_all_tasks_blocked()
+    assert disk.at_work == UNHURRIED_MAX + 2
+    await trio.sleep(1.5)
+    assert (written.synced, late.synced) == (1, 1)
+    await trio.sleep(10)
+    assert [log.synced for log in elected] == [1] * len(elected)
+    assert disk.at_work == 0
+
+
+async def test_as_long_as_there_is_room_logs_are_synced_in_the_order_of_their_marks(
+    autojump_clock, nursery
+):
+    disk, agenda = Disk(), Agenda()
+    syncer, begun = Syncer(disk, agenda), []
+
+    class Noted(Log):
+        def begin_sync(self) -> SyncJob:
+            begun.append(self)
+            return super().begin_sync()
+
+    nursery.start_soon(agenda.run)
+    logs = [Noted(owes_records=number % 3 == 0) for number in range(UNHURRIED_MAX)]
+    for log in logs:
+        syncer.mark(log)
+    nursery.start_soon(syncer.run)
+    await trio.sleep(0.5)
+    assert begun == logs

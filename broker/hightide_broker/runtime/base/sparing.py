@@ -1,4 +1,5 @@
-"""A log that strangers can write to, by what they do: so many lines, and then a number."""
+"""A log that strangers can write to, by what they do, or a thousand partitions at once: so many
+lines, and then a number."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ class SparingLog:
 
     def write(self, level: int, message: str, *parts: object) -> None:
         """As `logging.Logger.log`, if there is room for it."""
-        now = trio.current_time()
+        self.write_at(trio.current_time(), level, message, *parts)
+
+    def write_at(self, now: float, level: int, message: str, *parts: object) -> None:
+        """The same for those who know the time."""
         if now >= self._until:
             if self._left_out:
                 self._log.log(level, "%d lines like the last ones were left out", self._left_out)

@@ -1,9 +1,10 @@
 """Group commit: one sync covers everything that was appended to a log meanwhile.
 
 Each dirty replica has at most one sync under way; what arrives during it is covered by the next
-one. Different replicas sync in parallel, in worker threads. A failed sync takes the replica
-offline: the kernel may have dropped the pages, so nothing of it may be trusted or acknowledged
-(fsyncgate).
+one. Different replicas sync in parallel, in worker threads. Those that only have leader epochs to
+write, a thousand of them after an election, leave room for those whose records are waited for. A
+failed sync takes the replica offline: the kernel may have dropped the pages, so nothing of it may
+be trusted or acknowledged (fsyncgate).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from hightide_broker.storage.sync_job import SyncJob, carry_out, write_epochs
 
 SYNCS_MAX = 40
 """Threads that sync at a time."""
+UNHURRIED_MAX = 8
+"""If so many syncs are under way, only those begin whose records are waited for."""
 
 
 class Syncable(Protocol):
@@ -27,6 +30,11 @@ class Syncable(Protocol):
 
     needs_sync: bool
     syncing: bool
+
+    @property
+    def owes_records(self) -> bool:
+        """Whether something was appended that is not on disk yet."""
+        ...
 
     def begin_sync(self) -> SyncJob | None: ...
 
@@ -44,8 +52,11 @@ class Syncer:
         self._agenda = agenda
         self.seconds = Histogram()
         """How long each sync took."""
-        self._dirty: dict[Syncable, None] = {}
-        """Those that are to be synced and are not, in order."""
+        self._dirty: dict[Syncable, int] = {}
+        """Those that have records to be synced and are not, in order (→ which mark it was)."""
+        self._unhurried: dict[Syncable, int] = {}
+        """The same for those that have no records that are not on disk."""
+        self._marks = 0
         self._under_way = 0
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
@@ -53,9 +64,14 @@ class Syncer:
 
     def mark(self, subject: Syncable) -> None:
         """`subject` has something to sync; nothing happens while it is being synced already."""
-        if not subject.syncing and subject not in self._dirty:
-            self._dirty[subject] = None
-            self._agenda.soon(self._begin)
+        if subject.syncing or subject in self._dirty:
+            return
+        self._marks += 1
+        if subject.owes_records:
+            self._dirty[subject] = self._unhurried.pop(subject, self._marks)
+        elif subject not in self._unhurried:
+            self._unhurried[subject] = self._marks
+        self._agenda.soon(self._begin)
 
     async def run(self) -> None:
         """Until cancelled, or a subject cannot go on without its disk."""
@@ -71,10 +87,19 @@ class Syncer:
 
     def _begin(self) -> None:
         """Begin what is to be synced, as far as threads go."""
-        while self._dirty and self._under_way < SYNCS_MAX and self._nursery is not None:
-            subject = next(iter(self._dirty))
-            del self._dirty[subject]
+        while self._nursery is not None and (waiting := self._whose_turn()):
+            subject = next(iter(waiting))
+            del waiting[subject]
             self._next(subject)
+
+    def _whose_turn(self) -> dict[Syncable, int]:
+        """Of whom the first one begins now: who was marked first, as long as there is room for
+        all."""
+        if self._under_way < UNHURRIED_MAX and self._unhurried:
+            first = next(iter(self._unhurried.values()))
+            if first < next(iter(self._dirty.values()), first + 1):
+                return self._unhurried
+        return self._dirty if self._under_way < SYNCS_MAX else {}
 
     def _next(self, subject: Syncable) -> None:
         job = subject.begin_sync()

@@ -55,6 +55,8 @@ from hightide_broker.trace.events import Event, PartitionChanged, Tell, tell_nob
 log = logging.getLogger("hightide.controller")
 
 _NO_ROOM_PAUSE_S = 1.0
+CHANGES_TOLD_MAX = 20
+"""Lines for changes that are made together: a broker may leave the ISR of thousands."""
 
 
 def random_id(random: Random) -> str:
@@ -308,11 +310,17 @@ class ControllerShell:
         if not changes or active is None:
             return -1
         first = self._quorum.append(changes, active.term.epoch)
+        told = left_out = 0
         for number, change in enumerate(changes):
-            if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
-                log.info("%s%s", told, asked)
+            if told >= CHANGES_TOLD_MAX:
+                left_out += 1
+            elif line := sentence(change, active.image):
+                told += 1
+                log.info("%s%s", line, asked)
             self._tell_of(event_of(change, active.image, first + number, cause))
             active.image.replay(change, first + number)
+        if left_out:
+            log.info("and %d changes more with these: hightide trace tells of all", left_out)
         return first
 
     def _tell_of(self, event: Event | None) -> None:

@@ -118,6 +118,8 @@ class QuorumDriver:
         self.led = Watermark(-1)
         """The newest epoch in which this node has led."""
         self.needs_sync = False
+        self.owes_records = True
+        """To the syncer: metadata is always waited for."""
         self.syncing = False
         self._disk = disk
         self._directory = directory

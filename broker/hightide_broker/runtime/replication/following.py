@@ -27,6 +27,7 @@ from hightide_broker.core.replication.follower import (
 )
 from hightide_broker.core.replication.text import show_step
 from hightide_broker.ports import DiskError
+from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replica_events import cut
 from hightide_broker.runtime.replication.troubles import advice
@@ -35,6 +36,9 @@ from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.trace.events import Tell, tell_nobody
 
 log = logging.getLogger("hightide.follower")
+
+STEPS_TOLD_MAX = 20
+"""Lines of pauses and ends: after an election a thousand followers wait for their new leader."""
 
 
 def own_log(replica: Replica) -> OwnLog:
@@ -51,7 +55,7 @@ def own_log(replica: Replica) -> OwnLog:
 
 def owes_sync(replica: Replica) -> bool:
     """Whether a fetch from the log end would acknowledge what is not on disk yet."""
-    return replica.config.synced and replica.log.synced_end < replica.log.log_end
+    return replica.config.synced and replica.owes_records
 
 
 def records_of(result: m.FetchResult, attachments: Sequence[memoryview]) -> Buffer:
@@ -82,6 +86,7 @@ class Following:
         self._now_ms = now_ms
         self._tell = tell
         self._lower_offsets = lower_offsets
+        self._steps = SparingLog(log, lines_max=STEPS_TOLD_MAX)
 
     def take(
         self,
@@ -109,7 +114,8 @@ class Following:
                 case Truncate() | TruncateFully():
                     return self._cut(replica, step)
                 case Pause() | Stop():
-                    log.info("%s %s: %s", replica.name, show_step(step), step.why)
+                    told = (replica.name, show_step(step), step.why)
+                    self._steps.write_at(now, logging.INFO, "%s %s: %s", *told)
                 case AskOffsets() | Ignore():
                     pass
         except SegmentDamage as damage:

@@ -387,6 +387,11 @@ class Replica:
 
     # -- syncing ---------------------------------------------------------------------------------
 
+    @property
+    def owes_records(self) -> bool:
+        """Whether something was appended that is not on disk yet."""
+        return self._log is not None and self._log.synced_end < self._log.log_end
+
     def begin_sync(self) -> SyncJob | None:
         """What is to be synced now; None if there is nothing, or nobody to sync."""
         self.needs_sync = False
