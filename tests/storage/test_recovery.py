@@ -158,12 +158,24 @@ def test_epochs_that_begin_behind_the_first_records_come_back_from_the_batches(c
     assert again.epochs.end_offset_for(5, again.log_end) == (3, 4)
 
 
-def test_epochs_beyond_the_log_end_are_dropped_from_cache_and_file():
+@pytest.mark.parametrize("epoch", [0, 2, 4, 7, 8])
+def test_epochs_beyond_the_log_end_are_dropped_and_gone_from_the_file_once_it_says_more(epoch):
     disk = SimDisk()
     stored_log(disk, 5)
-    put(disk, EPOCHS, b"0\n3\n0 0\n4 5\n7 90\n")
-    assert dict(reopen(disk).epochs.entries) == {0: 0}
-    assert disk.read_file(EPOCHS) == b"0\n1\n0 0\n"
+    before = b"0\n3\n0 0\n4 5\n7 90\n"
+    put(disk, EPOCHS, before)
+    log = reopen(disk)
+    assert dict(log.epochs.entries) == {0: 0}
+    assert disk.read_file(EPOCHS) == before, "a start writes nothing that it need not"
+    fill(log, 1, epoch=epoch)
+    sync(disk, log)
+    expected = {0: 0, epoch: 5 if epoch else 0}
+    assert dict(log.epochs.entries) == expected
+    if epoch != 4:
+        lines = "".join(f"{each} {start}\n" for each, start in expected.items())
+        assert disk.read_file(EPOCHS) == f"0\n{len(expected)}\n{lines}".encode()
+    log.close()
+    assert dict(reopen(disk).epochs.entries) == expected
 
 
 def test_epochs_below_the_log_start_are_dropped_from_cache_and_file():

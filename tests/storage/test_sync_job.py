@@ -80,19 +80,35 @@ def test_a_sync_that_began_before_a_cut_does_not_vouch_for_what_came_after_it():
     assert log.synced_end <= 5
 
 
-def test_an_epoch_without_records_is_enough_for_a_job_and_a_job_is_enough_for_it():
-    """A leader that has written nothing yet."""
+def test_an_epoch_without_records_is_not_written_before_its_first_record_is():
+    """A leader that has written nothing yet; a thousand are elected at a time."""
     disk = SimDisk()
     log = create(disk)
+    fill(log, 2)
     sync(disk, log)
+    before = disk.read_file(PATH)
+    log.epochs.assign(3, 2)
     assert log.begin_sync() is None
-    log.epochs.assign(3, 0)
-    job = log.begin_sync()
-    assert job is not None
-    assert (job.end, job.directories) == (0, [])
-    finish(disk, log, job)
-    assert in_file(disk) == {3: 0}
+    assert log.finish() is None
+    fill(log, 1, epoch=5)  # the next leader of it
+    assert disk.read_file(PATH) == before
+    sync(disk, log)
+    assert in_file(disk) == {0: 0, 5: 2}
     assert log.begin_sync() is None
+
+
+async def test_what_could_not_be_written_is_owed_until_it_is():
+    disk = SimDisk()
+    log = create(disk)
+    fill(log, 1)
+    fill(log, 1, epoch=1)
+    disk.fail("replace", PATH)
+    with pytest.raises(DiskError, match="leader-epoch-checkpoint"):
+        await carried_out(disk, log)
+    disk.heal()
+    log.epochs.truncate_from_end(1)
+    assert log.epochs.is_owed(1), "the file may say either"
+    assert log.begin_sync() is not None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 An ordered map epoch → start offset, the offset of the first record the leader of that epoch could
 write; both columns rise strictly. The file may lag behind, and have an entry too many after a cut:
 both are noticed when the log is opened, and repaired by the batches. Worker threads write it with
-the next sync of the log; what a cut removes is written at once.
+the next sync of the log, once there is a record of the epoch: before, an election costs no file
+anything. What a cut removes is written at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from hightide.protocol.records import BatchHeader
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import read_epochs, write_epochs
 from hightide_broker.storage.versions import Versions
 
@@ -28,6 +29,8 @@ class EpochCache:
         self._disk = disk
         self._path = path
         self._entries: list[tuple[int, int]] = entries if entries is not None else []
+        self._in_file: list[tuple[int, int]] | None = list(self._entries)
+        """What the file says; None: it could not be written."""
         self._versions = Versions()
 
     @classmethod
@@ -53,6 +56,15 @@ class EpochCache:
     def is_ahead(self) -> bool:
         """Whether there is more than in the file."""
         return self._versions.is_behind
+
+    def is_owed(self, log_end: int) -> bool:
+        """Whether the file would not do for a log that ends there. What begins at the end of a log
+        is dropped when that is opened, so that it need not be written."""
+        if not self.is_ahead:
+            return False
+        return self._in_file is None or _below(self._entries, log_end) != _below(
+            self._in_file, log_end
+        )
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`; whether anything changed.
@@ -155,6 +167,22 @@ class EpochCache:
         return partial(self._write, self._versions.given, list(self._entries))
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
-        self._versions.write(
-            number, lambda unless: write_epochs(self._disk, self._path, entries, unless=unless)
-        )
+        def replace(unless: Callable[[], bool]) -> None:
+            def is_old() -> bool:
+                if unless():
+                    return True
+                self._in_file = entries  # in its turn: nobody else writes now
+                return False
+
+            write_epochs(self._disk, self._path, entries, unless=is_old)
+
+        try:
+            self._versions.write(number, replace)
+        except DiskError:
+            self._in_file = None
+            raise
+
+
+def _below(entries: Iterable[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
+    """Those that begin below an offset."""
+    return [entry for entry in entries if entry[1] < offset]

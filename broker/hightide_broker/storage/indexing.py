@@ -1,7 +1,7 @@
 """Opening a segment's indexes: are they sound, what do they tell, and building them again.
 
 An index is a cache of its segment. It is believed only if its entries rise, lie inside the file and
-its last ones name batches that are there.
+its last ones name batches that are there. A segment without batches needs none.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def has_sound_indexes(segment: Segment) -> bool:
 def _indexes_are_sound(segment: Segment) -> bool:
     """Whole entries, both columns rising, inside the file, and the last one names a batch."""
     offsets, times = segment.indexes.offsets, segment.indexes.times
+    if not (segment.size or offsets.exists or times.exists):
+        return True
     for index in (offsets, times):
         if not index.exists or not index.has_whole_entries():
             return False

@@ -246,7 +246,7 @@ class Log:
 
     def begin_sync(self) -> SyncJob | None:
         """What has to be synced for everything written so far; None if nothing has."""
-        epochs = self.epochs.writing() if self.epochs.is_ahead else None
+        epochs = self.epochs.writing() if self.epochs.is_owed(self.log_end) else None
         if self.synced_end == self.log_end and not self._directory_dirty and epochs is None:
             return None
         first = self._segment_number(self.synced_end)
@@ -365,8 +365,7 @@ class Log:
         is appended after the cut must not be taken for durable. Source: Kafka.
         """
         if offset >= self.log_end:
-            if self.epochs.truncate_from_end(self.log_end):
-                self.epochs.write()
+            self._cut_epochs()
             return self.log_end
         if offset < self._segments[0].base_offset:
             self.truncate_fully(offset)
@@ -382,9 +381,13 @@ class Log:
         self.log_end = active.end_offset
         self.log_start = min(self.log_start, self.log_end)
         self.synced_end = min(self.synced_end, self.log_end)
+        self._cut_epochs()
+        return self.log_end
+
+    def _cut_epochs(self) -> None:
+        """Forget the epochs that begin at the end or behind it; durable."""
         if self.epochs.truncate_from_end(self.log_end):
             self.epochs.write()
-        return self.log_end
 
     def truncate_fully(self, offset: int) -> None:
         """Drop everything and begin again, empty, at `offset`; durable."""
@@ -463,8 +466,9 @@ class Log:
 
     def finish(self) -> SyncJob | None:
         """Write the indexes whole, before an orderly stop; what is left to sync."""
-        with self._disk.reserve():
-            self._segments[-1].indexes.flush(final=True)
+        if self._segments[-1].size:
+            with self._disk.reserve():
+                self._segments[-1].indexes.flush(final=True)
         return self.begin_sync()
 
     def close(self) -> None:

@@ -178,10 +178,10 @@ def _load(
             _remove(disk, segment, recovery)
         log_end, has_new_names = log_start, True
         segments = [Segment(disk, directory, log_start, config=config)]
-    changed = cache.truncate_from_end(log_end)
+    cache.truncate_from_end(log_end)
     # Where nothing is left, the epoch of the last record is still to be known.
     known_from = min(log_start, log_end - 1)
-    changed = cache.truncate_from_start(known_from) or changed
+    changed = cache.truncate_from_start(known_from)
     if not cache.agrees_with(_headers_at(segments)):
         headers = (header for segment in segments for header, _ in segment.headers())
         cache.rebuild(headers, start=segments[0].base_offset)

@@ -321,7 +321,8 @@ class Replica:
             # Before this batch is taken in: the snapshot says what lies below it, and no more.
             self.rolled(stored.base_offset)
         self.producers.update(stored, now_ms=now_ms)
-        self.needs_sync = self.needs_sync or self.config.synced
+        begins_epoch = stored.base_offset == leader.epoch_start
+        self.needs_sync = self.needs_sync or self.config.synced or begins_epoch
         leadership.appended.advance(log.log_end)
         self.committed.advance(leader.on_append(log.log_end, self._now()))
         self.tell(self)
