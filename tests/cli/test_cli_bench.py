@@ -131,6 +131,17 @@ def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
     assert told["lost"] == 0
 
 
+def test_backlog_has_the_same_trips_alone_and_beside_a_reader_and_their_ratios(bench):
+    told = bench("backlog", "--backlog-mb", "3", "--rounds", "1")
+    assert (told["bench"], told["backlog_mb"], told["rounds"]) == ("backlog", 3, 1)
+    for share in ("p50", "p99"):
+        beside, alone = told[f"beside_{share}_ms"], told[f"alone_{share}_ms"]
+        assert min(beside, alone) > 0
+        assert told[f"ratio_{share}"] == round(beside / alone, 2)
+    assert told["beside_p50_ms"] <= told["beside_p99_ms"]
+    assert told["read_mb_per_s"] > 0
+
+
 def test_growth_has_a_line_for_each_number_of_partitions(bench):
     few, more = bench("growth", "--partitions", "12,3", "--idle", "0.5")
     for told, partitions in ((few, 3), (more, 12)):

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from hightide_broker.runtime.base.system import sync_data
+from hightide_cli.bench.backlog import backlog
 from hightide_cli.bench.client import client, groups
 from hightide_cli.bench.connections import connections
 from hightide_cli.bench.failover import failover
@@ -365,6 +366,7 @@ def _disk_floor(directory: Path) -> float:
         return FLOOR_BYTES / 4 / (time.perf_counter() - started) / 1e6
 
 
+bench.add_command(backlog)
 bench.add_command(failover)
 bench.add_command(client)
 bench.add_command(groups)

@@ -1,0 +1,128 @@
+"""`hightide bench backlog`: whether who reads what is old slows those who read what is new.
+
+One partition with a backlog. One client sends a record, reads it back, and sends the next; in turns
+it has the brokers to itself, and another process reads the backlog from its start, over and over,
+as fast as it can.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hightide_cli.bench.client import data_option
+from hightide_cli.options import output_option, run
+from hightide_cli.output import say, show_one
+from hightide_cli.own_cluster import OwnCluster
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
+TOPIC = "backlog"
+BROKERS = 3
+RECORD_BYTES = 1000
+TRIPS = 500
+"""Records that are sent and read back in each turn."""
+POLL_MS = 1000
+START_S = 300.0
+
+
+@click.command(epilog="Example: hightide bench backlog --backlog-mb 2000 --rounds 5")
+@click.option(
+    "--backlog-mb",
+    type=click.IntRange(1, 100_000),
+    default=500,
+    show_default=True,
+    help="How much there is to read.",
+)
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
+@data_option
+@output_option
+def backlog(backlog_mb: int, rounds: int, data: Path | None, output: str) -> None:
+    """How long a new record takes to be read while another consumer reads a backlog, beside how
+    long it takes without; three brokers, acks=all."""
+    with OwnCluster(brokers=BROKERS, directory=data) as cluster:
+        run(_fill, cluster.address, backlog_mb)
+        alone: list[float] = []
+        beside: list[float] = []
+        read = 0.0
+        for number in range(1, rounds + 1):
+            say(f"round {number} of {rounds}")
+            alone += run(_round_trips, cluster.address)
+            with _reader(cluster.address) as speed:
+                beside += run(_round_trips, cluster.address)
+            read += speed() / rounds
+    fields: dict[str, Any] = {"bench": "backlog", "backlog_mb": backlog_mb, "rounds": rounds}
+    for name, times in (("alone", alone), ("beside", beside)):
+        shares = statistics.quantiles(times, n=100)
+        fields |= {f"{name}_p50_ms": round(shares[49] * 1000, 3)}
+        fields |= {f"{name}_p99_ms": round(shares[98] * 1000, 3)}
+    fields["ratio_p50"] = round(fields["beside_p50_ms"] / fields["alone_p50_ms"], 2)
+    fields["ratio_p99"] = round(fields["beside_p99_ms"] / fields["alone_p99_ms"], 2)
+    show_one(fields | {"read_mb_per_s": round(read, 1)}, output)
+
+
+async def _fill(address: str, backlog_mb: int) -> None:
+    from hightide import Admin, Producer
+
+    async with Admin(address) as admin, Producer(address, batch_size=1 << 19) as producer:
+        await admin.create_topic(TOPIC, partitions=1, replication_factor=BROKERS)
+        for _ in range(backlog_mb):
+            await producer.send_many(TOPIC, [os.urandom(RECORD_BYTES)] * 1000)
+        await producer.flush()
+
+
+async def _round_trips(address: str) -> list[float]:
+    """Seconds until each of some records was read by who waited for it."""
+    from hightide import Consumer, Producer
+
+    value, times = os.urandom(RECORD_BYTES), []
+    async with (
+        Producer(address, acks="all", linger_ms=0) as producer,
+        Consumer(address, topics=[TOPIC], auto_offset_reset="latest") as consumer,
+    ):
+        await consumer.poll(timeout_ms=1)
+        for _ in range(TRIPS):
+            began = time.perf_counter()
+            await producer.send(TOPIC, value)
+            await anext(consumer)
+            times.append(time.perf_counter() - began)
+    return times
+
+
+@contextmanager
+def _reader(address: str) -> Iterator[Any]:
+    """A process that reads the backlog while the block lasts; how fast it was, in MB a second."""
+    spawn = multiprocessing.get_context("spawn")
+    begun, over = spawn.Event(), spawn.Event()
+    size = spawn.Value("d", 0.0)
+    process = spawn.Process(target=_read, args=(address, begun, over, size), daemon=True)
+    process.start()
+    if not begun.wait(START_S):
+        raise click.ClickException(f"the backlog's reader read nothing within {START_S:g} s")
+    started, before = time.perf_counter(), size.value
+    took = 0.0
+    try:
+        yield lambda: (size.value - before) / 1e6 / took
+    finally:
+        took = time.perf_counter() - started
+        over.set()
+        process.join()
+
+
+def _read(address: str, begun: Event, over: Event, size: Any) -> None:
+    from hightide.blocking import Consumer
+
+    while not over.is_set():
+        with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
+            while not over.is_set() and (records := consumer.poll(timeout_ms=POLL_MS)):
+                size.value += sum(len(record.value or b"") for record in records)
+                begun.set()
