@@ -89,6 +89,15 @@ ARROWS = {
     **floors(
         "hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME, beside=["hightide_broker.core"]
     ),
+    # Whatever comes in by it goes on as a request that a client of ours would send.
+    "hightide_broker.kafka": Room(
+        (
+            "hightide.protocol",
+            "hightide.net",
+            *these("hightide_broker", "kafka ports core.cluster storage"),
+            *these("hightide_broker.runtime", "base server"),
+        )
+    ),
     "hightide_broker.config": Room(
         ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
         stdlib_only=True,
@@ -134,6 +143,10 @@ PURE_CLIENT = (
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
     "hightide_broker.core": REPLACEMENTS.keys(),
+    **{
+        module: REPLACEMENTS.keys()
+        for module in these("hightide_broker.kafka", "fields reading writing codec tables")
+    },
     "hightide_broker.trace": REPLACEMENTS.keys() - {"logging"},
     "hightide_broker.storage": REPLACEMENTS.keys() - {"logging", "asyncio", "subprocess"},
 }
