@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import (
     Columns,
     encode_columns,
@@ -25,7 +26,6 @@ from hightide.protocol.columns import (
 from hightide.protocol.records import (
     CODEC_MASK,
     DELETE_HORIZON,
-    INFLATED_BYTES_MAX,
     NO_PRODUCER_ID,
     TIMESTAMP_MAX,
     BatchHeader,
