@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, InflatesTooFar
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def compress(payload: Buffer, codec: str, *, lz4_linked: bool = True) -> Buffer:
 def decompress(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -> Buffer:
     """`payload` inflated, reading at most `limit` bytes whatever the frame claims of itself.
 
-    Raises `CorruptBatch` if the bytes do not inflate, or to more than `limit`.
+    Raises `CorruptBatch` if the bytes do not inflate, `InflatesTooFar` if to more than `limit`.
     """
     return at_once(inflating(payload, codec, limit=limit))
 
@@ -90,7 +90,7 @@ def inflating(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -
         if len(payload) > limit:
             raise _too_large(limit)
         return payload
-    readers = {
+    readers: dict[str, Callable[[memoryview, int], Iterator[bytes]]] = {
         "gzip": _inflate_gzip,
         "snappy": _inflate_snappy,
         "lz4": _inflate_lz4,
@@ -98,16 +98,19 @@ def inflating(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -
     }
     if codec not in readers:
         raise CorruptBatch(f"compression codec {codec} is none of {', '.join(ROW_CODECS)}")
-    pieces: list[bytes] = []
-    size = 0
+    whole: bytes | bytearray = b""
     reader = readers[codec](memoryview(payload), limit)
     for piece in reader:
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
+        if not whole:
+            whole = piece
+        else:
+            # A bytearray grows where it is: to join large pieces at the end would take long.
+            whole = whole if isinstance(whole, bytearray) else bytearray(whole)
+            whole += piece
+        if len(whole) > limit:
             raise _too_large(limit)
         yield
-    return b"".join(pieces)
+    return whole
 
 
 def is_lz4_linked(payload: Buffer) -> bool:
@@ -116,8 +119,8 @@ def is_lz4_linked(payload: Buffer) -> bool:
     return len(view) > _LZ4_FLAGS_AT and not view[_LZ4_FLAGS_AT] & _LZ4_INDEPENDENT
 
 
-def _too_large(limit: int) -> CorruptBatch:
-    return CorruptBatch(f"payload inflates to more than {limit} bytes")
+def _too_large(limit: int) -> InflatesTooFar:
+    return InflatesTooFar(f"payload inflates to more than {limit} bytes")
 
 
 def _inflate_gzip(payload: memoryview, limit: int) -> Iterator[bytes]:
@@ -213,7 +216,7 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
         stated = zstandard.get_frame_parameters(payload).content_size
         is_stated = stated != zstandard.CONTENTSIZE_UNKNOWN
         if is_stated and stated > limit:
-            raise CorruptBatch(f"zstd payload inflates to more than {limit} bytes: {stated}")
+            raise _too_large(limit)
         # A reader does not tell a frame that is cut off from one that ends.
         yield from _zstd_frame_is_whole(payload)
         inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)

@@ -245,5 +245,10 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     """Set LogAppendTime: every record's timestamp becomes `now_ms`. The CRC is computed again."""
     attributes = struct.unpack_from(">h", batch, CRC_FROM)[0]
     struct.pack_into(">h", batch, CRC_FROM, attributes | LOG_APPEND_TIME)
-    struct.pack_into(">q", batch, 35, now_ms)
+    stamp_max_timestamp(batch, now_ms)
+
+
+def stamp_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
+    """Correct what a batch says is its newest record's time. The CRC is computed again."""
+    struct.pack_into(">q", batch, 35, max_timestamp)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))

@@ -60,7 +60,9 @@ class RowHeaders:
         """How many so far."""
         return len(self._name_lengths)
 
-    def read(self, data: bytes, position: int, end: int, *, count: int, record: int) -> None:
+    def read(
+        self, data: bytes | bytearray, position: int, end: int, *, count: int, record: int
+    ) -> None:
         """Those of a record, whose bytes end at `end`; raises `CorruptBatch`."""
         if not 0 <= count <= HEADERS_MAX:
             raise CorruptBatch(f"record {record} says {count} headers, 0 to {HEADERS_MAX} may be")
@@ -73,7 +75,9 @@ class RowHeaders:
         self._indexes.append(record)
         self._counts.append(count)
 
-    def _gather(self, data: bytes, position: int, end: int, *, count: int, record: int) -> int:
+    def _gather(
+        self, data: bytes | bytearray, position: int, end: int, *, count: int, record: int
+    ) -> int:
         for _ in range(count):
             name_length, position = varint(data, position)
             name_end = position + name_length
@@ -105,7 +109,7 @@ class RowHeaders:
 
 
 def read_span(
-    data: bytes, position: int, *, first: int, limit: int, headers: RowHeaders
+    data: bytes | bytearray, position: int, *, first: int, limit: int, headers: RowHeaders
 ) -> tuple[Span, int]:
     """Up to `limit` records from `position`, the first of which has that number in the batch, and
     where they end. Raises `CorruptBatch` if a field is not possible, or a length not met.
@@ -148,7 +152,7 @@ def read_span(
     return Span(*(memoryview(column) for column in columns)), position
 
 
-def varint(data: bytes, position: int, bits: int = _BITS_OF_INT) -> tuple[int, int]:
+def varint(data: bytes | bytearray, position: int, bits: int = _BITS_OF_INT) -> tuple[int, int]:
     """A signed number of up to so many bits, and where it ends. Raises `CorruptBatch` if it is
     longer, `IndexError` if it is cut off."""
     byte = data[position]

@@ -20,7 +20,7 @@ _I32_MAX = (1 << 31) - 1
 
 
 def read_span(
-    data: bytes, position: int, *, first: int, limit: int, headers: RowHeaders
+    data: bytes | bytearray, position: int, *, first: int, limit: int, headers: RowHeaders
 ) -> tuple[Span, int] | None:
     """As there, but None if the plain reading has to look at it."""
     import numpy as np
@@ -60,7 +60,9 @@ def read_span(
     return Span(*(column.data for column in columns)), int(ends[-1])
 
 
-def _bounds(data: bytes, position: int, limit: int) -> tuple[array[int], array[int]] | None:
+def _bounds(
+    data: bytes | bytearray, position: int, limit: int
+) -> tuple[array[int], array[int]] | None:
     """Where each record begins behind its length, and where it ends; None if one is cut off."""
     starts, ends = array("q"), array("q")
     begin, end = starts.append, ends.append

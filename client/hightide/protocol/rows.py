@@ -52,7 +52,7 @@ def decode_rows(payload: Buffer, count: int) -> Columns:
     )
 
 
-def row_spans(data: bytes, count: int, headers: RowHeaders) -> Iterator[Span]:
+def row_spans(data: bytes | bytearray, count: int, headers: RowHeaders) -> Iterator[Span]:
     """Where the fields of `count` records are, some thousand records at a time; their headers are
     gathered in `headers`. Raises `CorruptBatch`."""
     fast = _numpy_reader() if count >= NUMPY_FROM else None
