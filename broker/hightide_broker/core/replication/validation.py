@@ -42,7 +42,6 @@ from hightide_broker.core.cluster.topic_keys import (
 )
 
 _MAGIC_AT = 16
-_OLD_MAGICS = (0, 1)
 _KAFKA_CODEC_MAX = 4
 STEPS_AT_ONCE = 4
 """So many steps of looking inside may be taken without a pause: some 8 000 records in rows, or four
