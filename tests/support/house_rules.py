@@ -33,8 +33,8 @@ def these(package, names):
 
 
 PURE_WIRE = (
-    "errors records columns messages controller_messages group_messages node_messages "
-    "quorum_messages access_messages login_messages quota_messages topic_partition"
+    "errors codecs records columns rows row_spans messages controller_messages group_messages "
+    "node_messages quorum_messages access_messages login_messages quota_messages topic_partition"
 )
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {
@@ -83,7 +83,7 @@ ARROWS = {
     "hightide_broker.trace": Room(these("hightide_broker", "trace ports")),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
-        + these("hightide.protocol", "errors records columns bins topic_partition")
+        + these("hightide.protocol", "errors codecs records columns rows bins topic_partition")
         + ("hightide.net.ports",)
     ),
     **floors(
@@ -153,7 +153,7 @@ PURE = {
 CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}
 
 MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow.from_arrow")
-HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", *MAY_BE_HEAVY)
+HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", "cramjam", *MAY_BE_HEAVY)
 LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_module_names}}
 
 # {path: reason}; only the edge of a nursery or of a process is a reason.
