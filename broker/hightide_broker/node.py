@@ -288,7 +288,12 @@ class Node:
             *table.about_access(AccessHandlers(gate, lambda: self.image), admin),
         )
         return Routes(
-            rows, gate, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
+            rows,
+            gate,
+            node=self.id,
+            is_broker=self.lifecycle is not None,
+            why_not=self._why_not,
+            look=records.look,
         )
 
     def _tell(self, what: Event) -> None:

@@ -5,12 +5,14 @@ import struct
 from contextlib import asynccontextmanager
 
 import trio
+from brokers import client_of, new_node, settings
 from patience import PATIENCE_S
 
 from hightide_broker.kafka.fields import fields_of
 from hightide_broker.kafka.reading import Source, reader
 from hightide_broker.kafka.tables import API_BY_KEY
 from hightide_broker.kafka.writing import Attached, Target, writer
+from hightide_broker.simulation.disk import SimDisk
 
 API_BY_NAME = {api.name: api for api in API_BY_KEY.values()}
 CLIENT_ID = "kit"
@@ -92,3 +94,15 @@ async def kafka_client(node):
     stream = await trio.open_tcp_stream("127.0.0.1", node.port)
     async with stream:
         yield KafkaClient(stream)
+
+
+@asynccontextmanager
+async def both(over=None, *, partitions=1):
+    """A node with a topic `t`, a client of ours and one of Kafka's protocol, for the block."""
+    async with (
+        new_node(SimDisk(), settings(over)) as node,
+        client_of(node) as ours,
+        kafka_client(node) as theirs,
+    ):
+        await ours.create("t", partitions=partitions)
+        yield ours, theirs

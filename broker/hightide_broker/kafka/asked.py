@@ -89,11 +89,12 @@ def question(
     *,
     attachments: Sequence[memoryview] = (),
     rest: Rest = _nothing_left,
+    looks: bool = False,
 ) -> Question:
     """What is one request of ours."""
     ticket = KafkaTicket(asked, answer, refuse, rest)
     api = API_BY_REQUEST[type(request)]
-    return Question(ticket, api, request, attachments, asked.client_id)
+    return Question(ticket, api, request, attachments, asked.client_id, looks)
 
 
 def errand(

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
-from hightide_broker.kafka import about_cluster
+from hightide_broker.kafka import (
+    about_cluster,
+    about_commits,
+    about_fetches,
+    about_groups,
+    about_offsets,
+    about_records,
+)
 from hightide_broker.kafka.asked import Asked, question
 from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, read_request
 from hightide_broker.kafka.facts import Facts
@@ -51,6 +58,11 @@ def _offered(error: str | None, keys: object) -> Fields:
 TRANSLATORS: dict[int, Translate] = {
     API_VERSIONS_KEY: api_versions,
     **about_cluster.TRANSLATORS,
+    **about_records.TRANSLATORS,
+    **about_fetches.TRANSLATORS,
+    **about_offsets.TRANSLATORS,
+    **about_groups.TRANSLATORS,
+    **about_commits.TRANSLATORS,
 }
 
 

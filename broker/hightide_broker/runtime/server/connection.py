@@ -247,6 +247,8 @@ class ServedConnection:
         at = trio.current_time()
         call = Call(heard.request, heard.attachments, self._peer, heard.client_id, at=at)
         call = await self._in_time(heard.api, call, length)
+        if heard.looks:
+            call = await self._terms.handlers.look(heard.api, call)
         with self._terms.agenda.stretch():
             self._begin(heard.ticket, heard.api, call)
 
@@ -335,6 +337,7 @@ class ServedConnection:
 
     async def _asked(self, request: Message, client_id: str) -> Reply:
         """Ask something for an errand. Raises `Refused`."""
+        await trio.lowlevel.checkpoint()  # it may ask a thousand times
         call = Call(request, (), self._peer, client_id, at=trio.current_time())
         try:
             with self._terms.agenda.stretch():
@@ -364,11 +367,11 @@ class ServedConnection:
         self._nursery.cancel_scope.cancel()
 
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
-        if (rest := ticket.rest(reply)) is not None:
-            self._start_soon(self._finish, ticket, rest, call)
-            return
         parts: Parts = []
         try:
+            if (rest := ticket.rest(reply)) is not None:
+                self._start_soon(self._finish, ticket, rest, call)
+                return
             # In this stretch: from here on the segment may go, the descriptor stays.
             parts.extend(map(self._answers.open, reply.attachments))
             sizes = [size_of(part) for part in parts]

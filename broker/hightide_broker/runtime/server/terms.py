@@ -30,6 +30,11 @@ class Handlers(Protocol):
         """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
         ...
 
+    async def look(self, api: Api, call: Call[Any]) -> Call[Any]:
+        """The same call, with the facts of what came with it, as far as its sender may send it:
+        what takes too long to be found out in a stretch."""
+        ...
+
     def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
         """How much of what came with a request its sender may send: what is refused is no debt of
         those by whose name it came."""

@@ -53,6 +53,8 @@ class Question(NamedTuple):
     request: Message
     attachments: Sequence[memoryview] = ()
     client_id: str = ""
+    looks: bool = False
+    """Whether what came with it is looked at before it is begun."""
 
 
 class Errand(NamedTuple):
