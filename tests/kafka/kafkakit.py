@@ -1,8 +1,10 @@
 """A bare client of Kafka's protocol, for tests: it says exactly what it is told to, and reads the
 answers by the tables. No test lives here."""
 
+import ssl
 import struct
-from contextlib import asynccontextmanager
+import warnings
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 from brokers import client_of, new_node, settings
@@ -89,11 +91,16 @@ class KafkaClient:
 
 
 @asynccontextmanager
-async def kafka_client(node):
-    """A bare connection to a node, for the block."""
+async def kafka_client(node, authorities=None):
+    """A bare connection to a node, for the block; under TLS if authorities are believed."""
     stream = await trio.open_tcp_stream("127.0.0.1", node.port)
-    async with stream:
+    if authorities is not None:
+        context = ssl.create_default_context(cafile=authorities)
+        stream = trio.SSLStream(stream, context, server_hostname="127.0.0.1")
+    try:
         yield KafkaClient(stream)
+    finally:
+        await trio.aclose_forcefully(stream)
 
 
 @asynccontextmanager
@@ -106,3 +113,11 @@ async def both(over=None, *, partitions=1):
     ):
         await ours.create("t", partitions=partitions)
         yield ours, theirs
+
+
+@contextmanager
+def quiet_clients():
+    """For clients that others wrote, in the block: what they are warned of is not about us."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

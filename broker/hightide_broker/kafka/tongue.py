@@ -15,6 +15,7 @@ from hightide_broker.kafka import (
     about_commits,
     about_fetches,
     about_groups,
+    about_logins,
     about_offsets,
     about_records,
 )
@@ -63,6 +64,7 @@ TRANSLATORS: dict[int, Translate] = {
     **about_offsets.TRANSLATORS,
     **about_groups.TRANSLATORS,
     **about_commits.TRANSLATORS,
+    **about_logins.TRANSLATORS,
 }
 
 
