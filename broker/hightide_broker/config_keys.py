@@ -117,6 +117,9 @@ ALLOW_INSECURE_LISTENER = switch(
     "false",
     "whether to listen where others reach it and nobody has to prove who they are",
 )
+KAFKA_PROTOCOL_ENABLE = switch(
+    "kafka.protocol.enable", "true", "whether Kafka's clients may come in where ours do"
+)
 CONNECTIONS_MAX_REAUTH_MS = count(
     "connections.max.reauth.ms",
     "0",

@@ -24,6 +24,8 @@ from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.formatting import directory_of, first_users
 from hightide_broker.instrument import Instrument
+from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.tongue import KafkaTongue
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
@@ -248,6 +250,8 @@ class Node:
         self.server = self._server()
 
     def _server(self) -> Server:
+        facts = Facts(lambda: self.image, broker=self.id)
+        kafka = KafkaTongue(facts) if self.config[keys.KAFKA_PROTOCOL_ENABLE] else None
         return server_of(
             self._table,
             self.config,
@@ -256,6 +260,7 @@ class Node:
             self.replicas.traffic,
             why_not=self._why_not,
             is_current=self._is_current,
+            kafka=kafka,
         )
 
     def _routes(self, clock: WallClock) -> Routes:
@@ -283,7 +288,12 @@ class Node:
             *table.about_access(AccessHandlers(gate, lambda: self.image), admin),
         )
         return Routes(
-            rows, gate, node=self.id, is_broker=self.lifecycle is not None, why_not=self._why_not
+            rows,
+            gate,
+            node=self.id,
+            is_broker=self.lifecycle is not None,
+            why_not=self._why_not,
+            look=records.look,
         )
 
     def _tell(self, what: Event) -> None:

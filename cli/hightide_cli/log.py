@@ -96,7 +96,7 @@ def open_segment(file: Path) -> Segment:
 
 def batch_rows(file: Path, *, with_records: bool) -> Iterator[dict[str, Any]]:
     """Each batch of a segment as fields; a damaged place as a row with `valid` false."""
-    from hightide_broker.storage.recovery import next_whole_batch
+    from hightide_broker.storage.resync import next_whole_batch
     from hightide_broker.storage.segment import SegmentDamage
 
     segment = open_segment(file)
@@ -152,6 +152,7 @@ def _header_fields(header: BatchHeader, position: int) -> dict[str, Any]:
         "position": position,
         "size": header.size,
         "magic": header.magic,
+        "form": "rows" if header.has_rows else "columns",
         "codec": header.codec,
         "crc": header.crc,
         "valid": True,
@@ -221,7 +222,8 @@ def _line(row: dict[str, Any]) -> str:
         f"partitionLeaderEpoch: {row['leader_epoch']} isTransactional: false "
         f"isControl: {str(row['is_control']).lower()} deleteHorizonMs: {row['delete_horizon']} "
         f"position: {row['position']} {row['timestamp_type']}: {row['max_timestamp']} "
-        f"size: {row['size']} magic: {row['magic']} compresscodec: {row['codec']} "
+        f"size: {row['size']} magic: {row['magic']} form: {row['form']} "
+        f"compresscodec: {row['codec']} "
         f"crc: {row['crc']} isvalid: true"
     ]
     for number, record in enumerate(row.get("records", [])):

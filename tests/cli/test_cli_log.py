@@ -26,12 +26,13 @@ BATCH = re.compile(
     r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: -?\d+ lastSequence: -?\d+ "
     r"producerId: -?\d+ producerEpoch: -?\d+ partitionLeaderEpoch: \d+ isTransactional: false "
     r"isControl: false deleteHorizonMs: \S+ position: (\d+) CreateTime: \d+ size: (\d+) "
-    r"magic: \d+ compresscodec: none crc: \d+ isvalid: true"
+    r"magic: 72 form: columns compresscodec: none crc: \d+ isvalid: true"
 )
 FIELDS = [
     *("base_offset", "last_offset", "count", "base_sequence", "last_sequence", "producer_id"),
     *("producer_epoch", "leader_epoch", "is_control", "delete_horizon", "timestamp_type"),
-    *("base_timestamp", "max_timestamp", "position", "size", "magic", "codec", "crc", "valid"),
+    *("base_timestamp", "max_timestamp", "position", "size", "magic", "form", "codec", "crc"),
+    "valid",
 ]
 
 

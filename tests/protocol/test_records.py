@@ -1,19 +1,16 @@
-"""Batches: the header's bytes, the checksum, compression and what a broker stamps.
+"""Batches: the header's bytes, the checksum, and what a broker stamps.
 
-Goal: a batch is what the documentation says, byte for byte, and no damage to it goes unnoticed or
-costs more memory than the caller allowed. Method: layouts written out by hand and never taken from
-the module; Hypothesis picks fields, bits, cuts and damage; bombs are inflated under tracemalloc.
+Goal: a batch is what the documentation says, byte for byte, and no damage to it goes unnoticed.
+Method: layouts written out by hand and never taken from the module; Hypothesis picks fields, bits,
+cuts and damage.
 """
 
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from contextlib import suppress
 
-import lz4.frame
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tries import tries
@@ -24,9 +21,7 @@ from hightide.protocol.records import (
     HEADER_BYTES,
     BatchHeader,
     check_crc,
-    compress,
     crc32c,
-    decompress,
     encode_batch,
     iter_batches,
     parse_header,
@@ -49,10 +44,7 @@ LAYOUT = {  # Kafka's v2 header: position, bytes, signed
     "base_sequence": (53, 4, True),
     "record_count": (57, 4, True),
 }
-COMPRESSED = ["lz4", "zstd"]
-EVERY_CODEC = ["none", *COMPRESSED]
-MIB = 1 << 20
-BOMB_BYTES = 200 * MIB
+EVERY_CODEC = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 some = settings(max_examples=tries(100), deadline=None)
 many = settings(max_examples=tries(300), deadline=None)
@@ -145,7 +137,7 @@ def test_what_a_producer_leaves_out_is_minus_one() -> None:
 def test_a_header_parses_to_its_fields_exactly_when_they_are_possible(data: st.DataObject) -> None:
     fields = {name: data.draw(whole_range(name), name) for name in LAYOUT}
     possible = {
-        "magic": st.just(0x48),
+        "magic": st.sampled_from([0x48, 2]),
         "batch_length": st.integers(49, (1 << 31) - 1),
         "base_offset": st.integers(0, 1 << 62),
         "last_offset_delta": st.integers(0, (1 << 31) - 1),
@@ -156,7 +148,7 @@ def test_a_header_parses_to_its_fields_exactly_when_they_are_possible(data: st.D
             fields[name] = data.draw(strategy, f"possible {name}")
     fields["base_offset"] = min(fields["base_offset"], 1 << 62)  # the end has its own test below
     legal = (
-        fields["magic"] == 0x48
+        fields["magic"] in (0x48, 2)
         and fields["batch_length"] + 12 >= 61
         and fields["base_offset"] >= 0
         and fields["last_offset_delta"] >= 0
@@ -178,7 +170,7 @@ def test_a_header_that_is_cut_off_is_corrupt(size: int) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "names"),
     [
-        ("magic", 2, "0x02"),
+        ("magic", 1, "0x01"),
         ("magic", -1, "0xff"),
         ("batch_length", 48, "60 bytes"),
         ("batch_length", -(1 << 31), "less than a header"),
@@ -243,13 +235,6 @@ def test_attribute_bits_are_kafkas() -> None:
         0x20: ("none", False, True, None),
         0x40: ("none", False, False, plain.base_timestamp),
     }
-
-
-@pytest.mark.parametrize("number", [1, 2, 5, 6, 7])
-def test_a_codec_of_another_number_is_corrupt(number: int) -> None:
-    codec = parse_header(sample_batch())._replace(attributes=number).codec
-    with pytest.raises(CorruptBatch, match=str(number)):
-        decompress(b"payload", codec)
 
 
 # The checksum and the stamps.
@@ -320,98 +305,6 @@ def test_append_time_is_stamped_under_a_new_checksum(now_ms: int) -> None:
     assert header.codec == "lz4", "the other attributes stay"
     changed = {"attributes": 0x08 | 0x03, "max_timestamp": now_ms, "crc": header.crc}
     assert stamped == lay_out({**parse_header(batch)._asdict(), **changed}) + batch[61:]
-
-
-# Compression.
-
-
-@given(payload=st.binary(max_size=2000), codec=st.sampled_from(EVERY_CODEC))
-@some
-def test_what_was_compressed_inflates_to_the_same(payload: bytes, codec: str) -> None:
-    packed = compress(payload, codec)
-    assert bytes(decompress(memoryview(packed), codec)) == payload
-
-
-def test_other_libraries_read_what_was_compressed() -> None:
-    payload = b"columns " * 1000
-    assert lz4.frame.decompress(compress(payload, "lz4")) == payload
-    assert zstandard.ZstdDecompressor().decompress(compress(payload, "zstd")) == payload
-
-
-def test_an_unknown_codec_cannot_be_asked_for() -> None:
-    with pytest.raises(ValueError, match="'gzip'"):
-        compress(b"", "gzip")
-
-
-@pytest.mark.parametrize("codec", EVERY_CODEC)
-def test_the_limit_is_what_may_be_inflated_and_not_a_byte_more(codec: str) -> None:
-    packed = compress(bytes(1000), codec)
-    assert len(decompress(packed, codec, limit=1000)) == 1000
-    with pytest.raises(CorruptBatch, match="999"):
-        decompress(packed, codec, limit=999)
-
-
-def bomb(codec: str, *, announced: bool) -> bytes:
-    """A frame of 200 MiB of zeros, which says so in its header or does not."""
-    piece = bytes(MIB)
-    size = BOMB_BYTES if announced else 0
-    if codec == "lz4":
-        squeezer = lz4.frame.LZ4FrameCompressor()
-        parts = [squeezer.begin(source_size=size)]
-        parts += [squeezer.compress(piece) for _ in range(BOMB_BYTES // MIB)]
-        return b"".join([*parts, squeezer.flush()])
-    stream = zstandard.ZstdCompressor(level=1).compressobj(size=size or -1)
-    return b"".join([*(stream.compress(piece) for _ in range(BOMB_BYTES // MIB)), stream.flush()])
-
-
-@pytest.mark.parametrize("announced", [True, False])
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_bomb_is_refused_within_the_limits_memory(codec: str, announced: bool) -> None:
-    packed = bomb(codec, announced=announced)
-    assert len(packed) < MIB, "what is sent is small"
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptBatch, match=r"more than|does not state"):
-            decompress(packed, codec, limit=MIB)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * MIB
-
-
-def test_a_zstd_frame_that_does_not_state_its_size_is_refused_whatever_its_window() -> None:
-    frame = bytes.fromhex("28b52ffd00a0010000")  # window 2**30; one last block, empty
-    with pytest.raises(CorruptBatch, match="does not state"):
-        decompress(frame, "zstd")
-
-
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_compressed_payload_cut_anywhere_is_corrupt(codec: str) -> None:
-    packed = bytes(compress(bytes(range(256)) * 4, codec))
-    accepted = []
-    for size in range(len(packed)):
-        with suppress(CorruptBatch):
-            accepted.append((size, len(decompress(packed[:size], codec))))
-    assert accepted == [], "(bytes kept, bytes inflated) of cut payloads that were taken for whole"
-
-
-@given(data=st.data())
-@many
-def test_damaged_compressed_bytes_are_corrupt_or_stay_within_the_limit(data: st.DataObject) -> None:
-    codec = data.draw(st.sampled_from(COMPRESSED))
-    packed = compress(data.draw(st.binary(max_size=60)) * 20, codec)
-    damaged = flip(packed, data.draw(st.integers(0, len(packed) * 8 - 1)))
-    position = data.draw(st.integers(0, len(packed)))
-    damaged[position:position] = data.draw(st.binary(max_size=3))
-    with suppress(CorruptBatch):
-        assert len(decompress(damaged, codec, limit=4096)) <= 4096
-
-
-@given(junk=st.binary(max_size=100), codec=st.sampled_from(COMPRESSED))
-@some
-def test_bytes_of_no_compression_are_corrupt(junk: bytes, codec: str) -> None:
-    with pytest.raises(CorruptBatch):
-        decompress(b"no frame" + junk, codec)
 
 
 # Many batches in a row.

@@ -16,7 +16,7 @@ from hightide.protocol.columns import encode_columns, pack_columns, to_records
 from hightide.protocol.errors import Refused
 from hightide.protocol.records import TIMESTAMP_MAX, crc32c, encode_batch, parse_header
 from hightide_broker.core.cluster.topic_config import TopicConfig
-from hightide_broker.core.replication.validation import check_produced, check_sent
+from hightide_broker.core.replication.validation import admit, check_sent
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -65,7 +65,7 @@ def patched(data, at, kind, value):
 def check(data, over=None, *, inflated_max=1 << 20):
     config = TopicConfig.of(over or {}, {})
     header = check_sent(memoryview(data))
-    check_produced(memoryview(data), header, config, now_ms=NOW, inflated_max=inflated_max)
+    admit(memoryview(data), header, None, config, now_ms=NOW, inflated_max=inflated_max)
     return header
 
 
@@ -82,7 +82,8 @@ def assert_refused(code, data, over=None, **more):
 @pytest.mark.parametrize("over", [{}, COMPACT, APPEND_TIME])
 def test_a_good_batch_passes_with_its_header_as_it_was(codec, over):
     data = good([NOW, NOW - 5, NOW + 7], keys=[b"a", b"", b"c"], codec=codec)
-    assert check(data, over) == parse_header(data)
+    sent = parse_header(data)
+    assert check(data, over) == sent
 
 
 # --- sizes --------------------------------------------------------------------------------------
@@ -127,7 +128,8 @@ HEADERS = {
     "a length that is too small": ("CORRUPT_MESSAGE", patched(good(), 8, ">i", 40)),
     "a length that is too large": ("CORRUPT_MESSAGE", patched(good(), 8, ">i", 4000)),
     "a negative length": ("CORRUPT_MESSAGE", patched(good(), 8, ">i", -1)),
-    "kafka's magic": ("CORRUPT_MESSAGE", patched(good(), 16, ">b", 2)),
+    "a magic of nobody's": ("CORRUPT_MESSAGE", patched(good(), 16, ">b", 3)),
+    "columns under the magic of rows": ("INVALID_RECORD", patched(good(), 16, ">b", 2)),
     "no records": ("INVALID_RECORD", patched(good(), 57, ">i", 0)),
     "fewer records than offsets": ("INVALID_RECORD", patched(good([NOW] * 3), 57, ">i", 2)),
     "more records than offsets": ("INVALID_RECORD", patched(good([NOW] * 3), 57, ">i", 4)),
@@ -212,7 +214,7 @@ def test_columns_that_do_not_add_up_are_refused(name):
 
 def test_offset_deltas_are_not_a_producers_to_send_even_right_ones():
     assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(0)))
-    assert_refused("CORRUPT_MESSAGE", of_columns(offset_deltas=integers(1)))
+    assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(1)))
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
@@ -255,6 +257,20 @@ def test_a_time_that_is_none_is_refused_whatever_the_topic_says():
     check(good([0, TIMESTAMP_MAX]), over)
     for times in ([-1], [NOW, -1], [TIMESTAMP_MAX + 1], [TIMESTAMP_MAX + 1, NOW]):
         assert_refused("INVALID_TIMESTAMP", good(times), over)
+
+
+def test_a_base_that_no_reader_can_count_from_is_refused():
+    wide = pack_columns(
+        offset_deltas=None,
+        timestamp_deltas=struct.pack("<q", NOW - 2**62),
+        key_lengths=b"\xff" * 4,
+        keys=b"",
+        value_lengths=I32_1,
+        values=b"v",
+        headers=None,
+    )
+    data = encode_batch(wide, record_count=1, base_timestamp=2**62, max_timestamp=NOW)
+    assert_refused("INVALID_TIMESTAMP", data)
 
 
 def test_under_log_append_time_a_producers_clock_does_not_matter():

@@ -48,7 +48,7 @@ def rows():
 
 def routes(*, is_broker=True, why_not=""):
     gate = Gate(ClusterImage, settings(), bool)
-    return Routes(rows(), gate, node=4, is_broker=is_broker, why_not=lambda: why_not)
+    return Routes(rows(), gate, node=4, is_broker=is_broker, why_not=lambda: why_not, look=None)
 
 
 def ask(found, request):

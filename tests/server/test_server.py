@@ -197,7 +197,7 @@ KAFKA_ASKS_FOR_VERSIONS = bytes.fromhex("0012 0003 00000001 000a") + b"rdkafka-1
 
 async def test_the_log_says_that_a_client_of_kafkas_knocked(caplog):
     caplog.set_level(logging.INFO, "hightide.server")
-    async with guarded() as node:
+    async with guarded({"kafka.protocol.enable": "false"}) as node:
         (answer,) = await attack(node, framed(KAFKA_ASKS_FOR_VERSIONS))
     assert answer["error"]["code"] == "INVALID_REQUEST"
     (line,) = [r.getMessage() for r in caplog.records if "closed" in r.getMessage()]

@@ -50,8 +50,8 @@ async def test_a_client_that_does_not_listen_is_not_asked_on(api):
                 before = asked
                 await quiet()
             assert asked < QUESTIONS_MAX
-            (deaf,) = (each for each in node.server._inside if not each._outbox.is_empty)
-            assert len(deaf._outbox._messages) <= IN_FLIGHT_MAX
+            (deaf,) = (each for each in node.server._inside if not each._answers._outbox.is_empty)
+            assert len(deaf._answers._outbox._messages) <= IN_FLIGHT_MAX
             assert (await calm.produce(b"x")).error is None
             nursery.cancel_scope.cancel()
 
@@ -130,6 +130,6 @@ async def test_who_does_not_take_a_large_answer_is_not_read_for_again():
             await sock.connect(("127.0.0.1", node.port))
             await sock.send(asked * 20)
             await quiet()
-            (deaf,) = (each for each in node.server._inside if not each._outbox.is_empty)
-            assert len(deaf._outbox._messages) == 1
+            (deaf,) = (each for each in node.server._inside if not each._answers._outbox.is_empty)
+            assert len(deaf._answers._outbox._messages) == 1
             assert (await client.produce(b"x")).error is None

@@ -40,7 +40,7 @@ from spark_support import (  # noqa: F401
 )
 
 from hightide.blocking import Producer
-from hightide.protocol.records import CODECS
+from hightide.protocol.codecs import CODECS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

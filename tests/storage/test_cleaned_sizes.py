@@ -18,9 +18,10 @@ from brokers import NOW_MS, batch, client_of, new_node, settings
 from cleankit import clean, folded, records_of
 from logkit import create, lead
 
+from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import encode_columns, open_batch
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import HEADER_BYTES, INFLATED_BYTES_MAX, encode_batch, parse_header
+from hightide.protocol.records import HEADER_BYTES, encode_batch, parse_header
 from hightide_broker.config import ConfigError
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.segment import LogConfig

@@ -33,8 +33,8 @@ def these(package, names):
 
 
 PURE_WIRE = (
-    "errors records columns messages controller_messages group_messages node_messages "
-    "quorum_messages access_messages login_messages quota_messages topic_partition"
+    "errors codecs records columns rows row_spans messages controller_messages group_messages "
+    "node_messages quorum_messages access_messages login_messages quota_messages topic_partition"
 )
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {
@@ -83,11 +83,20 @@ ARROWS = {
     "hightide_broker.trace": Room(these("hightide_broker", "trace ports")),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
-        + these("hightide.protocol", "errors records columns bins topic_partition")
+        + these("hightide.protocol", "errors codecs records columns rows bins topic_partition")
         + ("hightide.net.ports",)
     ),
     **floors(
         "hightide_broker.runtime", RUNTIME_ROOMS, UNDER_RUNTIME, beside=["hightide_broker.core"]
+    ),
+    # Whatever comes in by it goes on as a request that a client of ours would send.
+    "hightide_broker.kafka": Room(
+        (
+            "hightide.protocol",
+            "hightide.net",
+            *these("hightide_broker", "kafka ports core.cluster core.quorum storage"),
+            *these("hightide_broker.runtime", "base server"),
+        )
     ),
     "hightide_broker.config": Room(
         ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
@@ -134,13 +143,17 @@ PURE_CLIENT = (
 PURE = {
     **{module: REPLACEMENTS.keys() for module in these("hightide", PURE_CLIENT)},
     "hightide_broker.core": REPLACEMENTS.keys(),
+    **{
+        module: REPLACEMENTS.keys()
+        for module in these("hightide_broker.kafka", "fields reading writing codec tables")
+    },
     "hightide_broker.trace": REPLACEMENTS.keys() - {"logging"},
     "hightide_broker.storage": REPLACEMENTS.keys() - {"logging", "asyncio", "subprocess"},
 }
 CLOCK_READS = {*these("datetime.datetime", "now utcnow today"), "datetime.date.today"}
 
 MAY_BE_HEAVY = ("hightide.spark", "hightide.arrow.from_arrow")
-HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", *MAY_BE_HEAVY)
+HEAVY = ("pyarrow", "numpy", "pyspark", "lz4", "zstandard", "cramjam", *MAY_BE_HEAVY)
 LIGHT_MAIN = {"cli/hightide_cli/main.py": {"hightide_cli", "click", *sys.stdlib_module_names}}
 
 # {path: reason}; only the edge of a nursery or of a process is a reason.

@@ -12,8 +12,9 @@ from hightide.net.cluster import first_refusal, open_cluster
 from hightide.net.options import ClientOptions
 from hightide.net.ports import Network, Random
 from hightide.protocol import messages as m
+from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import encode_columns
-from hightide.protocol.records import INFLATED_BYTES_MAX, encode_batch
+from hightide.protocol.records import encode_batch
 
 COUNT = 500
 SPARE_BYTES = COUNT

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import (
     Columns,
     encode_columns,
@@ -25,12 +26,12 @@ from hightide.protocol.columns import (
 from hightide.protocol.records import (
     CODEC_MASK,
     DELETE_HORIZON,
-    INFLATED_BYTES_MAX,
     NO_PRODUCER_ID,
     TIMESTAMP_MAX,
     BatchHeader,
     encode_batch,
 )
+from hightide.protocol.rows import encode_rows
 from hightide_broker.ports import Disk
 from hightide_broker.storage.indexing import rebuild_indexes
 from hightide_broker.storage.log import Log
@@ -216,21 +217,12 @@ def _rebuild(
 ) -> bytearray | None:
     """A batch of the records that stay, with their offsets, in the place of the old one; None if
     nobody could read it."""
-    keys, values = keys_of(columns), values_of(columns)
-    timestamps, headers = timestamps_of(columns, header), headers_of(columns)
-    offsets = offsets_of(columns, header)
+    timestamps = timestamps_of(columns, header)
     kept_times = [timestamps[index] for index in stays]
     base_timestamp = next(iter(kept_times), 0) if horizon is None else horizon
     newest = max(kept_times, default=-1)
+    payload = _payload(header, columns, stays, kept_times, base_timestamp)
     # What was not there before may make it larger than readers take: then it stays as it is.
-    payload = encode_columns(
-        kept_times,
-        [keys[index] for index in stays],
-        [values[index] for index in stays],
-        {number: headers[index] for number, index in enumerate(stays) if index in headers},
-        base_timestamp=base_timestamp,
-        offset_deltas=[offsets[index] - header.base_offset for index in stays],
-    )
     if len(payload) > INFLATED_BYTES_MAX:
         return None
     return encode_batch(
@@ -247,6 +239,34 @@ def _rebuild(
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        magic=header.magic,
+    )
+
+
+def _payload(
+    header: BatchHeader,
+    columns: Columns,
+    stays: Sequence[int],
+    kept_times: Sequence[int],
+    base_timestamp: int,
+) -> bytes:
+    """The records that stay, in the form that the batch had."""
+    keys, values, headers = keys_of(columns), values_of(columns), headers_of(columns)
+    offsets = offsets_of(columns, header)
+    kept_keys = [keys[index] for index in stays]
+    kept_values = [values[index] for index in stays]
+    kept_headers = {n: headers[index] for n, index in enumerate(stays) if index in headers}
+    offset_deltas = [offsets[index] - header.base_offset for index in stays]
+    if header.has_rows:
+        deltas = [time - base_timestamp for time in kept_times]
+        return encode_rows(deltas, offset_deltas, kept_keys, kept_values, kept_headers)
+    return encode_columns(
+        kept_times,
+        kept_keys,
+        kept_values,
+        kept_headers,
+        base_timestamp=base_timestamp,
+        offset_deltas=offset_deltas,
     )
 
 

@@ -30,7 +30,6 @@ from hightide.protocol.records import (
     CRC_FROM,
     HEADER_BYTES,
     BatchHeader,
-    check_crc,
     crc32c,
     parse_header,
 )
@@ -43,6 +42,7 @@ from hightide_broker.storage.indexing import (
     load_trusted,
     note_first_timestamp,
 )
+from hightide_broker.storage.resync import next_whole_batch
 from hightide_broker.storage.segment import (
     LogConfig,
     Segment,
@@ -56,13 +56,10 @@ SECTOR_BYTES = 512
 be there."""
 LEADING_ZEROS_MAX = 12
 """A batch may begin with so many zeros: small offset, small length."""
-RESYNC_BYTES_MAX = 64 << 20
-"""How far behind a damaged batch the scan looks for a whole one."""
 _SEGMENT_FILE = re.compile(r"^(\d{20})\.(log|index|timeindex|snapshot)$")
 _UNFINISHED = (".deleted", ".cleaned", ".tmp")
 """Names of files that are no part of the log, or not yet."""
 _INTERRUPTED = (*_UNFINISHED, ".swap")
-_MAGIC_AT = 16
 
 
 class LogDamaged(Exception):
@@ -399,36 +396,6 @@ def _cut_or_refuse(
     segment.indexes.flush(final=True)
     disk.sync_now([segment.file])
     recovery.cut.append(note)
-
-
-def next_whole_batch(segment: Segment, position: int, *, at_least: int = 0) -> int | None:
-    """Where the first whole batch at or behind `position` begins, of offset `at_least` or more.
-
-    None if there is none. A batch inside a record's value does not count: nobody stamped it.
-    """
-    end = min(segment.size, position + RESYNC_BYTES_MAX)
-    for candidate in _magic_positions(segment.file, position, end):
-        try:
-            header = parse_header(segment.file.read(candidate, HEADER_BYTES))
-            first = max(segment.base_offset, at_least)
-            if header.base_offset < first or candidate + header.size > segment.size:
-                continue
-            check_crc(segment.file.read(candidate, header.size), header)
-        except CorruptBatch:
-            continue
-        return candidate
-    return None
-
-
-def _magic_positions(file: DiskFile, position: int, end: int) -> Iterator[int]:
-    """Positions from which a batch could begin, by its magic byte."""
-    while position < end:
-        chunk = file.read(position, (1 << 20) + _MAGIC_AT)
-        found = chunk.find(b"\x48", _MAGIC_AT)
-        while found >= 0:
-            yield position + found - _MAGIC_AT
-            found = chunk.find(b"\x48", found + 1)
-        position += 1 << 20
 
 
 def _is_short(segment: Segment, position: int) -> bool:

@@ -83,6 +83,13 @@ class FrameReader:
         self._start += wire.LENGTH_BYTES
         return length
 
+    async def start_of_body(self, count: int) -> bytes:
+        """The first bytes of a frame behind its length, which `read_body` brings again; none at
+        the end of the stream."""
+        is_there = await self._have(count, "a frame")
+        start = self._start
+        return bytes(memoryview(self._buffer)[start : start + count]) if is_there else b""
+
     async def read_body(
         self, length: int, admit: Callable[[int], Awaitable[None]] | None = None
     ) -> bytearray:
@@ -106,13 +113,13 @@ class FrameReader:
             filled += count
         return body
 
-    async def _have(self, count: int) -> bool:
+    async def _have(self, count: int, what: str = "a frame's length") -> bool:
         while self._end - self._start < count:
             self._make_room()
             received = await self._stream.receive_into(memoryview(self._buffer)[self._end :])
             if received == 0:
                 if self._end > self._start:
-                    raise RemoteProtocolError("stream ended inside a frame's length")
+                    raise RemoteProtocolError(f"stream ended inside {what}")
                 return False
             self._end += received
             self._last_read = received

@@ -8,9 +8,9 @@ from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 from hightide.net.ports import WallClock
 from hightide.produce.partitioner import Partitioner
+from hightide.protocol.codecs import CODECS
 from hightide.protocol.errors import UsageError
 from hightide.protocol.messages import ACKS_ALL
-from hightide.protocol.records import CODECS
 
 ACKS = {"all": ACKS_ALL, -1: ACKS_ALL, "-1": ACKS_ALL, 1: 1, "1": 1, 0: 0, "0": 0}
 IN_FLIGHT_IN_ORDER = 5

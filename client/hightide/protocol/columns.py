@@ -1,9 +1,10 @@
-"""The inside of a batch: one msgpack array of columns, and Python records made from it.
+"""The inside of a batch, opened as columns; the payload that stores them, and Python records.
 
-The payload is `[offset_deltas | nil, timestamp_deltas, key_lengths, keys, value_lengths, values,
-headers | nil]`. Integer columns are little-endian i32 in a `bin` (timestamps i64 where i32 does not
-reach); a length of -1 is a null. `offset_deltas` is nil when they are 0..n-1; compaction writes
-them. `headers` is sparse: nil, or `[record_indexes, header_counts, name_lengths, names,
+A batch of Kafka's rows is opened by `rows.py`. The payload of all others is one msgpack array,
+`[offset_deltas | nil, timestamp_deltas, key_lengths, keys, value_lengths, values, headers | nil]`.
+Integer columns are little-endian i32 in a `bin` (timestamps i64 where i32 does not reach); a length
+of -1 is a null. `offset_deltas` is nil when they are 0..n-1; compaction writes them.
+`headers` is sparse: nil, or `[record_indexes, header_counts, name_lengths, names,
 value_lengths, values]` for the records that have any, so that nothing in a batch nests and a small
 payload cannot decode into a large one.
 
@@ -17,26 +18,20 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
-from typing import NamedTuple
 
 import msgspec
 
 from hightide.protocol.bins import bin_header, read_bin
+from hightide.protocol.codecs import CODECS, INFLATED_BYTES_MAX, Buffer, Steps, at_once, inflating
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import (
-    HEADER_BYTES,
-    INFLATED_BYTES_MAX,
-    BatchHeader,
-    Buffer,
-    decompress,
-    encode_batch,
-)
+from hightide.protocol.opened import Columns as Columns
+from hightide.protocol.opened import Headers as Headers
+from hightide.protocol.opened import SparseHeaders
+from hightide.protocol.records import HEADER_BYTES, BatchHeader, encode_batch
+from hightide.protocol.rows import decode_rows
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("hightide's columns are read in place and need a little-endian machine")
-
-Headers = tuple[tuple[str, bytes | None], ...]
-"""A record's headers: names and values in order; a name may come twice."""
 
 _COLUMNS = b"\x97"
 HEADER_COLUMNS = b"\x96"
@@ -59,33 +54,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     leader_epoch: int = -1
     producer_id: int = -1
     producer_epoch: int = -1
-
-
-class SparseHeaders(NamedTuple):
-    """The header columns: `header_counts[i]` headers belong to record `indexes[i]`."""
-
-    indexes: memoryview
-    header_counts: memoryview
-    name_lengths: memoryview
-    names: memoryview
-    value_lengths: memoryview
-    values: memoryview
-
-
-class Columns(NamedTuple):
-    """A decoded payload; views into the batch's bytes wherever it was not compressed.
-
-    `timestamp_deltas` has items of 4 or 8 bytes; the other integer columns have items of 4.
-    """
-
-    record_count: int
-    offset_deltas: memoryview | None
-    timestamp_deltas: memoryview
-    key_lengths: memoryview
-    keys: memoryview
-    value_lengths: memoryview
-    values: memoryview
-    headers: SparseHeaders | None
 
 
 def encode_columns(
@@ -215,9 +183,13 @@ def open_batch(
     check_sums: bool = True,
     inflated_max: int = INFLATED_BYTES_MAX,
 ) -> Columns:
-    """The columns of a whole batch whose CRC holds; raises `CorruptBatch`."""
-    payload = decompress(memoryview(batch)[HEADER_BYTES:], header.codec, limit=inflated_max)
-    columns = decode_columns(payload, header.record_count, check_sums=check_sums)
+    """The records of a whole batch whose CRC holds, as columns, be they stored in columns or in
+    rows; raises `CorruptBatch`."""
+    payload = at_once(payload_of(batch, header, inflated_max=inflated_max))
+    if header.has_rows:
+        columns = decode_rows(payload, header.record_count)
+    else:
+        columns = decode_columns(payload, header.record_count, check_sums=check_sums)
     deltas = columns.offset_deltas
     if deltas is not None and columns.record_count:
         items = deltas.tolist()
@@ -232,6 +204,16 @@ def open_batch(
             f"in {header.last_offset_delta + 1} offsets"
         )
     return columns
+
+
+def payload_of(
+    batch: Buffer, header: BatchHeader, *, inflated_max: int = INFLATED_BYTES_MAX
+) -> Steps[Buffer]:
+    """The columns or rows of a batch, inflated in steps; raises `CorruptBatch`."""
+    if not header.has_rows and header.codec not in CODECS:
+        raise CorruptBatch(f"compression codec {header.codec} is none of {', '.join(CODECS)}")
+    compressed = memoryview(batch)[HEADER_BYTES:]
+    return (yield from inflating(compressed, header.codec, limit=inflated_max))
 
 
 def timestamps_of(columns: Columns, header: BatchHeader) -> list[int]:

@@ -65,12 +65,14 @@ class ErrorCode(StrEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
     DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
     INVALID_PRODUCER_EPOCH = "INVALID_PRODUCER_EPOCH"
+    INVALID_TXN_STATE = "INVALID_TXN_STATE"
     KAFKA_STORAGE_ERROR = "KAFKA_STORAGE_ERROR"
     UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
     FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
     UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
     STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
     OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
+    UNSUPPORTED_COMPRESSION_TYPE = "UNSUPPORTED_COMPRESSION_TYPE"
     THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"
     INVALID_RECORD = "INVALID_RECORD"
     UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"
@@ -172,6 +174,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorInfo(45, False, False, "a batch is missing before it"),
     _C.DUPLICATE_SEQUENCE_NUMBER: ErrorInfo(46, False, False, "the batch is stored already"),
     _C.INVALID_PRODUCER_EPOCH: ErrorInfo(47, False, False, "a newer producer took over"),
+    _C.INVALID_TXN_STATE: ErrorInfo(48, False, False, "no such transaction is under way"),
     _C.KAFKA_STORAGE_ERROR: ErrorInfo(56, True, True, "the disk failed or is full"),
     _C.UNKNOWN_PRODUCER_ID: ErrorInfo(59, False, False, "the producer id is not known here"),
     _C.FENCED_LEADER_EPOCH: ErrorInfo(
@@ -182,6 +185,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     ),
     _C.STALE_BROKER_EPOCH: ErrorInfo(77, False, False, "an older registration of this broker"),
     _C.OFFSET_NOT_AVAILABLE: ErrorInfo(78, True, True, "a new leader does not know its watermark"),
+    _C.UNSUPPORTED_COMPRESSION_TYPE: ErrorInfo(76, False, False, "the codec is not known"),
     _C.THROTTLING_QUOTA_EXCEEDED: ErrorInfo(89, True, False, "a quota allows it later"),
     _C.INVALID_RECORD: ErrorInfo(87, False, False, "a record breaks a rule of the topic"),
     _C.UNKNOWN_TOPIC_ID: ErrorInfo(100, True, True, "no topic has this id"),
@@ -281,7 +285,11 @@ class RemoteProtocolError(HightideError):
 
 
 class CorruptBatch(HightideError):
-    """Record bytes failed a check: size, CRC, counts, or columns that do not add up."""
+    """Record bytes failed a check: size, CRC, counts, or columns or rows that do not add up."""
+
+
+class InflatesTooFar(CorruptBatch):
+    """A compressed payload becomes larger than its reader allows."""
 
 
 class LogTruncated(HightideError):

@@ -1,9 +1,10 @@
-"""Record batches: the 61-byte header, the checksum, compression, and what the broker stamps.
+"""Record batches: the 61-byte header, the checksum, and what the broker stamps.
 
-What this room is: everything about a batch that does not look inside its columns (`columns.py`
-does). A batch is a big-endian header with the fields of Kafka's v2 header in the same places, then
-the payload. The CRC covers `attributes` to the end, so a broker can stamp `base_offset` and
-`leader_epoch` without touching it. Pure: bytes in, bytes out.
+What this room is: everything about a batch that does not look inside its payload. A batch is a
+big-endian header with the fields of Kafka's v2 header in the same places, then the payload, in the
+form that `magic` names: columns (`columns.py`) or Kafka's rows (`rows.py`). The CRC covers
+`attributes` to the end, so a broker can stamp `base_offset` and `leader_epoch` without touching it.
+Pure: bytes in, bytes out.
 
 Sources: client/README.md for the batch; Kafka's DefaultRecordBatch for the layout.
 """
@@ -16,16 +17,20 @@ from typing import NamedTuple
 
 from crc32c import crc32c as _crc32c
 
+from hightide.protocol.codecs import CODEC_NAMES, ROW_CODECS, compress
+from hightide.protocol.codecs import Buffer as Buffer
 from hightide.protocol.errors import CorruptBatch
 
 MAGIC = 0x48
+"""A batch whose payload is in columns: hightide's own."""
+ROWS_MAGIC = 2
+"""A batch whose payload is in rows: Kafka's, version 2, stored as it came."""
+MAGICS = (MAGIC, ROWS_MAGIC)
 HEADER_BYTES = 61
 PREFIX_BYTES = 12
 """`base_offset` and `batch_length`: what the batch's length does not count."""
 CRC_FROM = 21
 """The CRC covers everything from here, `attributes`, to the end."""
-INFLATED_BYTES_MAX = 64 << 20
-"""What one compressed payload may inflate to, for readers and brokers alike."""
 COUNT_MAX = 1 << 24
 """Records in one batch; bounds what the header of a damaged batch can make a reader allocate."""
 
@@ -40,22 +45,15 @@ NO_LEADER_EPOCH = -1
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-CODECS = {"none": 0, "lz4": 3, "zstd": 4}
-"""Compression names to Kafka's numbers."""
-CODEC_NAMES = {number: name for name, number in CODECS.items()}
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 assert _HEADER.size == HEADER_BYTES
-
-_INFLATE_STEP = 1 << 18
-_ZSTD_WINDOW_MAX = 1 << 27
-
-Buffer = bytes | bytearray | memoryview
 
 
 class BatchHeader(NamedTuple):
@@ -104,6 +102,16 @@ class BatchHeader(NamedTuple):
         return CODEC_NAMES.get(number, f"unknown({number})")
 
     @property
+    def has_rows(self) -> bool:
+        """Whether the payload is in Kafka's rows; otherwise it is in columns."""
+        return self.magic == ROWS_MAGIC
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to a transaction of Kafka's."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
     def is_control(self) -> bool:
         """Whether the records are for the cluster's own use, not for consumers."""
         return bool(self.attributes & CONTROL)
@@ -134,9 +142,10 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     except struct.error as error:
         raise CorruptBatch(f"batch header at byte {position} is cut off") from error
-    if header.magic != MAGIC:
+    if header.magic not in MAGICS:
         raise CorruptBatch(
-            f"magic at byte {position} is 0x{header.magic & 0xFF:02x}, expected 0x48"
+            f"magic at byte {position} is 0x{header.magic & 0xFF:02x}, expected 0x48, or 0x02 for "
+            "Kafka's rows"
         )
     if header.size < HEADER_BYTES:
         raise CorruptBatch(f"batch at byte {position} says {header.size} bytes, less than a header")
@@ -197,19 +206,22 @@ def encode_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
+    magic: int = MAGIC,
 ) -> bytearray:
-    """A whole batch around the columns in `payload`, which are compressed here if `codec` says
-    so."""
+    """A whole batch around the columns or rows in `payload`, which are compressed here if `codec`
+    says so."""
+    if magic == ROWS_MAGIC and not record_count:
+        codec = "none"  # as Kafka does it; its clients inflate nothing from nothing
     batch = bytearray(HEADER_BYTES)
-    batch += compress(payload, codec)
+    batch += compress(payload, codec, lz4_linked=magic == MAGIC)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         base_offset,
         len(batch) - PREFIX_BYTES,
         leader_epoch,
-        MAGIC,
+        magic,
         0,
-        attributes | CODECS[codec],
+        attributes | ROW_CODECS[codec],
         delta,
         base_timestamp,
         max_timestamp,
@@ -233,79 +245,10 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     """Set LogAppendTime: every record's timestamp becomes `now_ms`. The CRC is computed again."""
     attributes = struct.unpack_from(">h", batch, CRC_FROM)[0]
     struct.pack_into(">h", batch, CRC_FROM, attributes | LOG_APPEND_TIME)
-    struct.pack_into(">q", batch, 35, now_ms)
+    stamp_max_timestamp(batch, now_ms)
+
+
+def stamp_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
+    """Correct what a batch says is its newest record's time. The CRC is computed again."""
+    struct.pack_into(">q", batch, 35, max_timestamp)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
-
-
-def compress(payload: Buffer, codec: str) -> Buffer:
-    """`payload` compressed as a whole; codec is one of `CODECS`."""
-    if codec == "none":
-        return payload
-    if codec == "lz4":
-        import lz4.frame
-
-        return bytes(lz4.frame.compress(payload))
-    if codec == "zstd":
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=3).compress(payload)
-    raise ValueError(f"codec {codec!r} is none of {', '.join(CODECS)}")
-
-
-def decompress(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -> Buffer:
-    """`payload` inflated, reading at most `limit` bytes whatever the frame claims of itself.
-
-    Raises `CorruptBatch` if the bytes do not inflate, or to more than `limit`.
-    """
-    if codec == "none":
-        inflated = payload
-    elif codec == "lz4":
-        inflated = _inflate_lz4(payload, limit)
-    elif codec == "zstd":
-        inflated = _inflate_zstd(payload, limit)
-    else:
-        raise CorruptBatch(f"compression codec {codec} is none of {', '.join(CODECS)}")
-    if len(inflated) > limit:
-        raise CorruptBatch(f"payload inflates to more than {limit} bytes")
-    return inflated
-
-
-def _inflate_lz4(payload: Buffer, limit: int) -> bytes:
-    import lz4.frame
-
-    decompressor = lz4.frame.LZ4FrameDecompressor()
-    pieces: list[bytes] = []
-    size, pending = 0, payload
-    try:
-        while size <= limit and not decompressor.eof:
-            piece = bytes(decompressor.decompress(pending, max_length=_INFLATE_STEP))
-            pending = b""
-            if not piece and decompressor.needs_input:
-                break
-            pieces.append(piece)
-            size += len(piece)
-    except RuntimeError as error:
-        raise CorruptBatch(f"lz4 payload does not inflate: {error}") from error
-    if size <= limit and not decompressor.eof:
-        raise CorruptBatch("lz4 payload ends too early")
-    return b"".join(pieces)
-
-
-def _inflate_zstd(payload: Buffer, limit: int) -> bytes:
-    import zstandard
-
-    # max_output_size does not bound a frame that states its size; what it states is checked first.
-    try:
-        stated = zstandard.get_frame_parameters(payload).content_size
-        if stated == zstandard.CONTENTSIZE_UNKNOWN:
-            raise CorruptBatch("zstd payload does not state its size")
-        if stated > limit:
-            raise CorruptBatch(f"zstd payload inflates to more than {limit} bytes: {stated}")
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
-        with decompressor.stream_reader(payload) as reader:
-            inflated = reader.read(stated + 1)
-    except zstandard.ZstdError as error:
-        raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
-    if len(inflated) != stated:
-        raise CorruptBatch(f"zstd payload inflates to {len(inflated)} bytes, it states {stated}")
-    return bytes(inflated)

@@ -5,8 +5,8 @@ Nothing here knows of bytes: whichever protocol a request came in by, handlers s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from hightide.protocol.messages import Message
@@ -59,6 +59,8 @@ class Call(Generic[M_co]):
     """What the sender calls itself."""
     at: float = 0.0
     """When it came."""
+    facts: Mapping[int, Any] = field(default_factory=dict)
+    """What was found out about attachments before the request is begun, by their positions."""
 
     @property
     def sender(self) -> Peer:

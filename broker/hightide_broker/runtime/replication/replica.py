@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import FetchPartition, FetchRequest
-from hightide.protocol.records import stamp_append_time
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
@@ -24,7 +24,7 @@ from hightide_broker.core.replication.follower import Follower
 from hightide_broker.core.replication.leader import UNKNOWN, Contact, Leader
 from hightide_broker.core.replication.producers import Producers
 from hightide_broker.core.replication.retention import start_after_deletion
-from hightide_broker.core.replication.validation import check_produced, check_sent
+from hightide_broker.core.replication.validation import Facts, admit, check_sent, looking_at
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Waker, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
@@ -290,23 +290,29 @@ class Replica:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, *, acks_all: bool, now_ms: int) -> Appended:
-        """Store a producer's batch; one stretch without an await. Raises `Refused`."""
+    def looking_at(self, batch: memoryview) -> Steps[Facts]:
+        """What has to be known of a batch that a Kafka client sent, before it is appended; raises
+        `Refused`. In steps of a few ms: it takes longer than a stretch may."""
+        return looking_at(batch, self.config, inflated_max=self._inflated_max)
+
+    def append(
+        self, batch: memoryview, *, acks_all: bool, now_ms: int, facts: Facts | None = None
+    ) -> Appended:
+        """Store a producer's batch; one stretch without an await. `facts`: what `looking_at` found
+        in it, if somebody did. Raises `Refused`."""
         log = self.log
         leadership = self.require_leadership()
         leader = leadership.leader
         if acks_all:
             leader.refuse_if_too_few()
-        header = check_sent(batch)
+        header = check_sent(batch) if facts is None else facts.header
         known = self.producers.check(header)
         if known is not None:
             return Appended(known.base_offset, known.last_offset + 1, -1, is_repeated=True)
-        check_produced(batch, header, self.config, now_ms=now_ms, inflated_max=self._inflated_max)
-        append_time = -1
-        if self.config.append_time:
-            append_time = now_ms
-            stamp_append_time(batch, now_ms)
-            header = header._replace(max_timestamp=now_ms)
+        header = admit(
+            batch, header, facts, self.config, now_ms=now_ms, inflated_max=self._inflated_max
+        )
+        append_time = now_ms if self.config.append_time else -1
         segments_before = log.segment_count
         try:
             stored = log.append_as_leader(

@@ -10,36 +10,26 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from msgspec.structs import replace as exchanged
 
 from hightide.net.background import let_go, single
 from hightide.net.connection import FrameReader
-from hightide.net.outbox import FilePart, Outbox, SendTimeout
+from hightide.net.outbox import FilePart
 from hightide.net.ports import Stream
 from hightide.protocol import messages as m
-from hightide.protocol import wire
-from hightide.protocol.apis import API_BY_NAME, Api
-from hightide.protocol.bins import bin_header
-from hightide.protocol.errors import (
-    AuthenticationFailed,
-    ErrorCode,
-    Refused,
-    RemoteProtocolError,
-)
-from hightide.protocol.messages import Message, RequestEnvelope
+from hightide.protocol.apis import API_BY_REQUEST, Api
+from hightide.protocol.errors import AuthenticationFailed, Refused, RemoteProtocolError
+from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
-from hightide.protocol.strangers import http_refusal, speaks, speaks_kafka
-from hightide_broker import config_keys as keys
-from hightide_broker.config import BrokerConfig
+from hightide.protocol.strangers import http_refusal, speaks
 from hightide_broker.ports import DiskError, NodeMustStop
-from hightide_broker.runtime.base.agenda import Act, Agenda
+from hightide_broker.runtime.base.agenda import Act
 from hightide_broker.runtime.base.call import (
     Call,
     CloseConnection,
@@ -49,84 +39,52 @@ from hightide_broker.runtime.base.call import (
     Peer,
     Reply,
 )
-from hightide_broker.runtime.base.sparing import SparingLog
-from hightide_broker.runtime.server.budget import ByteBudget, Hold
-from hightide_broker.runtime.server.counts import Counts
+from hightide_broker.runtime.server.answers import Answers
+from hightide_broker.runtime.server.budget import Hold
 from hightide_broker.runtime.server.login import Session
-from hightide_broker.runtime.server.muted import MutedRoom
-from hightide_broker.runtime.server.throttle import Throttle, quota_of
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.runtime.server.terms import Terms
+from hightide_broker.runtime.server.throttle import quota_of
+from hightide_broker.runtime.server.tongue import (
+    START_BYTES,
+    Errand,
+    Heard,
+    Misheard,
+    Parts,
+    Question,
+    Ticket,
+    Tongue,
+    Unanswerable,
+    size_of,
+)
 
 log = logging.getLogger("hightide.server")
 
-RECEIVE_BYTES_MAX = 256 << 20
-"""Bytes of requests that may be on their way in at a time, over all connections."""
 SASL = ("sasl_handshake", "sasl_authenticate")
-SENDFILE_BYTES_MIN = 32 << 10
-"""Below this, reading is cheaper than `sendfile`."""
-CLIENT_BYTES_PER_S_MIN = 256 << 10
-"""A client that takes a large answer slower than this, beyond write.timeout.ms, is dropped."""
-
-
-class Handlers(Protocol):
-    """Who answers requests."""
-
-    def begin(self, api: Api, call: Call[Any]) -> Outcome:
-        """Begin a request, in order. Raises `Refused` or `CloseConnection`."""
-        ...
-
-    def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
-        """How much of what came with a request its sender may send: what is refused is no debt of
-        those by whose name it came."""
-        ...
-
-
-class Terms:
-    """What holds for every connection of a node."""
-
-    def __init__(
-        self,
-        handlers: Handlers,
-        config: BrokerConfig,
-        agenda: Agenda,
-        throttle: Throttle,
-        counts: Counts,
-        *,
-        files_max: int,
-    ) -> None:
-        """`files_max`: how many files may be open to be sent at a time."""
-        self.handlers = handlers
-        self.throttle = throttle
-        self.counts = counts
-        self.agenda = agenda
-        self.frame_limit = config[keys.SOCKET_REQUEST_MAX_BYTES]
-        self.idle_s = config.seconds(keys.CONNECTIONS_MAX_IDLE_MS)
-        self.write_s = config.seconds(keys.WRITE_TIMEOUT_MS)
-        self.receive_s = config.seconds(keys.REQUEST_TIMEOUT_MS)
-        self.in_flight_max = config[keys.MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION]
-        self.budget = ByteBudget(max(RECEIVE_BYTES_MAX, self.frame_limit))
-        self.muted = MutedRoom()
-        self.files_left = files_max
-        self.log = SparingLog(log)
-
-
-def _nothing() -> None:
-    """Done when an answer has left of which nobody wants to hear that."""
 
 
 class ServedConnection:
     """A connection that was admitted."""
 
     def __init__(
-        self, terms: Terms, stream: Stream, peer: Peer, session: Session | None = None
+        self,
+        terms: Terms,
+        stream: Stream,
+        peer: Peer,
+        session: Session | None = None,
+        *,
+        by_node_door: bool = False,
     ) -> None:
         """`session`: the login of its user, where users log in."""
         self._session = session
+        self._by_node_door = by_node_door
+        self._tongue = None if session is None else session.tongue
+        """What is spoken here; None: nothing has been said."""
+        self._last_was_produce = False
         self._terms = terms
         self._peer = peer
         self._stream = stream
         self._reader = FrameReader(stream, frame_limit=terms.frame_limit)
-        self._outbox = Outbox(stream)
+        self._answers = Answers(terms, stream)
         self._nursery: trio.Nursery | None = None
         self._reading = trio.CancelScope()
         self._may_be_stopped = True
@@ -153,7 +111,7 @@ class ServedConnection:
         self._look_if_idle()
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._send_the_rest)
+                self._nursery.start_soon(self._answers.send_the_rest)
                 with self._reading:
                     await self._read_requests()
                 if self._stopped:
@@ -175,14 +133,14 @@ class ServedConnection:
             self._idle.take_back()
             for parked in self._parked:
                 parked.drop()
-            self._outbox.drop()
+            self._answers.drop()
 
     async def _read_requests(self) -> None:
         while not self._stopped:
             length = await self._next_length()
             if length is None:
                 # What was answered is still wanted: an end can be closed in one direction only.
-                await self._outbox.wait_empty()
+                await self._answers.wait_empty()
                 return
             if self._throttled and isinstance(self._throttled.request, m.ProduceRequest):
                 await self._wait_for_quota(0)  # and take no room for what comes next
@@ -217,10 +175,12 @@ class ServedConnection:
             return await self._reader.next_length()
         except RemoteProtocolError as error:
             if speaks(self._reader.unread) == "HTTP":
-                self._send([http_refusal()])
+                self._answers.send([http_refusal()])
             else:
-                self._protest(-1, ErrorCode.CORRUPT_FRAME, str(error))
-            await self._outbox.wait_empty()
+                self._answers.send(
+                    (self._tongue or self._terms.tongues.native).farewell(str(error))
+                )
+            await self._answers.wait_empty()
             raise
 
     def _look_if_idle(self) -> None:
@@ -238,6 +198,9 @@ class ServedConnection:
         body = self._reader.body_now(length)
         if body is None:
             with hold.arriving(), trio.move_on_after(self._terms.receive_s):
+                start = await self._reader.start_of_body(min(length, START_BYTES))
+                if start:
+                    self._hearing(start).check_length(length, start)
                 body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
@@ -245,65 +208,80 @@ class ServedConnection:
             )
         while self._at_work >= self._terms.in_flight_max:
             await self._answered.wait()
-        request_id = -1
+        tongue = self._hearing(body)
         try:
-            frame = wire.split_frame(body, message_limit=wire.MESSAGE_BYTES_MAX)
-            envelope = wire.decode_request_envelope(frame)
-            request_id = envelope.id
-            api, request = self._decode(envelope)
-        except RemoteProtocolError as error:
-            self._protest(request_id, ErrorCode.INVALID_REQUEST, str(error))
-            await self._outbox.wait_empty()
-            if speaks_kafka(body):
-                raise RemoteProtocolError(
-                    "it speaks Kafka's own protocol, and this port hightide's: msgpack over TCP"
-                ) from error
+            heard = tongue.hear(body)
+        except Misheard as error:
+            self._answers.send(error.said)
+            await self._answers.wait_empty()
             raise
-        except Refused as refusal:
-            self._refuse(request_id, refusal)
+        if tongue.in_order:
+            await self._wait_for_turn(heard)
+        if isinstance(heard, Question):
+            await self._begin_question(heard, length)
+        elif isinstance(heard, Unanswerable):
+            self._refuse(heard.ticket, heard.refusal)
             return
-        now = trio.current_time()
-        call = Call(request, frame.attachments, self._peer, envelope.client, at=now)
-        call = await self._in_time(api, call, length)
-        with self._terms.agenda.stretch():
-            self._begin(request_id, api, call)
+        else:
+            self._work_begins(heard.ticket)
+            self._start_soon(self._run_errand, heard)
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.
-        await self._outbox.wait_empty()
+        await self._answers.wait_empty()
 
-    def _decode(self, envelope: RequestEnvelope) -> tuple[Api, Message]:
-        api = API_BY_NAME.get(envelope.api)
-        if api is None:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"unknown API {envelope.api[:60]!r}")
-        if not api.min_version <= envelope.version <= api.max_version:
-            raise Refused(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{api.name} version {envelope.version}, "
-                f"this broker speaks {api.min_version} to {api.max_version}",
-            )
-        return api, wire.decode_body(envelope.body, api.request)
+    def _hearing(self, start: bytes | bytearray) -> Tongue:
+        """What is spoken here: the start of the first request tells."""
+        if self._tongue is None:
+            self._tongue = self._terms.tongues.of(start, by_node_door=self._by_node_door)
+        return self._tongue
 
-    def _begin(self, request_id: int, api: Api, call: Call[Any]) -> None:
+    async def _wait_for_turn(self, heard: Heard) -> None:
+        """Where answers leave in order, one request is at work at a time, as in Kafka, and holds
+        nothing for others to wait for; but for one produce behind another, whose answers are
+        small."""
+        is_produce = isinstance(heard, Question) and isinstance(heard.request, m.ProduceRequest)
+        while self._at_work and not (is_produce and self._last_was_produce):
+            await self._answered.wait()
+        self._last_was_produce = is_produce
+
+    async def _begin_question(self, heard: Question, length: int) -> None:
+        at = trio.current_time()
+        call = Call(heard.request, heard.attachments, self._peer, heard.client_id, at=at)
+        call = await self._in_time(heard.api, call, length)
+        if heard.looks:
+            call = await self._terms.handlers.look(heard.api, call)
+        with self._terms.agenda.stretch():
+            self._begin(heard.ticket, heard.api, call)
+
+    def _begin(self, ticket: Ticket, api: Api, call: Call[Any]) -> None:
         """Begin a request, and answer it if nothing is to be waited for."""
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
             self._terms.counts.answered(call, refusal.code)
-            self._refuse(request_id, refusal)
+            self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
                 raise CloseConnection(refusal.message) from refusal
             return
         if outcome is None:
             self._terms.counts.answered(call)
             return
-        self._at_work += 1
+        self._work_begins(ticket)
         if isinstance(outcome, Reply):
-            self._answer(request_id, outcome, call)
+            self._answer(ticket, outcome, call)
         elif callable(outcome):
-            assert self._nursery is not None, "requests are read inside of it"
-            self._nursery.start_soon(self._finish, request_id, outcome, call)
+            self._start_soon(self._finish, ticket, outcome, call)
         else:
             self._parked[outcome] = api.name
-            outcome.begin(_Asker(self, request_id, outcome, call))
+            outcome.begin(_Asker(self, ticket, outcome, call))
+
+    def _work_begins(self, ticket: Ticket) -> None:
+        self._at_work += 1
+        if self._tongue is not None and self._tongue.in_order:
+            self._answers.line_up(ticket)
+
+    def _start_soon(self, work: Callable[..., Awaitable[None]], *about: object) -> None:
+        assert self._nursery is not None, "requests are read inside of it"
+        self._nursery.start_soon(work, *about)
 
     async def _in_time(self, api: Api, call: Call[Any], held: int) -> Call[Any]:
         """The request, which holds so many bytes, when a quota has it begin, as far as one has it
@@ -327,24 +305,56 @@ class ServedConnection:
                 raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
         return self._terms.handlers.begin(api, call)
 
-    def _refuse(self, request_id: int, refusal: Refused) -> None:
-        self._at_work += 1
-        self._protest(request_id, refusal.code, refusal.message, self._has_left)
+    def _refuse(self, ticket: Ticket, refusal: Refused) -> None:
+        self._work_begins(ticket)
+        self._send_refusal(ticket, refusal)
 
-    async def _finish(self, request_id: int, later: Later, call: Call[Any]) -> None:
+    def _send_refusal(self, ticket: Ticket, refusal: Refused) -> None:
+        said = ticket.refused(refusal)
+        if said is None:
+            raise CloseConnection(f"{refusal.code}: {refusal.message}") from refusal
+        self._answers.answer(ticket, said, self._has_left)
+
+    async def _finish(self, ticket: Ticket, later: Later, call: Call[Any]) -> None:
         try:
             reply = await later()
         except Refused as refusal:
             self._terms.counts.answered(call, refusal.code)
-            self._protest(request_id, refusal.code, refusal.message, self._has_left)
+            self._send_refusal(ticket, refusal)
         else:
-            self._answer(request_id, reply, call)
+            self._answer(ticket, reply, call)
 
-    def answer_parked(self, request_id: int, parked: Parked, reply: Reply, call: Call[Any]) -> None:
+    async def _run_errand(self, errand: Errand) -> None:
+        async def ask(request: Message) -> Reply:
+            return await self._asked(request, errand.client_id)
+
+        try:
+            parts = await errand.run(ask)
+        except Refused as refusal:
+            self._send_refusal(errand.ticket, refusal)
+        else:
+            self._answers.answer(errand.ticket, parts, self._has_left)
+
+    async def _asked(self, request: Message, client_id: str) -> Reply:
+        """Ask something for an errand. Raises `Refused`."""
+        await trio.lowlevel.checkpoint()  # it may ask a thousand times
+        call = Call(request, (), self._peer, client_id, at=trio.current_time())
+        try:
+            with self._terms.agenda.stretch():
+                outcome = self._outcome(API_BY_REQUEST[type(request)], call)
+            reply = outcome if isinstance(outcome, Reply) else await _rest_of(outcome)
+        except Refused as refusal:
+            self._terms.counts.answered(call, refusal.code)
+            raise
+        assert not reply.attachments, "errands bring no records"
+        self._terms.counts.sent(call, reply.body, ())
+        return reply
+
+    def answer_parked(self, ticket: Ticket, parked: Parked, reply: Reply, call: Call[Any]) -> None:
         self._parked.pop(parked, None)
         if self._session is not None and self._session.is_over:
             raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
-        self._answer(request_id, reply, call)
+        self._answer(ticket, reply, call)
 
     def waiting(self) -> Counter[str]:
         """Requests that wait for news, by API."""
@@ -356,30 +366,24 @@ class ServedConnection:
         assert self._nursery is not None, "requests are read inside of it"
         self._nursery.cancel_scope.cancel()
 
-    def _protest(
-        self, request_id: int, code: ErrorCode, message: str, sent: Callable[[], None] = _nothing
-    ) -> None:
-        payload = wire.encode_response(None, request_id=request_id, error=code, message=message)
-        self._send(wire.frame_buffers(payload, ()), sent)
-
-    def _answer(self, request_id: int, reply: Reply, call: Call[Any]) -> None:
-        parts: list[Buffer | FilePart] = []
+    def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
+        parts: Parts = []
         try:
+            if (rest := ticket.rest(reply)) is not None:
+                self._start_soon(self._finish, ticket, rest, call)
+                return
             # In this stretch: from here on the segment may go, the descriptor stays.
-            parts.extend(map(self._open, reply.attachments))
-            sizes = [part.size if isinstance(part, FilePart) else len(part) for part in parts]
+            parts.extend(map(self._answers.open, reply.attachments))
+            sizes = [size_of(part) for part in parts]
             body = self._told(reply.body, call, sum(sizes))
             self._terms.counts.sent(call, body, sizes)
-            payload = wire.encode_response(body, request_id=request_id)
-            message: list[Buffer | FilePart] = [wire.frame_head(payload, sizes)]
-            for size, part in zip(sizes, parts, strict=True):
-                message += (bin_header(size), part)
+            message = ticket.framed(body, parts)
         except BaseException as error:
-            self._close(parts)
+            self._answers.close(parts)
             if isinstance(error, DiskError):
                 raise OSError(str(error)) from error
             raise
-        self._send(message, partial(self._has_left, parts))
+        self._answers.answer(ticket, message, partial(self._has_left, parts))
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
@@ -392,70 +396,39 @@ class ServedConnection:
         self._terms.counts.throttled_s[quota_of(call)] += due_s
         return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000))
 
-    def _open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
-        if not isinstance(attachment, FileSlice):
-            return attachment
-        is_large = attachment.size >= SENDFILE_BYTES_MIN
-        if is_large and self._stream.can_send_file and self._terms.files_left:
-            # One of its own: the segment may be deleted while it is sent.
-            descriptor = attachment.file.duplicate_descriptor()
-            if descriptor is not None:
-                self._terms.files_left -= 1
-                return FilePart(descriptor, attachment.position, attachment.size)
-        data = attachment.read()
-        if len(data) != attachment.size:
-            raise OSError(f"{attachment.file.path} shrank while it was being read")
-        return data
-
     def _has_left(self, parts: Sequence[Buffer | FilePart] = ()) -> None:
         """An answer was sent, or never will be."""
-        self._close(parts)
+        self._answers.close(parts)
         self._at_work -= 1
         answered, self._answered = self._answered, trio.Event()
         answered.set()
-
-    def _close(self, parts: Iterable[Buffer | FilePart]) -> None:
-        for part in parts:
-            if isinstance(part, FilePart):
-                os.close(part.descriptor)
-                self._terms.files_left += 1
-
-    def _send(
-        self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None] = _nothing
-    ) -> None:
-        total = sum(part.size if isinstance(part, FilePart) else len(part) for part in parts)
-        timeout_s = self._terms.write_s + total / CLIENT_BYTES_PER_S_MIN
-        self._outbox.put(parts, timeout_s=timeout_s, sent=sent)
-
-    async def _send_the_rest(self) -> None:
-        try:
-            await self._outbox.run()
-        except SendTimeout as late:
-            raise CloseConnection(
-                f"an answer was not taken within {late} (write.timeout.ms)"
-            ) from late
 
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
 
 
+async def _rest_of(outcome: Outcome) -> Reply:
+    assert callable(outcome), "an errand's requests are answered at once, or in a task"
+    return await outcome()
+
+
 class _Asker:
     """Implements `call.Asker`: a request of a connection."""
 
-    __slots__ = ("_call", "_connection", "_parked", "_request_id")
+    __slots__ = ("_call", "_connection", "_parked", "_ticket")
 
     def __init__(
-        self, connection: ServedConnection, request_id: int, parked: Parked, call: Call[Any]
+        self, connection: ServedConnection, ticket: Ticket, parked: Parked, call: Call[Any]
     ) -> None:
         self._call = call
         self._connection = connection
-        self._request_id = request_id
+        self._ticket = ticket
         self._parked = parked
 
     def answer(self, reply: Reply) -> None:
         def send() -> None:
-            self._connection.answer_parked(self._request_id, self._parked, reply, self._call)
+            self._connection.answer_parked(self._ticket, self._parked, reply, self._call)
 
         self.work(send)
 

@@ -124,16 +124,26 @@ class Gate:
     def allowed_bytes(self, permissions: Sequence[Permission], call: Call[Any]) -> int:
         """How much of what came with a request its sender may send, by the parts it belongs to."""
         sizes = list(map(len, call.attachments))
-        parts = PARTS.get(type(call.request))
-        if not self.is_on or call.peer.node >= 0 or parts is None:
+        if not self.is_on or call.peer.node >= 0 or type(call.request) not in PARTS:
             return sum(sizes)
-        visit = _Visit(self.authorizer, call.peer, call.request)
         return sum(
             sizes[part.records]
-            for part in getattr(call.request, parts.field)
+            for part in self.allowed_parts(permissions, call)
             if 0 <= part.records < len(sizes)
-            and all(visit.may(each, parts.named(part)) for each in permissions)
         )
+
+    def allowed_parts(self, permissions: Sequence[Permission], call: Call[Any]) -> list[Any]:
+        """The parts of a request that its sender may ask."""
+        parts = PARTS[type(call.request)]
+        asked: list[Any] = getattr(call.request, parts.field)
+        if not self.is_on or call.peer.node >= 0:
+            return asked
+        visit = _Visit(self.authorizer, call.peer, call.request)
+        return [
+            part
+            for part in asked
+            if all(visit.may(each, parts.named(part)) for each in permissions)
+        ]
 
     def begin(
         self,

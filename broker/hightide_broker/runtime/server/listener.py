@@ -28,12 +28,15 @@ from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
 from hightide_broker.runtime.base.sparing import SparingLog, SparingLogs
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
-from hightide_broker.runtime.server.connection import Handlers, ServedConnection, Terms
+from hightide_broker.runtime.server.connection import ServedConnection
 from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
 from hightide_broker.runtime.server.login import LoginFailed, Logins, Session
+from hightide_broker.runtime.server.native import NativeTongue
 from hightide_broker.runtime.server.room import Room, room_for
+from hightide_broker.runtime.server.terms import Handlers, Terms
 from hightide_broker.runtime.server.throttle import Throttle
+from hightide_broker.runtime.server.tongue import Tongue, Tongues
 
 LOGIN_LINES_MAX = 100
 _Admitted = tuple[Stream, Peer | None, Session | None]
@@ -78,7 +81,9 @@ class Server:
                 stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
                     with self._arrivals.inside(peer.host):
-                        connection = ServedConnection(self._terms, stream, peer, session)
+                        connection = ServedConnection(
+                            self._terms, stream, peer, session, by_node_door=door.of_nodes
+                        )
                         await self._serve(connection, door)
         finally:
             await stream.aclose()
@@ -192,18 +197,20 @@ def server_of(
     *,
     why_not: Callable[[], str],
     is_current: Callable[[], bool],
+    kafka: Tongue | None = None,
 ) -> Server:
-    """The server of a node; `why_not` and `is_current` are those of `Logins`."""
+    """The server of a node; `why_not` and `is_current` are those of `Logins`. `kafka`: how Kafka's
+    own protocol is spoken, if it is."""
     most = config[keys.MAX_CONNECTIONS]
     room = room_for(connections_max=most, open_files=descriptors_beside_the_disk())
     counts = Counts(traffic)
-    terms = Terms(routes, config, agenda, Throttle(image), counts, files_max=room.files)
+    tongues = Tongues(NativeTongue(), kafka)
+    terms = Terms(routes, config, agenda, Throttle(image), counts, tongues, files_max=room.files)
     per_address = config[keys.CONNECTIONS_MAX_PER_IP]
     arrivals = Arrivals(image, kept_max=room.at_the_door // 4, per_address=per_address)
     lifetime_ms = config[keys.CONNECTIONS_MAX_REAUTH_MS]
-    return Server(
-        terms, room, arrivals, Logins(image, why_not, is_current, lifetime_ms=lifetime_ms)
-    )
+    logins = Logins(image, why_not, is_current, tongues, lifetime_ms=lifetime_ms)
+    return Server(terms, room, arrivals, logins)
 
 
 def _has_spoken(stream: Stream) -> bool:

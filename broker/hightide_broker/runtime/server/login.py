@@ -14,16 +14,25 @@ from typing import Any
 import trio
 
 from hightide.net.connection import FrameReader
-from hightide.net.outbox import send_all
+from hightide.net.outbox import FilePart, send_all
 from hightide.net.ports import Stream
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
-from hightide.protocol import wire
-from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
+from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
 from hightide_broker.core.cluster.users import iterations_of, of_nobody
+from hightide_broker.runtime.server.native import NativeTicket
+from hightide_broker.runtime.server.tongue import (
+    Heard,
+    Parts,
+    Question,
+    Ticket,
+    Tongue,
+    Tongues,
+    Unanswerable,
+)
 
 LOGIN_BYTES_MAX = 64 << 10
 """The largest frame before somebody is let in."""
@@ -59,6 +68,7 @@ class Logins:
         image: Callable[[], ClusterImage],
         why_not: WhyNot,
         is_current: Callable[[], bool],
+        tongues: Tongues,
         *,
         lifetime_ms: int = 0,
     ) -> None:
@@ -66,6 +76,7 @@ class Logins:
         `is_current` whether it knows all of them; `lifetime_ms` is how long a login is good for, 0:
         for ever."""
         self._is_current = is_current
+        self._tongues = tongues
         self._sorted: dict[str, list[int]] = {}
         self._sorted_by: tuple[ClusterImage, int] | None = None
         """As of which users."""
@@ -77,7 +88,7 @@ class Logins:
         """Who is there; raises `AuthenticationFailed`, `RemoteProtocolError` or `OSError`, and the
         other end has been told."""
         session = Session(self._credential, self._why_not, self._lifetime_ms, self._is_user)
-        await _Login(stream, session, self._is_current).run()
+        await _Login(stream, session, self._is_current, self._tongues).run()
         return session
 
     def _is_user(self, name: str) -> bool:
@@ -115,6 +126,8 @@ class Session:
         self.said = ""
         """Who somebody says to be, proven or not."""
         self.mechanism = ""
+        self.tongue: Tongue | None = None
+        """What is spoken on its connection; None: nothing has been said."""
         self._credential = credential
         self._why_not = why_not
         self._is_user = is_user
@@ -177,12 +190,20 @@ class Session:
 class _Login:
     """The first one on a stream: nothing else is spoken before its end."""
 
-    def __init__(self, stream: Stream, session: Session, is_current: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        session: Session,
+        is_current: Callable[[], bool],
+        tongues: Tongues,
+    ) -> None:
         self._is_current = is_current
+        self._tongues = tongues
         self._stream = stream
         self._session = session
         self._reader = FrameReader(stream, frame_limit=LOGIN_BYTES_MAX)
-        self._id = -1
+        self._ticket: Ticket = NativeTicket(-1)
+        """Of the request that is answered next."""
 
     async def run(self) -> None:
         try:
@@ -197,11 +218,7 @@ class _Login:
                 await trio.sleep(FAILED_S)
                 if not self._is_current():
                     refusal = Refused(ErrorCode.BROKER_NOT_AVAILABLE, NOT_YET)
-            await self._send(
-                wire.encode_response(
-                    None, request_id=self._id, error=refusal.code, message=refusal.message
-                )
-            )
+            await self._send(self._ticket.refused(refusal) or [])
             said = f", as {self._session.said[:60]!r}" if self._session.said else ""
             raise LoginFailed(refusal.message + said, self._session.account) from refusal
 
@@ -211,26 +228,34 @@ class _Login:
             body = await self._reader.next_frame()
             if body is None:
                 raise OSError("it left without logging in")
-            frame = wire.split_frame(body, message_limit=LOGIN_BYTES_MAX)
-            envelope = wire.decode_request_envelope(frame)
-            self._id = envelope.id
-            api = API_BY_NAME.get(envelope.api)
-            if api is not None and api.request is m.ApiVersionsRequest:
+            if self._session.tongue is None:
+                self._session.tongue = self._tongues.of(body, by_node_door=False)
+            heard = self._session.tongue.hear(body)
+            self._ticket = heard.ticket
+            request = heard.request if isinstance(heard, Question) else None
+            if isinstance(request, m.ApiVersionsRequest):
                 await self._answer(_spoken())
                 continue
-            if api is None or api.request is not wanted:
+            if not isinstance(request, wanted):
                 raise Refused(
                     ErrorCode.ILLEGAL_SASL_STATE,
-                    f"{envelope.api[:60]!r} before it has logged in: users do, here "
+                    f"{_named(heard)} before it has logged in: users do, here "
                     f"(security.protocol is SASL_SSL or SASL_PLAINTEXT)",
                 )
-            return wire.decode_body(envelope.body, api.request)
+            return request
 
     async def _answer(self, body: m.Message) -> None:
-        await self._send(wire.encode_response(body, request_id=self._id))
+        await self._send(self._ticket.framed(body, ()))
 
-    async def _send(self, message: bytes) -> None:
-        await send_all(self._stream, wire.frame_buffers(message, ()))
+    async def _send(self, frame: Parts) -> None:
+        await send_all(self._stream, [part for part in frame if not isinstance(part, FilePart)])
+
+
+def _named(heard: Heard) -> str:
+    """What somebody asked, for a sentence."""
+    if isinstance(heard, Question):
+        return repr(heard.api.name)
+    return heard.refusal.message if isinstance(heard, Unanswerable) else "a request"
 
 
 class _Scram:

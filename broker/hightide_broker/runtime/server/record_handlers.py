@@ -18,8 +18,10 @@ from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
+from hightide_broker.core.replication.validation import Facts
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Call, CloseConnection, Outcome, Reply
+from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -57,6 +59,24 @@ class RecordHandlers:
 
     # -- produce ---------------------------------------------------------------------------------
 
+    async def look(
+        self, parts: Sequence[m.ProducePartition], attachments: Sequence[memoryview]
+    ) -> dict[int, Facts | Refused]:
+        """What is in batches of rows, or why they are refused; of partitions that are not led here
+        nothing is known."""
+        found: dict[int, Facts | Refused] = {}
+        for part in parts:
+            try:
+                replica = self._replicas.get(part.topic, part.partition)
+                replica.require_leadership()
+            except Refused:
+                continue
+            try:
+                found[part.records] = await in_slices(replica.looking_at(attachments[part.records]))
+            except Refused as refusal:
+                found[part.records] = refusal
+        return found
+
     def produce(self, call: Call[m.ProduceRequest]) -> Outcome:
         """Append each batch; with acks=all answer once all are committed or time is up."""
         request = call.request
@@ -64,7 +84,7 @@ class RecordHandlers:
         waiting: list[Waiting] = []
         for number, part in enumerate(request.partitions):
             try:
-                result, wait = self._append(number, part, request.acks, call.attachments)
+                result, wait = self._append(number, part, call)
             except Refused as refusal:
                 result, wait = self._not_stored(part, refusal), None
             results.append(result)
@@ -99,8 +119,9 @@ class RecordHandlers:
         return leader_hint(self._metadata.image, topic, partition, refused)
 
     def _append(
-        self, number: int, part: m.ProducePartition, acks: int, attachments: Sequence[memoryview]
+        self, number: int, part: m.ProducePartition, call: Call[m.ProduceRequest]
     ) -> tuple[m.ProduceResult, Waiting | None]:
+        acks, attachments = call.request.acks, call.attachments
         if acks not in (0, 1, m.ACKS_ALL):
             raise Refused(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, expected 0, 1 or -1 (all)"
@@ -112,10 +133,15 @@ class RecordHandlers:
             )
         offsets_topic.check_produce(part.topic)
         replica = self._replicas.get(part.topic, part.partition)
+        facts: Facts | Refused | None = call.facts.get(part.records)
+        if isinstance(facts, Refused):
+            replica.require_leadership()
+            raise facts
         appended = replica.append(
             attachments[part.records],
             acks_all=acks == m.ACKS_ALL,
             now_ms=self._clock.now_ms(),
+            facts=facts,
         )
         self._replicas.mark_dirty(replica)
         result = m.ProduceResult(

@@ -6,7 +6,8 @@ itself is `table.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from hightide.protocol import messages as m
@@ -18,6 +19,8 @@ from hightide_broker.runtime.server.gate import Gate, Permission
 
 VERSION = "0.1.0"
 R = TypeVar("R")
+Look = Callable[[Sequence[Any], Sequence[memoryview]], Awaitable[Mapping[int, Any]]]
+"""What there is to be known of attachments, by their positions, given the parts they belong to."""
 
 
 def every_one(_: m.Message) -> bool:
@@ -75,8 +78,10 @@ class Routes:
         node: int,
         is_broker: bool,
         why_not: Callable[[], str],
+        look: Look,
     ) -> None:
         """`why_not` says why the node does not serve yet, and nothing once it does."""
+        self._look = look
         self._gate = gate
         self._node = node
         self._is_broker = is_broker
@@ -106,6 +111,12 @@ class Routes:
         if not route.is_for_clients:
             return route.begin(call)
         return self._gate.begin(route.permissions, call, route.begin)
+
+    async def look(self, api: Api, call: Call[Any]) -> Call[Any]:
+        """The same call, with the facts of what came with it, as far as its sender may send it."""
+        permissions = self._route_of(api, call.request).permissions
+        parts = self._gate.allowed_parts(permissions, call)
+        return replace(call, facts=await self._look(parts, call.attachments))
 
     def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
         """How much of what came with a request its sender may send."""

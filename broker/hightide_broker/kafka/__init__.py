@@ -1,0 +1,1 @@
+"""Kafka's own protocol on the clients' listener: a translator, without a state of its own."""

@@ -1,0 +1,198 @@
+"""Who is in the cluster, which topics there are, and who coordinates a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hightide.protocol import group_messages as g
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode
+from hightide_broker.kafka.asked import (
+    Asked,
+    asked_each,
+    at_once,
+    check_count,
+    errand,
+    question,
+    told,
+)
+from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.numbers import (
+    MISMATCHED_ENDPOINT_TYPE,
+    UNSUPPORTED_ENDPOINT_TYPE,
+    number_of,
+)
+from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.writing import Attached
+from hightide_broker.runtime.server.tongue import Ask, Heard
+
+GROUP, BROKERS, CONTROLLERS = 0, 1, 2
+"""Types: of a coordinator's key (KIP-98), and of endpoints (KIP-919)."""
+KEYS_MAX = 1000
+"""Coordinators that are looked for in one request."""
+_ADDRESS = ("node_id", "host", "port")
+
+
+def metadata(asked: Asked, facts: Facts) -> Heard:
+    """Brokers and topics; topics by their ids, too, from version 12 on (KIP-516)."""
+    wanted = asked.fields["topics"]
+    every = wanted is None or (asked.version == 0 and not wanted)
+    names: list[str] = []
+    by_id: dict[str, str] = {}
+    """Ids that were asked for, by the names of their topics."""
+    unknown: list[Fields] = []
+    for topic in wanted or ():
+        if topic["name"] is not None:
+            names.append(topic["name"])
+        elif name := facts.name_of(topic["topic_id"]):
+            names.append(name)
+            by_id[name] = topic["topic_id"]
+        else:
+            unknown.append(_unknown_id(topic["topic_id"]))
+    request = m.MetadataRequest(
+        topics=None if every else names,
+        auto_create=asked.fields.get("allow_auto_topic_creation", True),
+    )
+
+    def answer(body: m.MetadataResponse, _parts: Sequence[Attached]) -> Fields:
+        listed = {broker.id for broker in body.brokers}
+        return {
+            "brokers": [_broker(broker, "node_id") for broker in body.brokers],
+            "cluster_id": body.cluster_id,
+            "controller_id": _controller(body.controller, listed, facts),
+            "topics": [_topic(topic, by_id, listed) for topic in body.topics] + unknown,
+            "error_code": 0,
+        }
+
+    return question(asked, request, answer)
+
+
+def _controller(controller: int, listed: set[int], facts: Facts) -> int:
+    """Who passes on what the controller decides: itself, where clients reach it, or this broker."""
+    return controller if controller in listed else facts.broker
+
+
+def _broker(broker: m.BrokerInfo, id_field: str) -> Fields:
+    return {
+        id_field: broker.id,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack or None,
+    }
+
+
+def _unknown_id(topic_id: str) -> Fields:
+    error = number_of(ErrorCode.UNKNOWN_TOPIC_ID)
+    return {"error_code": error, "name": None, "topic_id": topic_id, "partitions": []}
+
+
+def _topic(topic: m.TopicMetadata, by_id: dict[str, str], listed: set[int]) -> Fields:
+    if topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and topic.topic in by_id:
+        return _unknown_id(by_id[topic.topic])  # its name is not to be told
+    return {
+        "error_code": number_of(topic.error),
+        "name": topic.topic,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [_partition(part, listed) for part in topic.partitions],
+    }
+
+
+def _partition(part: m.PartitionMetadata, listed: set[int]) -> Fields:
+    leads = part.leader in listed
+    return {
+        "error_code": number_of(part.error if leads else ErrorCode.LEADER_NOT_AVAILABLE),
+        "partition_index": part.partition,
+        "leader_id": part.leader if leads else -1,
+        "leader_epoch": part.leader_epoch,
+        "replica_nodes": part.replicas,
+        "isr_nodes": part.isr,
+        "offline_replicas": [broker for broker in part.replicas if broker not in listed],
+    }
+
+
+def describe_cluster(asked: Asked, facts: Facts) -> Heard:
+    """Every broker, and who is the controller (KIP-700)."""
+    kind = asked.fields.get("endpoint_type", BROKERS)
+    if kind != BROKERS:
+        error = MISMATCHED_ENDPOINT_TYPE if kind == CONTROLLERS else UNSUPPORTED_ENDPOINT_TYPE
+        nothing = {"cluster_id": "", "brokers": [], "endpoint_type": kind}
+        return at_once(asked, {"error_code": error, **nothing})
+    fenced_too = asked.fields.get("include_fenced_brokers", False)
+
+    def answer(body: m.DescribeClusterResponse, _parts: Sequence[Attached]) -> Fields:
+        listed = {broker.id for broker in body.brokers if not broker.fenced}
+        return {
+            "error_code": 0,
+            "cluster_id": body.cluster_id,
+            "controller_id": _controller(body.controller, listed, facts),
+            "brokers": [
+                {**_broker(broker, "broker_id"), "is_fenced": broker.fenced}
+                for broker in body.brokers
+                if fenced_too or not broker.fenced
+            ],
+        }
+
+    return question(asked, m.DescribeClusterRequest(), answer)
+
+
+def find_coordinator(asked: Asked, _facts: Facts) -> Heard:
+    """Who coordinates a group; from version 4 on, several (KIP-699)."""
+    kind = asked.fields.get("key_type", GROUP)
+    if asked.version < 4:
+        if kind != GROUP:
+            return at_once(asked, _no_coordinator(*_of_groups_alone(kind)))
+        return question(
+            asked,
+            g.FindCoordinatorRequest(group=asked.fields["key"]),
+            lambda body, _parts: _coordinator(body),
+            _no_coordinator,
+        )
+    keys: list[str] = asked.fields["coordinator_keys"]
+
+    async def run(ask: Ask) -> Fields:
+        check_count(len(keys), KEYS_MAX, "keys")
+        if kind != GROUP:
+            why = _of_groups_alone(kind)
+            return {"coordinators": [{"key": key, **_no_coordinator(*why)} for key in keys]}
+        found = await asked_each(
+            ask,
+            [g.FindCoordinatorRequest(group=key) for key in keys],
+            lambda place, number, message: {"key": keys[place], **_no_coordinator(number, message)},
+            lambda place, body: {"key": keys[place], **_coordinator(body)},
+        )
+        return {"coordinators": found}
+
+    return errand(asked, run)
+
+
+def _of_groups_alone(kind: int) -> tuple[int, str]:
+    return (
+        number_of(ErrorCode.INVALID_REQUEST),
+        f"a coordinator of type {kind}, expected {GROUP}: there are no transactions here",
+    )
+
+
+def _coordinator(body: g.FindCoordinatorResponse) -> Fields:
+    return {
+        "error_code": number_of(body.error),
+        "error_message": told(body.message) or None,
+        "node_id": body.broker,
+        "host": body.host,
+        "port": body.port,
+    }
+
+
+def _no_coordinator(number: int, message: str) -> Fields:
+    return {
+        "error_code": number,
+        "error_message": message,
+        **dict(zip(_ADDRESS, (-1, "", -1), strict=True)),
+    }
+
+
+TRANSLATORS: dict[int, Callable[[Asked, Facts], Heard]] = {
+    3: metadata,
+    10: find_coordinator,
+    60: describe_cluster,
+}

@@ -1,0 +1,158 @@
+"""Batches of columns, in rows for Kafka's clients, when they are fetched.
+
+What is stored in rows is sent as it is stored. The rest is rewritten a batch at a time, in turn
+with everything else on the event loop, and kept for the next reader: consumers that follow the end
+of a log want the same batches within a moment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace as exchanged
+
+from hightide.protocol import messages as m
+from hightide.protocol.codecs import ROW_CODECS
+from hightide.protocol.conversion import converting
+from hightide.protocol.errors import CorruptBatch, ErrorCode
+from hightide.protocol.records import CODEC_MASK, PREFIX_BYTES, ROWS_MAGIC, Buffer, parse_header
+from hightide_broker.runtime.base.call import Later, Reply
+from hightide_broker.runtime.base.slices import in_slices
+from hightide_broker.storage.segment import FileSlice
+
+KEPT_BYTES_MAX = 32 << 20
+"""Converted batches that are kept, over all partitions."""
+CONVERTED_BYTES_MAX = 4 << 20
+"""So much of one answer is converted; a batch at least, and the rest when it is asked for."""
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _MAGIC_AT, _ATTRIBUTES_LOW_AT = 8, 16, 22
+
+Key = tuple[str, int, int, int, int]
+"""Topic, partition, base offset, leader epoch and checksum: compaction rewrites a batch under the
+same offset."""
+
+
+class Conversions:
+    """Those of one node that are kept, the last used the longest."""
+
+    def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Key, bytes] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: Key) -> bytes | None:
+        """What a batch was converted to."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def keep(self, key: Key, rows: bytes) -> None:
+        """Keep it until there is no room for it."""
+        self._size += len(rows) - len(self._kept.pop(key, b""))
+        self._kept[key] = rows
+        while self._size > self._bytes_max:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest)
+
+
+class _Found(NamedTuple):
+    """What one partition's part of an answer holds."""
+
+    data: bytes
+    has_columns: bool
+    has_zstd: bool
+
+
+def converted(conversions: Conversions, reply: Reply, *, zstd: bool) -> Later | None:
+    """The rest of a fetch's answer: None if it may be sent as it is. `zstd`: whether its reader
+    knows that codec."""
+    slices = [part for part in reply.attachments if isinstance(part, FileSlice)]
+    found = [_look(each.read()) for each in slices]
+    if not any(each.has_columns or (each.has_zstd and not zstd) for each in found):
+        return None
+    assert isinstance(reply.body, m.FetchResponse), "what a fetch is answered with"
+    return partial(_convert, conversions, reply.body, found, zstd=zstd)
+
+
+def _look(data: bytes) -> _Found:
+    has_columns = has_zstd = False
+    for start, _ in _batches(data):
+        has_columns = has_columns or data[start + _MAGIC_AT] != ROWS_MAGIC
+        codec = data[start + _ATTRIBUTES_LOW_AT] & CODEC_MASK
+        has_zstd = has_zstd or codec == ROW_CODECS["zstd"]
+    return _Found(data, has_columns, has_zstd)
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each batch begins and ends; they were checked when they were read."""
+    start = 0
+    while start < len(data):
+        end = start + PREFIX_BYTES + _LENGTH.unpack_from(data, start + _LENGTH_AT)[0]
+        yield start, end
+        start = end
+
+
+async def _convert(
+    conversions: Conversions, body: m.FetchResponse, found: Sequence[_Found], *, zstd: bool
+) -> Reply:
+    results: list[m.FetchResult] = []
+    attachments: list[Buffer] = []
+    left = CONVERTED_BYTES_MAX
+    for result in body.partitions:
+        if result.records < 0:
+            results.append(result)
+            continue
+        part = found[result.records]
+        if part.has_zstd and not zstd:
+            results.append(_refused(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _NO_ZSTD))
+            continue
+        try:
+            rows = await _in_rows(conversions, result, part, left)
+        except CorruptBatch as error:
+            results.append(_refused(result, ErrorCode.CORRUPT_MESSAGE, str(error)))
+            continue
+        left -= len(rows) if part.has_columns else 0
+        results.append(exchanged(result, records=len(attachments)))
+        attachments.append(rows)
+    return Reply(exchanged(body, partitions=results), attachments)
+
+
+_NO_ZSTD = "batches in zstd, which a fetch of this version may not bring"
+
+
+def _refused(result: m.FetchResult, error: ErrorCode, message: str) -> m.FetchResult:
+    return exchanged(result, error=error, message=message, records=-1)
+
+
+async def _in_rows(
+    conversions: Conversions, result: m.FetchResult, part: _Found, left: int
+) -> bytes:
+    """As many batches as there is room for; where nothing was converted yet, one at least."""
+    if not part.has_columns:
+        return part.data
+    pieces: list[Buffer] = []
+    size = 0
+    for start, end in _batches(part.data):
+        if size >= left and (pieces or left < CONVERTED_BYTES_MAX):
+            break
+        batch = memoryview(part.data)[start:end]
+        rows: Buffer = batch
+        if batch[_MAGIC_AT] != ROWS_MAGIC:
+            rows = await _one(conversions, result, batch)
+        pieces.append(rows)
+        size += len(rows)
+    return b"".join(pieces)
+
+
+async def _one(conversions: Conversions, result: m.FetchResult, batch: memoryview) -> bytes:
+    header = parse_header(batch)
+    key = (result.topic, result.partition, header.base_offset, header.leader_epoch, header.crc)
+    rows = conversions.get(key)
+    if rows is None:
+        rows = bytes(await in_slices(converting(batch, header)))
+        conversions.keep(key, rows)
+    return rows

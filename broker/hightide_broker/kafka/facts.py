@@ -1,0 +1,36 @@
+"""What translating takes to know of the cluster: names of ids, and where brokers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide_broker.core.cluster.image import ClusterImage
+from hightide_broker.kafka.converted import Conversions
+from hightide_broker.kafka.reading import Fields
+
+
+class Facts:
+    """Of one node, as it knows them now."""
+
+    def __init__(self, image: Callable[[], ClusterImage], *, broker: int) -> None:
+        self.broker = broker
+        self.conversions = Conversions()
+        self._image = image
+
+    def name_of(self, topic_id: str) -> str:
+        """The name of the topic with this id; empty: there is none."""
+        state = self._image().topics_by_id.get(topic_id)
+        return "" if state is None else state.name
+
+    def endpoint(self, broker: int) -> Fields | None:
+        """Where a broker is; None: it is not there for clients."""
+        image = self._image()
+        if not image.is_active(broker):
+            return None
+        state = image.brokers[broker]
+        return {
+            "node_id": broker,
+            "host": state.host,
+            "port": state.port,
+            "rack": state.rack or None,
+        }

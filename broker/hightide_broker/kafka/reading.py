@@ -1,0 +1,252 @@
+"""Requests of Kafka's protocol, from bytes: nothing is made before there is room for it.
+
+Functions for each version of a message are put together once, when the first one of it comes. A
+message is a dict by the names of `fields.py`; record batches are slices of the frame, topic ids the
+text that hightide has for them. What bytes may cost is bounded three times: a length by the bytes
+that are left, elements and text by how many of them a message may have. Whatever is wrong is a
+`RemoteProtocolError`, and the connection's end. Pure.
+
+Bytes behind the last field are nobody's, and not looked at, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hightide.protocol.errors import RemoteProtocolError
+from hightide_broker.kafka.fields import STRUCT, Field, in_version
+
+ELEMENTS_MAX = 100_000
+"""Elements of arrays, and tagged fields, in one message."""
+TEXT_BYTES_MAX = 8 << 20
+"""Everything in one message that is not numbers or records."""
+STRING_BYTES_MAX = (1 << 15) - 1
+"""One string (Kafka's own limit)."""
+VARINT_BYTES_MAX = 5
+_ID_BYTES = 16
+NUMBERS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+}
+"""Types of a fixed size, with their letters in `struct`."""
+Fields = dict[str, Any]
+
+
+class Source:
+    """The bytes of one message, and how far they were read."""
+
+    __slots__ = ("at", "data", "elements_left", "end", "text_left")
+
+    def __init__(self, data: memoryview, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+        self.end = len(data)
+        self.elements_left = ELEMENTS_MAX
+        self.text_left = TEXT_BYTES_MAX
+
+    def take(self, size: int) -> int:
+        """Where the next `size` bytes begin, which are read now."""
+        start = self.at
+        if size > self.end - start:
+            raise RemoteProtocolError(
+                f"{size} bytes are needed at byte {start}, {self.end - start} are left"
+            )
+        self.at = start + size
+        return start
+
+    def take_text(self, size: int) -> memoryview:
+        """The next `size` bytes, to be copied."""
+        start = self.take(size)
+        self.text_left -= size
+        if self.text_left < 0:
+            raise RemoteProtocolError(
+                f"more than {TEXT_BYTES_MAX} bytes of text and opaque data in one message"
+            )
+        return self.data[start : self.at]
+
+    def count(self, elements: int) -> int:
+        """There are so many elements here: each has a byte at least."""
+        if elements > self.end - self.at:
+            raise RemoteProtocolError(
+                f"{elements} elements at byte {self.at}, {self.end - self.at} bytes are left"
+            )
+        self.elements_left -= elements
+        if self.elements_left < 0:
+            raise RemoteProtocolError(f"more than {ELEMENTS_MAX} elements in one message")
+        return elements
+
+    def varint(self) -> int:
+        """An unsigned number, 7 bits a byte, the low ones first."""
+        value = 0
+        for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+            byte = self.data[self.take(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >= 1 << 32:
+                    break
+                return value
+        raise RemoteProtocolError(f"the number before byte {self.at} has more than 32 bits")
+
+
+Read = Callable[[Source], Any]
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+def reader(fields: Sequence[Field], version: int, *, flexible: bool) -> Read:
+    """Reads the fields of a message or struct, in this version."""
+    tagged = {
+        field.tag: (field.name, _of_field(field, version, flexible))
+        for field in in_version(fields, version)
+        if field.tag is not None
+    }
+    defaults = {
+        field.name: field.default for field in in_version(fields, version) if field.tag is not None
+    }
+    steps = _steps([f for f in in_version(fields, version) if f.tag is None], version, flexible)
+
+    def read(source: Source) -> Fields:
+        found: Fields = {}
+        for names, numbers, one in steps:
+            if numbers is not None:
+                at = source.take(numbers.size)
+                found.update(zip(names, numbers.unpack_from(source.data, at), strict=True))
+            else:
+                found[names[0]] = one(source)
+        if flexible:
+            found.update(defaults)
+            _read_tagged(source, tagged, found)
+        return found
+
+    return read
+
+
+def _steps(
+    fields: Sequence[Field], version: int, flexible: bool
+) -> list[tuple[list[str], struct.Struct | None, Read]]:
+    """Numbers that stand side by side are read at once."""
+    steps: list[tuple[list[str], struct.Struct | None, Read]] = []
+    names: list[str] = []
+    letters = ""
+    for field in [*fields, None]:
+        if field is not None and field.kind in NUMBERS and not field.is_array:
+            names.append(field.name)
+            letters += NUMBERS[field.kind]
+            continue
+        if names:
+            steps.append((names, struct.Struct(f">{letters}"), _nothing))
+            names, letters = [], ""
+        if field is not None:
+            steps.append(([field.name], None, _of_field(field, version, flexible)))
+    return steps
+
+
+def _nothing(_: Source) -> None:
+    raise AssertionError("numbers are read many at a time")
+
+
+def _of_field(field: Field, version: int, flexible: bool) -> Read:
+    nullable = version in field.nullable
+    one = _one(field, version, flexible, nullable and not field.is_array)
+    return _array(field.name, one, flexible, nullable) if field.is_array else one
+
+
+def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Read:
+    if field.kind == STRUCT:
+        read = reader(field.fields, version, flexible=flexible)
+        return _nullable_struct(read) if nullable else read
+    if field.kind == "uuid":
+        return _id
+    if field.kind in NUMBERS:
+        return _number(struct.Struct(f">{NUMBERS[field.kind]}"))
+    length = _length_of(_INT16 if field.kind == "string" else _INT32, flexible)
+    take = {"string": _text, "bytes": _bytes, "records": _slice}[field.kind]
+
+    def read_sized(source: Source) -> Any:
+        size = length(source)
+        if size >= 0:
+            return take(source, size)
+        if not nullable:
+            raise RemoteProtocolError(f"{field.name} before byte {source.at} is null")
+        return None
+
+    return read_sized
+
+
+def _number(kind: struct.Struct) -> Read:
+    return lambda source: kind.unpack_from(source.data, source.take(kind.size))[0]
+
+
+def _length_of(old: struct.Struct, flexible: bool) -> Callable[[Source], int]:
+    """Reads a length; below zero is null."""
+    if flexible:
+        return lambda source: source.varint() - 1
+    return lambda source: int(old.unpack_from(source.data, source.take(old.size))[0])
+
+
+def _array(name: str, one: Read, flexible: bool, nullable: bool) -> Read:
+    length = _length_of(_INT32, flexible)
+
+    def read(source: Source) -> list[Any] | None:
+        count = length(source)
+        if count >= 0:
+            return [one(source) for _ in range(source.count(count))]
+        if not nullable:
+            raise RemoteProtocolError(f"{name} before byte {source.at} is null")
+        return None
+
+    return read
+
+
+def _text(source: Source, size: int) -> str:
+    if size > STRING_BYTES_MAX:
+        raise RemoteProtocolError(f"a string of {size} bytes, {STRING_BYTES_MAX} are the most")
+    try:
+        return str(source.take_text(size), "utf-8")
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"the string before byte {source.at} is no UTF-8") from error
+
+
+def _bytes(source: Source, size: int) -> bytes:
+    return bytes(source.take_text(size))
+
+
+def _slice(source: Source, size: int) -> memoryview:
+    start = source.take(size)
+    return source.data[start : source.at]
+
+
+def _id(source: Source) -> str:
+    start = source.take(_ID_BYTES)
+    raw = bytes(source.data[start : source.at])
+    return urlsafe_b64encode(raw).decode().rstrip("=") if any(raw) else ""
+
+
+def _nullable_struct(read: Read) -> Read:
+    return lambda source: read(source) if source.data[source.take(1)] < 0x80 else None
+
+
+def _read_tagged(source: Source, known: dict[int, tuple[str, Read]], found: Fields) -> None:
+    """Tagged fields; those that nobody here knows are skipped: that is how newer ones talk."""
+    last = -1
+    for _ in range(source.count(source.varint())):
+        tag, size = source.varint(), source.varint()
+        if tag <= last:
+            raise RemoteProtocolError(f"tag {tag} behind {last} at byte {source.at}")
+        last, start = tag, source.take(size)
+        if tag not in known:
+            continue
+        name, read = known[tag]
+        end, source.at, source.end = source.end, start, source.at
+        found[name] = read(source)
+        if source.at != source.end:
+            raise RemoteProtocolError(f"{name} ends at byte {source.at}, its tag at {source.end}")
+        source.end = end

@@ -1,0 +1,119 @@
+"""How Kafka's protocol is spoken on a connection, and which of its APIs are offered.
+
+A request of a key or version that was not advertised ends the connection, as with Kafka; but for
+ApiVersions, whose answer says what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, RemoteProtocolError
+from hightide_broker.kafka import (
+    about_cluster,
+    about_commits,
+    about_fetches,
+    about_groups,
+    about_logins,
+    about_offsets,
+    about_records,
+)
+from hightide_broker.kafka.asked import Asked, question
+from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, read_request
+from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.numbers import number_of
+from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.tables import API_BY_KEY
+from hightide_broker.runtime.server.tongue import Heard, Parts
+
+OTHERS_BYTES_MAX = 8 << 20
+"""The largest request but for a produce."""
+PRODUCE_KEY = 0
+Translate = Callable[[Asked, Facts], Heard]
+
+
+def api_versions(asked: Asked, _facts: Facts) -> Heard:
+    """Which APIs are offered, in which versions (KIP-35, KIP-511)."""
+    name = asked.fields.get("client_software_name", "")
+    version = asked.fields.get("client_software_version", "")
+    request = m.ApiVersionsRequest(client_name=name, client_version=version)
+    return question(asked, request, lambda _body, _parts: _offered(None, TRANSLATORS))
+
+
+def _offered(error: str | None, keys: object) -> Fields:
+    assert isinstance(keys, dict | tuple)
+    return {
+        "error_code": number_of(error),
+        "api_keys": [
+            {
+                "api_key": key,
+                "min_version": API_BY_KEY[key].versions.first,
+                "max_version": API_BY_KEY[key].versions.last,
+            }
+            for key in sorted(keys)
+        ],
+    }
+
+
+TRANSLATORS: dict[int, Translate] = {
+    API_VERSIONS_KEY: api_versions,
+    **about_cluster.TRANSLATORS,
+    **about_records.TRANSLATORS,
+    **about_fetches.TRANSLATORS,
+    **about_offsets.TRANSLATORS,
+    **about_groups.TRANSLATORS,
+    **about_commits.TRANSLATORS,
+    **about_logins.TRANSLATORS,
+}
+
+
+class KafkaTongue:
+    """Implements `tongue.Tongue`."""
+
+    in_order = True
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def hear(self, body: bytearray) -> Heard:
+        """What a frame asks. Raises `RemoteProtocolError`."""
+        view = memoryview(body)
+        header = read_header(view)
+        translate, api = TRANSLATORS.get(header.key), API_BY_KEY.get(header.key)
+        if translate is None or api is None:
+            raise RemoteProtocolError(f"API {header.key} of Kafka's protocol is not offered here")
+        if header.version not in api.versions:
+            if api.key == API_VERSIONS_KEY:
+                return _newer(header)
+            first, last = api.versions
+            raise RemoteProtocolError(
+                f"{api.name} version {header.version} of Kafka's protocol, offered are "
+                f"{first} to {last}"
+            )
+        fields = read_request(api, header, view)
+        asked = Asked(api, header.version, header.correlation_id, header.client_id, fields)
+        return translate(asked, self._facts)
+
+    def check_length(self, length: int, start: bytes) -> None:
+        """Only records may be many."""
+        key = int.from_bytes(start, "big")
+        if key != PRODUCE_KEY and length > OTHERS_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"a request of {length} bytes to API {key}, the limit is {OTHERS_BYTES_MAX}"
+            )
+
+    def farewell(self, why: str) -> Parts:
+        """There are no words for that."""
+        return []
+
+
+def _newer(header: Header) -> Heard:
+    """To who speaks a newer ApiVersions: in its first version, which it speaks, too."""
+    asked = Asked(API_BY_KEY[API_VERSIONS_KEY], 0, header.correlation_id, header.client_id, {})
+    unknown = ErrorCode.UNSUPPORTED_VERSION
+    return question(
+        asked,
+        m.ApiVersionsRequest(),
+        lambda _body, _parts: _offered(unknown, (API_VERSIONS_KEY,)),
+    )

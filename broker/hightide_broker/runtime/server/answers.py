@@ -1,0 +1,104 @@
+"""What one connection is told: answers, each in its turn if they have turns, with what is attached
+to them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from hightide.net.outbox import FilePart, Outbox, SendTimeout
+from hightide.net.ports import Stream
+from hightide.protocol.records import Buffer
+from hightide_broker.runtime.base.call import CloseConnection
+from hightide_broker.runtime.server.terms import Terms
+from hightide_broker.runtime.server.tongue import Parts, Ticket, size_of
+from hightide_broker.storage.segment import FileSlice
+
+SENDFILE_BYTES_MIN = 32 << 10
+"""Below this, reading is cheaper than `sendfile`."""
+CLIENT_BYTES_PER_S_MIN = 256 << 10
+"""A client that takes a large answer slower than this, beyond write.timeout.ms, is dropped."""
+
+
+def nothing() -> None:
+    """Done when an answer has left of which nobody wants to hear that."""
+
+
+class _Place:
+    """A request's place in the line of answers."""
+
+    __slots__ = ("answer", "ticket")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.answer: tuple[Parts, Callable[[], None]] | None = None
+        """None: there is none yet."""
+
+
+class Answers:
+    """Those of one connection, on their way out."""
+
+    def __init__(self, terms: Terms, stream: Stream) -> None:
+        self._terms = terms
+        self._stream = stream
+        self._outbox = Outbox(stream)
+        self._line: deque[_Place] = deque()
+        """Requests whose answers leave in this order."""
+        self.wait_empty = self._outbox.wait_empty
+        self.drop = self._outbox.drop
+
+    def line_up(self, ticket: Ticket) -> None:
+        """The answer to this leaves behind those to all before it that did the same."""
+        self._line.append(_Place(ticket))
+
+    def answer(self, ticket: Ticket, parts: Parts, sent: Callable[[], None]) -> None:
+        """Send an answer, in its turn if it has one; `sent` is as of `Outbox.put`."""
+        if not self._line:
+            self.send(parts, sent)
+            return
+        (place,) = (place for place in self._line if place.ticket is ticket)
+        place.answer = parts, sent
+        while self._line and (ready := self._line[0].answer) is not None:
+            self._line.popleft()
+            self.send(*ready)
+
+    def send(self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None] = nothing) -> None:
+        """Send something after all that was sent before."""
+        total = sum(map(size_of, parts))
+        timeout_s = self._terms.write_s + total / CLIENT_BYTES_PER_S_MIN
+        self._outbox.put(parts, timeout_s=timeout_s, sent=sent)
+
+    async def send_the_rest(self) -> None:
+        """Send what does not leave at once, until cancelled. Raises `CloseConnection`."""
+        try:
+            await self._outbox.run()
+        except SendTimeout as late:
+            raise CloseConnection(
+                f"an answer was not taken within {late} (write.timeout.ms)"
+            ) from late
+
+    def open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:
+        """What is attached to an answer, as it is sent; `close` must follow. Raises `OSError` or
+        `DiskError`."""
+        if not isinstance(attachment, FileSlice):
+            return attachment
+        is_large = attachment.size >= SENDFILE_BYTES_MIN
+        if is_large and self._stream.can_send_file and self._terms.files_left:
+            # One of its own: the segment may be deleted while it is sent.
+            descriptor = attachment.file.duplicate_descriptor()
+            if descriptor is not None:
+                self._terms.files_left -= 1
+                return FilePart(descriptor, attachment.position, attachment.size)
+        data = attachment.read()
+        if len(data) != attachment.size:
+            raise OSError(f"{attachment.file.path} shrank while it was being read")
+        return data
+
+    def close(self, parts: Iterable[Buffer | FilePart]) -> None:
+        """Parts were sent, or never will be."""
+        for part in parts:
+            if isinstance(part, FilePart):
+                os.close(part.descriptor)
+                self._terms.files_left += 1
