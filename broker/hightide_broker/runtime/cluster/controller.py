@@ -311,7 +311,8 @@ class ControllerShell:
         for number, change in enumerate(changes):
             if log.isEnabledFor(logging.INFO) and (told := sentence(change, active.image)):
                 log.info("%s%s", told, asked)
-            self._tell_of(event_of(change, active.image, first + number, cause))
+            heard, offset = active.core.partitions.log_ends, first + number
+            self._tell_of(event_of(change, active.image, heard, offset=offset, cause=cause))
             active.image.replay(change, first + number)
         return first
 
