@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide_broker.runtime.base.agenda import Act
+from hightide_broker.runtime.base.measures import Course
 from hightide_broker.storage.segment import FileSlice
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -59,6 +60,8 @@ class Call(Generic[M_co]):
     """What the sender calls itself."""
     at: float = 0.0
     """When it came."""
+    course: Course | None = None
+    """Through the phases that are measured; a request within another has none."""
 
     @property
     def sender(self) -> Peer:

@@ -51,7 +51,7 @@ from hightide_broker.runtime.base.call import (
 )
 from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.budget import ByteBudget, Hold
-from hightide_broker.runtime.server.counts import Counts
+from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, Counts
 from hightide_broker.runtime.server.login import Session
 from hightide_broker.runtime.server.muted import MutedRoom
 from hightide_broker.runtime.server.throttle import Throttle, quota_of
@@ -263,7 +263,8 @@ class ServedConnection:
             self._refuse(request_id, refusal)
             return
         now = trio.current_time()
-        call = Call(request, frame.attachments, self._peer, envelope.client, at=now)
+        course = self._terms.counts.course_of(request, self._reader.read_at)
+        call = Call(request, frame.attachments, self._peer, envelope.client, at=now, course=course)
         call = await self._in_time(api, call, length)
         with self._terms.agenda.stretch():
             self._begin(request_id, api, call)
@@ -284,6 +285,7 @@ class ServedConnection:
 
     def _begin(self, request_id: int, api: Api, call: Call[Any]) -> None:
         """Begin a request, and answer it if nothing is to be waited for."""
+        self._terms.counts.enters(call, LOCAL)
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
@@ -300,9 +302,11 @@ class ServedConnection:
             self._answer(request_id, outcome, call)
         elif callable(outcome):
             assert self._nursery is not None, "requests are read inside of it"
+            self._terms.counts.enters(call, REMOTE)
             self._nursery.start_soon(self._finish, request_id, outcome, call)
         else:
             self._parked[outcome] = api.name
+            self._terms.counts.enters(call, REMOTE)
             outcome.begin(_Asker(self, request_id, outcome, call))
 
     async def _in_time(self, api: Api, call: Call[Any], held: int) -> Call[Any]:
@@ -379,7 +383,7 @@ class ServedConnection:
             if isinstance(error, DiskError):
                 raise OSError(str(error)) from error
             raise
-        self._send(message, partial(self._has_left, parts))
+        self._send(message, partial(self._has_left, parts, call))
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
@@ -407,8 +411,12 @@ class ServedConnection:
             raise OSError(f"{attachment.file.path} shrank while it was being read")
         return data
 
-    def _has_left(self, parts: Sequence[Buffer | FilePart] = ()) -> None:
+    def _has_left(
+        self, parts: Sequence[Buffer | FilePart] = (), call: Call[Any] | None = None
+    ) -> None:
         """An answer was sent, or never will be."""
+        if call is not None:
+            self._terms.counts.enters(call, LEFT)
         self._close(parts)
         self._at_work -= 1
         answered, self._answered = self._answered, trio.Event()
