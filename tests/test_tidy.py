@@ -93,6 +93,7 @@ DRIVER = "broker/hightide_broker/runtime/quorum/driver.py"
 REPLICA = "broker/hightide_broker/runtime/replication/replica.py"
 CONFIG = "broker/hightide_broker/config.py"
 NODE = "broker/hightide_broker/node.py"
+OPENING = "broker/hightide_broker/opening.py"
 WIRE = "client/hightide/protocol/wire.py"
 SPARK = "client/hightide/spark/source.py"
 MAIN = "cli/hightide_cli/main.py"
@@ -154,10 +155,10 @@ PLANTED = (
     (bans, CORE, "assert True", "cannot fail"),
     (bans, TEST, "assert (x == 1, 'x is one')", "cannot fail"),
     (bans, NODE, "print('up')", "only the command line talks"),
-    (broad_excepts, NODE, "try:\n    f()\nexcept:\n    pass", ":3:"),
-    (broad_excepts, NODE, "try:\n    f()\nexcept (OSError, Exception):\n    pass", ":3:"),
-    (broad_excepts, NODE, "try:\n    f()\nexcept* BaseException:\n    pass", ":3:"),
-    (broad_excepts, NODE, "with contextlib.suppress(Exception):\n    f()", ":1:"),
+    (broad_excepts, OPENING, "try:\n    f()\nexcept:\n    pass", ":3:"),
+    (broad_excepts, OPENING, "try:\n    f()\nexcept (OSError, Exception):\n    pass", ":3:"),
+    (broad_excepts, OPENING, "try:\n    f()\nexcept* BaseException:\n    pass", ":3:"),
+    (broad_excepts, OPENING, "with contextlib.suppress(Exception):\n    f()", ":1:"),
     (set_order, CORE, "for x in {1, 2}:\n    f(x)", "sort it"),
     (set_order, CORE, "y = [x for x in set(z)]", "sort it"),
     (set_order, CORE, "for i, x in enumerate(frozenset(z) - w):\n    f(x)", "sort it"),
@@ -194,7 +195,7 @@ INNOCENT = (
     (docstring, CORE, "'''A room.'''"),
     (bans, TEST, "XXXL = 1\nassert x, 'x'\nassert False, 'never'"),
     (bans, MAIN, "print('up')"),
-    (broad_excepts, NODE, "try:\n    f()\nexcept (OSError, ValueError):\n    pass"),
+    (broad_excepts, OPENING, "try:\n    f()\nexcept (OSError, ValueError):\n    pass"),
     (set_order, CORE, "for x in sorted({1, 2}):\n    f(x in {1})"),
     (set_order, STORAGE, "for x in {1, 2}:\n    f(x)"),
 )

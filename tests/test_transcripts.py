@@ -9,12 +9,14 @@ import re
 
 import pytest
 import transcripts
+from election_story import ElectionStory
 from group_story import GroupStory
 from quorum_story import QuorumStory
 from table_story import TableStory
 from test_log import LogWorld
 
 WORLDS = {
+    "elections": ElectionStory,
     "groups": GroupStory,
     "log": LogWorld,
     "quorum": QuorumStory,

@@ -77,6 +77,7 @@ from hightide_broker.storage.directory import (
 from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.trace.events import Event, NodeServes, NodeStarted, NodeStopped
+from hightide_broker.trace.failures import failure_of
 
 log = logging.getLogger("hightide.node")
 
@@ -391,6 +392,10 @@ class Node:
                 "node %d stopped%s", self.id, "" if clean else ", not all of its data is clean"
             )
             self._tell(NodeStopped(is_clean=clean))
+        except BaseException as error:
+            if (failure := failure_of(error)) is not None:
+                self._tell(failure)
+            raise
         finally:
             self.trace.close()
 

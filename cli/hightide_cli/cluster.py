@@ -185,7 +185,7 @@ def _say_where(plan: Plan, address: str, *, console: bool) -> None:
         return
     data = plan.processes[0].data
     words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
-    if found := start_console(data, address, words):
+    if found := start_console(data, address, words).address:
         say(f"the console: {found}")
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hightide_cli.client_config import client_config_option, client_settings
-from hightide_cli.console_process import hold
+from hightide_cli.console_process import NEEDS_MORE, hold, is_installed
 from hightide_cli.failures import REFUSED
 from hightide_cli.options import bootstrap_option, run
 from hightide_cli.output import say
@@ -65,8 +64,8 @@ def console(
     changes nothing without --allow-changes. Keep it on loopback, or behind a proxy with TLS: it
     speaks plain HTTP.
     """
-    if find_spec("anycorn") is None or find_spec("starlette") is None:
-        say("the console needs more: pip install 'hightide[console]'")
+    if not is_installed():
+        say(NEEDS_MORE)
         raise click.exceptions.Exit(REFUSED)
     from hightide_console.serving import listening, run_console
 

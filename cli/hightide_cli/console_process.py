@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from hightide_cli.output import say
 from hightide_cli.processes import said_by_holder
@@ -21,6 +22,14 @@ START_S = 60.0
 STOP_S = 10.0
 LOOKED_AT_S = 1.0
 _POLL_S = 0.05
+
+
+NEEDS_MORE = "the console needs more: pip install 'hightide[console]'"
+
+
+def is_installed() -> bool:
+    """Whether the extra is there that the console needs."""
+    return find_spec("anycorn") is not None and find_spec("starlette") is not None
 
 
 def held_file(data: Path) -> Path:
@@ -55,10 +64,19 @@ def running(data: Path) -> dict[str, Any]:
     return found
 
 
-def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> str:
-    """The address of the cluster's console, started if it does not run; empty if it cannot be."""
+class Started(NamedTuple):
+    """A console that runs, or does not."""
+
+    address: str
+    """Empty: it cannot be started, and why was said."""
+    process: subprocess.Popen[bytes] | None = None
+    """None: it ran already."""
+
+
+def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> Started:
+    """The cluster's console, started if it does not run."""
     if found := running(data):
-        return str(found.get("address", ""))
+        return Started(str(found.get("address", "")))
     path, log = held_file(data), data / "logs" / "console.log"
     command = [sys.executable, "-m", "hightide_cli.main", "console", "-b", bootstrap, *words]
     command += ["--listen", "127.0.0.1:0", "--held", str(path.resolve())]
@@ -73,10 +91,10 @@ def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> str:
     until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         if (found := running(data)).get("pid") == process.pid:
-            return str(found["address"])
+            return Started(str(found["address"]), process)
         time.sleep(_POLL_S)
     say(f"the console did not start, see {log}")
-    return ""
+    return Started("", process)
 
 
 def stop_console(data: Path) -> None:

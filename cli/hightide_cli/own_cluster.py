@@ -40,9 +40,8 @@ class OwnCluster:
         self._processes: dict[NodeProcess, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> OwnCluster:
-        data = Path(self._temporary.name)
         self._plan = make_plan(
-            data, brokers=self._brokers, split=False, port=0, formats=True, secure=self._secure
+            self.data, brokers=self._brokers, split=False, port=0, formats=True, secure=self._secure
         )
         with ExitStack() as stack:
             stack.callback(self._remove)
@@ -59,6 +58,11 @@ class OwnCluster:
         for process in self._processes.values():
             process.wait()
         self._temporary.cleanup()
+
+    @property
+    def data(self) -> Path:
+        """The directory of all of its nodes."""
+        return Path(self._temporary.name)
 
     @property
     def nodes(self) -> list[NodeProcess]:
@@ -78,7 +82,7 @@ class OwnCluster:
             return {}
         from hightide.net.config_file import read_client_config
 
-        found = read_client_config(write_client_file(Path(self._temporary.name), self.address))
+        found = read_client_config(write_client_file(self.data, self.address))
         return {name: value for name, value in found.items() if name != "bootstrap_servers"}
 
     def start(self, *ids: int) -> None:

@@ -88,7 +88,7 @@ def trace(
     """Tell what happened: leaders, in-sync replicas, cuts, votes, repairs, groups.
 
     Every node keeps a bounded trace (`trace.max.bytes`) in its directory. They are read from the
-    directory of this machine's cluster, dead nodes too; or, with -b, from the brokers; or from
+    directory of this machine's cluster, dead nodes too; or, with -b, from the nodes; or from
     files that were copied. The nodes' events are put in one order, by epochs first, then by clocks.
     """
     if ctx.invoked_subcommand is not None:

@@ -1,4 +1,4 @@
-"""Where `hightide trace` reads from: files of nodes that run or do not, or the brokers."""
+"""Where `hightide trace` reads from: files of nodes that run or do not, or the nodes that run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from hightide_cli.output import say
 if TYPE_CHECKING:
     from hightide import Admin, TracePlace
     from hightide_broker.trace.lines import Told
+
+QUORUM_S = 5.0
+"""How long it may take to say who the controllers are."""
+BROKER, CONTROLLER, NOBODY = "broker", "controller", -1
+BY_HAND = "hightide trace --file DIRECTORY/trace"
 
 
 class Source(Protocol):
@@ -62,7 +67,8 @@ class Files:
 
 
 class FromCluster:
-    """The brokers of a cluster. One that does not answer is left out, and named once."""
+    """The brokers of a cluster, and its controllers where they are nodes of their own. One that
+    does not answer is left out, and named once."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
@@ -83,17 +89,38 @@ class FromCluster:
         from hightide import ErrorCode, HightideError
 
         found: list[bytes] = []
-        for broker in (await admin.describe_cluster()).brokers:
-            if broker.fenced:
-                self._say_silent(broker.id, "it is fenced")
-                continue
+        for kind_of_node, node in await self._nodes(admin):
             try:
                 for kind in kinds:
-                    found.extend(await self._read_new(admin, broker.id, kind))
+                    found.extend(await self._read_new(admin, node, kind))
             except HightideError as error:
-                if getattr(error, "code", None) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                code = getattr(error, "code", None)
+                if kind_of_node == BROKER and code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     raise
-                self._say_silent(broker.id, str(error))
+                self._say_silent(node, f"{kind_of_node} {node}", str(error))
+        return found
+
+    async def _nodes(self, admin: Admin) -> list[tuple[str, int]]:
+        """Brokers that serve, and controllers that are no brokers."""
+        import trio
+
+        from hightide import HightideError
+
+        brokers = (await admin.describe_cluster()).brokers
+        for broker in brokers:
+            if broker.fenced:
+                self._say_silent(broker.id, f"broker {broker.id}", "it is fenced")
+        found = [(BROKER, broker.id) for broker in brokers if not broker.fenced]
+        known, why = {broker.id for broker in brokers}, f"no answer within {QUORUM_S:g} s"
+        with trio.move_on_after(QUORUM_S):
+            try:
+                quorum = await admin.describe_quorum()
+            except HightideError as error:
+                why = str(error)
+            else:
+                others = (*quorum.voters, *quorum.observers)
+                return found + [(CONTROLLER, node.id) for node in others if node.id not in known]
+        self._say_silent(NOBODY, "controllers that are no brokers", why)
         return found
 
     async def _read_new(self, admin: Admin, broker: int, kind: str) -> list[bytes]:
@@ -107,7 +134,7 @@ class FromCluster:
                 return found
             found.extend(lines.splitlines())
 
-    def _say_silent(self, broker: int, why: str) -> None:
-        if broker not in self._silent:
-            self._silent.add(broker)
-            say(f"without what broker {broker} told: {why}")
+    def _say_silent(self, node: int, name: str, why: str) -> None:
+        if node not in self._silent:
+            self._silent.add(node)
+            say(f"without what {name} told: {why}; on its machine: {BY_HAND}")

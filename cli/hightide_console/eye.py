@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hightide import ApiError, ErrorCode, HightideError, LogDirDescription, TracePlace
+from hightide import (
+    ApiError,
+    AuthenticationFailed,
+    ErrorCode,
+    HightideError,
+    LogDirDescription,
+    TracePlace,
+)
 from hightide_broker.trace.lines import Told, read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
@@ -21,7 +28,7 @@ from hightide_console.timeline import epoch_starts
 from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
 
 if TYPE_CHECKING:
-    from hightide import Admin, ClusterDescription, TopicDescription
+    from hightide import Admin, ClusterDescription, QuorumDescription, TopicDescription
 
 LOOK_S = 1.0
 SILENCE_S = 2.5
@@ -62,6 +69,8 @@ class Eye:
         self._places: dict[tuple[int, str], TracePlace] = {}
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
+        self._for_nodes: set[int] = set()
+        """Controllers where only nodes may come: their traces are not seen."""
         self._held: dict[str, Held] = {}
         """What brokers said last of the topics that are watched."""
         self._kept: dict[str, tuple[float, View]] = {}
@@ -123,7 +132,7 @@ class Eye:
         wanted = [topic for topic in topics if topic.topic in watched]
         seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
         self._held = {name: held for name, held in self._held.items() if name in seen}
-        await self._read_traces(cluster)
+        await self._read_traces(cluster, quorum)
         view = {**cluster_view(cluster, quorum, topics, self._disks), "error": ""}
         self._show(view, seen)
 
@@ -176,38 +185,46 @@ class Eye:
         except (HightideError, KeyError, ValueError):
             return 1
 
-    async def _read_traces(self, cluster: ClusterDescription) -> None:
-        """What brokers told since they were asked last, in one order."""
+    async def _read_traces(
+        self, cluster: ClusterDescription, quorum: QuorumDescription | None
+    ) -> None:
+        """What nodes told since they were asked last, in one order."""
         found: list[bytes] = []
+        brokers = [each.id for each in cluster.brokers]
+        voters = [each.id for each in quorum.voters] if quorum is not None else []
 
-        async def read(broker: int) -> None:
+        async def read(node: int) -> None:
             with trio.move_on_after(ANSWER_S) as reading:
                 for kind in KINDS:
                     try:
-                        found.extend(await self._read_trace(broker, kind))
+                        found.extend(await self._read_trace(node, kind))
                     except ApiError as error:
                         if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                             self.is_untraced = str(error)
+                    except AuthenticationFailed:
+                        self._for_nodes.add(node)
                     except HightideError:
                         continue  # the next look tries again from the same place
-            if reading.cancelled_caught:
-                self._silent.add(broker)
+            if reading.cancelled_caught and node in brokers:
+                self._silent.add(node)
 
         if self.is_untraced:
             return
+        serving = [each.id for each in cluster.brokers if not each.fenced]
+        controllers = {*voters} - {*brokers} - self._for_nodes
         async with trio.open_nursery() as nursery:
-            for broker in cluster.brokers:
-                if not broker.fenced and broker.id not in self._silent:
-                    nursery.start_soon(read, broker.id)
+            for node in (*serving, *sorted(controllers)):
+                if node not in self._silent:
+                    nursery.start_soon(read, node)
         new = in_order(read_lines(found))
         self.told.extend(new)
         self.told_count += len(new)
         if new:
             self.tell()
 
-    async def _read_trace(self, broker: int, kind: str) -> list[bytes]:
-        place = self._places.get((broker, kind), TracePlace())
-        lines, self._places[broker, kind] = await self.admin.read_trace(broker, kind, place)
+    async def _read_trace(self, node: int, kind: str) -> list[bytes]:
+        place = self._places.get((node, kind), TracePlace())
+        lines, self._places[node, kind] = await self.admin.read_trace(node, kind, place)
         return lines.splitlines()
 
     async def group(self, name: str) -> View:

@@ -218,6 +218,7 @@ def group_view(group: GroupDescription, lags: list[GroupLag]) -> View:
                 "committed": -1 if lag.committed is None else lag.committed,
                 "end": lag.end,
                 "lag": -1 if lag.lag is None else lag.lag,
+                "behind_ms": -1 if lag.behind_ms is None else lag.behind_ms,
                 "member": lag.member_id if lag.member_id in owners else "",
             }
             for lag in lags

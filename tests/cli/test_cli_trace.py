@@ -7,13 +7,15 @@ trace in a file. Commands run in this process; what is to be interrupted is a pr
 # ruff: noqa: F811 - fixtures are imported by name
 
 import json
+import os
 import re
 import signal
 import subprocess
 
 import pytest
-from commands import COMMAND, PATIENCE_S, environment, hightide
-from secure_run import variables
+from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide
+from patience import wait_until
+from secure_run import open_only, variables
 from test_cli import command, nobody  # noqa: F401
 from three_nodes import until
 
@@ -150,3 +152,34 @@ def test_a_dead_cluster_tells_how_it_ended(command, cluster, nobody):
     replayed = command("trace", "replay", "--data", str(cluster.data), "--topic", "orders").out
     assert re.search(r"orders-0: .* leads in epoch 0, ISR 1\n.*broker 1  ISR", replayed)
     assert "node 1 stopped" in replayed
+
+
+@open_only("a secure one has its own test here")
+def test_controllers_that_are_nodes_of_their_own_are_asked_too(command, tmp_path):
+    made = StartedCluster(tmp_path / "data", "--roles", "split", "--port", "0")
+    told = {"HIGHTIDE_BOOTSTRAP": made.address, **variables(made.address)}
+    try:
+        ended = command("trace", "-o", "ndjson", **told)
+        rows = [json.loads(line) for line in ended.out.splitlines()]
+        started = [row["node"] for row in rows if row["what"]["event"] == "node_started"]
+        assert (sorted(started), ended.err) == ([1, 101, 102, 103], "")
+        (dead,) = [row["pid"] for row in made.ps() if row["node"] == 103]
+        os.kill(dead, signal.SIGKILL)
+        wait_until(
+            lambda: "without what controller 103 told: " in command("trace", **told).err,
+            "the dead controller is missed",
+        )
+    finally:
+        made.end()
+
+
+def test_controllers_that_let_in_no_clients_are_named(command, tmp_path):
+    made = StartedCluster(tmp_path / "data", "--roles", "split", "--port", "0", "--secure")
+    try:
+        ended = command("trace", "--config", str(made.data / "client.toml"), "-o", "quiet")
+        missed = re.findall(r"(?m)^without what controller (\d+) told: .* certificate", ended.err)
+        assert (ended.code, sorted(missed)) == (0, ["101", "102", "103"])
+        assert "node 1 starts as broker" in ended.out
+        assert ended.err.count("on its machine: hightide trace --file DIRECTORY/trace") == 3
+    finally:
+        made.end()

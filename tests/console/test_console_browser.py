@@ -169,6 +169,9 @@ def test_a_group_is_moved_after_a_look_at_what_would_change(tab, cluster):
     tab.page.get_by_role("button", name="Move the group").click()
     tab.until("document.body.textContent.includes('It is done')")
     assert lag_of(cluster, "readers") == 40
+    tab.until("document.body.textContent.includes('40 records behind, the oldest of them')")
+    age = "document.querySelector('meter').parentElement.nextElementSibling.textContent"
+    tab.until(f"/^\\d+\\.\\d s$|min|h/.test({age})")
 
 
 def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster):
@@ -190,6 +193,15 @@ def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
     tab.until("document.querySelector('.link-live')")
     tab.close()
     second.end()
+
+
+def test_times_are_told_by_the_two_units_that_say_most(tab):
+    tab.go("/", heading="Cluster")
+    told = tab.page.evaluate(
+        "import('/static/parts.js').then(parts => "
+        "[-1, 0, 59_900, 61_000, 3_600_000, 90_061_000].map(parts.lasting))"
+    )
+    assert told == ["?", "0.0 s", "59.9 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
 
 
 def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):

@@ -24,7 +24,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(console_process, "find_spec", lambda name: None)
     ended = CliRunner().invoke(command.console, ["-b", NOBODY])
     assert ended.exit_code == REFUSED
     assert "pip install 'hightide[console]'" in ended.stderr

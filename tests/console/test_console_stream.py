@@ -179,6 +179,18 @@ async def test_a_broker_that_hangs_is_old_and_holds_up_nobody(
     assert [lane["stale"] for lane in lanes] == [False] * 3
 
 
+async def test_controllers_of_their_own_tell_what_happened_unless_they_let_nobody_in(
+    opened, eye, admin, nursery, autojump_clock
+):
+    admin.voters, admin.turns_away = [1, 101, 102], {102}
+    nursery.start_soon(eye.run)
+    await opened()
+    await trio.sleep(3.5 * LOOK_S)
+    asked = [each[1] for each in admin.asked if each[0] == "trace" and each[2] == "events"]
+    assert sorted({*asked}) == [1, 2, 3, 101, 102]
+    assert (asked.count(101), asked.count(102)) == (asked.count(1), 1)
+
+
 async def test_a_broker_is_silent_no_longer_than_it_does_not_answer(
     opened, eye, admin, nursery, autojump_clock
 ):

@@ -139,11 +139,12 @@ def test_a_group_tells_who_reads_what_and_nothing_of_a_member_that_left():
     at = {"topic": "orders", "partition": 0, "end": 10, "metadata": ""}
     lags = [
         GroupLag(**at, committed=None, lag=None, member_id="gone"),
-        GroupLag(**{**at, "partition": 1}, committed=4, lag=6, member_id=None),
+        GroupLag(**{**at, "partition": 1}, committed=4, lag=6, member_id=None, behind_ms=700),
     ]
     parts = group_view(group, lags)["partitions"]
-    assert [(each["committed"], each["lag"], each["member"]) for each in parts] == [
-        (-1, -1, ""),
-        (4, 6, ""),
+    names = ("committed", "lag", "behind_ms", "member")
+    assert [tuple(each[name] for name in names) for each in parts] == [
+        (-1, -1, -1, ""),
+        (4, 6, 700, ""),
     ]
     assert TopicPartition("orders", 1) == (parts[1]["topic"], parts[1]["partition"])

@@ -28,6 +28,12 @@ async def committed(client, group, offset, topic="t"):
     assert [each.error for each in answer.partitions] == [None]
 
 
+async def behind_ms(client, group, *, wants_age=True):
+    """As its coordinator tells who asks for offsets."""
+    answer = await client.call(g.OffsetFetchRequest(group=group, wants_age=wants_age))
+    return [each.behind_ms for each in answer.partitions]
+
+
 async def test_a_group_that_stands_still_is_as_far_behind_as_time_and_records_say():
     clock = FakeClock()
     async with new_node(SimDisk(), WATCHED, clock) as node, client_of(node) as client:
@@ -52,7 +58,10 @@ async def test_a_group_that_stands_still_is_as_far_behind_as_time_and_records_sa
         found = await samples(node)
         assert found["group_lag_records", "g", "t", "0"] == 6
         assert found["group_lag_seconds", "g", "t", "0"] == pytest.approx(30.6)
+        assert await behind_ms(client, "g") == [30_600]
+        assert await behind_ms(client, "g", wants_age=False) == [-1]
         await committed(client, "g", 10)
+        assert await behind_ms(client, "g") == [0]
         found = await samples(node)
         assert found["group_lag_records", "g", "t", "0"] == 0
         assert found["group_lag_seconds", "g", "t", "0"] == 0
@@ -72,6 +81,10 @@ async def test_a_group_is_never_behind_by_less_than_nothing():
         assert found["group_lag_records", "old", "t", "0"] == 2
         assert found["group_lag_records", "beyond", "t", "0"] == 0
         assert found["group_lag_seconds", "beyond", "t", "0"] == 0
+        assert await behind_ms(client, "beyond") == [0]
+        (replica,) = [each for each in node.replicas if each.tp.topic == "t"]
+        replica.offline = "its disk failed"
+        assert await behind_ms(client, "old") == [-1]
 
 
 async def test_what_the_controller_decides_is_counted():

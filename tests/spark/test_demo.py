@@ -6,10 +6,12 @@ result again, whole and tampered with: each thing that it promises to find is pl
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,32 @@ def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
         wait_until(lambda: processes_with(str(scratch)) == expected, "a process that is there")
         process.communicate(b"\n")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("hightide")] == []
+
+
+def test_with_a_console_the_cluster_stays_until_ctrl_c(tmp_path):
+    said = tmp_path / "err"
+    with said.open("wb") as err:
+        process = subprocess.Popen(
+            [*DEMO, "--rows", "2000", "--console", "--output", str(tmp_path / "output"), *WORDS],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+        )
+    try:
+        wait_until(
+            lambda: process.poll() is not None or "stay until Ctrl-C" in said.read_text(),
+            "the demo has ended",
+            progress=lambda: size_of(said),
+        )
+        (address,) = re.findall(r"its console \((http://[^)]*)\)", said.read_text())
+        with urllib.request.urlopen(f"{address}api/session") as answer:
+            assert json.load(answer)["sign_in"] is bool(WORDS)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: process.poll() is not None, "it is removed")
+    finally:
+        end(process, tmp_path)
+    assert process.returncode == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hightide")] == []
 
 
 def test_the_demo_refuses_a_directory_that_holds_something(tmp_path):

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import trio
 
 from hightide import (
+    AuthenticationFailed,
     BrokerDescription,
     ClusterDescription,
     LogDirDescription,
     PartitionDescription,
     QuorumDescription,
+    QuorumReplica,
     ReplicaDescription,
     TopicDescription,
     TracePlace,
@@ -108,6 +110,10 @@ class FakeAdmin:
         self.lines = []
         """What broker 1 told, and was not asked for yet."""
         self.quorum_hangs = False
+        self.voters = []
+        """Ids of controllers."""
+        self.turns_away = set()
+        """Controllers that let in nodes alone."""
 
     async def describe_cluster(self):
         self.asked.append("cluster")
@@ -126,7 +132,13 @@ class FakeAdmin:
     async def describe_quorum(self):
         if self.quorum_hangs:
             await trio.sleep_forever()
-        return made(QuorumDescription, leader=1, epoch=1, high_watermark=1, voters=[], observers=[])
+        voters = [
+            made(QuorumReplica, id=voter, log_end_offset=1, lag=0, last_fetch_ms_ago=0)
+            for voter in self.voters
+        ]
+        return made(
+            QuorumDescription, leader=1, epoch=1, high_watermark=1, voters=voters, observers=[]
+        )
 
     async def describe_log_dirs(self, topics=None, *, brokers=None):
         self.asked.append(("disks", topics and topics[0], *brokers))
@@ -142,6 +154,8 @@ class FakeAdmin:
         self.asked.append(("trace", node, kind))
         if node in self.hanging:
             await trio.sleep_forever()
+        if node in self.turns_away:
+            raise AuthenticationFailed("certificate required")
         lines = []
         if node == 1 and kind == "events":
             lines, self.lines = self.lines, []

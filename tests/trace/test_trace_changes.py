@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 from controller_cluster import NONE, ControlledCluster, cluster_of
+from election_story import Told
 from small_worlds import in_world, new_topic, registration, until, until_led
 from tracekit import of_kind
 
@@ -16,38 +17,11 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.change_events import ELECTIONS, cause_of, event_of
 from hightide_broker.core.cluster.changes import AnyChange, ChangePartition
-from hightide_broker.core.cluster.controller import Decision
 from hightide_broker.core.cluster.image import ClusterImage
-from hightide_broker.trace.events import BrokerChanged, Event, PartitionChanged, TopicChanged
+from hightide_broker.trace.events import BrokerChanged, PartitionChanged, TopicChanged
 from hightide_broker.trace.text import sentence
 
 UNCLEAN = {"unclean_leader_election_enable": "true"}
-
-
-class Told:
-    """The cluster's decisions as events, each told before it counts."""
-
-    def __init__(self, cluster: ControlledCluster) -> None:
-        self.cluster = cluster
-        self.events: list[Event] = []
-        self._commit, cluster.commit = cluster.commit, self.commit  # type: ignore[method-assign]
-
-    def commit(self, decision: Decision) -> object:
-        image, first = self.cluster.replayed(), len(self.cluster.log)
-        for number, change in enumerate(decision.changes):
-            event = event_of(change, image, first + number, "why")
-            self.events += [event] if event is not None else []
-            image.replay(change, first + number)
-        return self._commit(decision)
-
-    @property
-    def last(self) -> PartitionChanged:
-        return of_kind(self.events, PartitionChanged)[-1]
-
-    @property
-    def elections(self) -> list[str]:
-        """Of all partitions, as far as a leader was found."""
-        return [e.election for e in of_kind(self.events, PartitionChanged) if e.election]
 
 
 def test_a_new_partition_has_a_leader_that_nobody_had_to_find() -> None:
@@ -122,10 +96,11 @@ def test_of_those_who_were_eligible_before_they_stopped_one_leads_when_all_are_b
 
 
 def test_what_leaves_leader_isr_and_elr_as_they_were_is_told_all_the_same() -> None:
-    image = Told(cluster_of(1, 2)).cluster.image
+    told = Told(cluster_of(1, 2))
+    image = told.cluster.image
     topic_id = image.topics["a"].topic_id
     change = ChangePartition(topic_id=topic_id, partition=0, elr=(), last_known_elr=())
-    event = event_of(change, image, 99, "why")
+    event = event_of(change, image, told.heard, offset=99, cause="why")
     assert isinstance(event, PartitionChanged)
     assert (event.leader, event.leader_epoch, event.election) == (1, 0, "")
     assert sentence(9, event).endswith("changed: why")
@@ -158,7 +133,9 @@ def test_what_no_trace_tells_of_is_none() -> None:
     cluster.alter("a", flush="synced")
     changes: list[AnyChange] = cluster.changes
     assert changes
-    assert [event_of(each, ClusterImage(), 5, "why") for each in changes] == [None] * len(changes)
+    image, heard = ClusterImage(), Told(cluster).heard
+    told = [event_of(each, image, heard, offset=5, cause="why") for each in changes]
+    assert told == [None] * len(changes)
 
 
 def heartbeat(**facts: object) -> c.BrokerHeartbeatRequest:

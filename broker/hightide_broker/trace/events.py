@@ -49,6 +49,17 @@ class NodeStopped(Event, tag="node_stopped", frozen=True, kw_only=True):
     is_clean: bool
 
 
+class NodeFailed(Event, tag="node_failed", frozen=True, kw_only=True):
+    """A process ends because it cannot go on, and could still write that down."""
+
+    error: str
+    """The exception's type."""
+    place: str
+    """Where in the house it was raised: module, line and function."""
+    why: str = ""
+    """What it says; empty for a bug, whose words may hold what nobody should read."""
+
+
 class EventsLost(Event, tag="events_lost", frozen=True, kw_only=True):
     """Events before this one could not be kept."""
 
@@ -266,6 +277,7 @@ AnyEvent = (
     NodeStarted
     | NodeServes
     | NodeStopped
+    | NodeFailed
     | EventsLost
     | QuorumRole
     | QuorumVote

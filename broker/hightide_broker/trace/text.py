@@ -16,6 +16,7 @@ from hightide_broker.trace.events import (
     IsrProposed,
     IsrRefused,
     LeaderBegan,
+    NodeFailed,
     NodeServes,
     NodeStarted,
     NodeStopped,
@@ -89,6 +90,12 @@ def _serves(node: int, what: NodeServes) -> str:
 
 def _stopped(node: int, what: NodeStopped) -> str:
     return f"node {node} stopped{'' if what.is_clean else ', not all of its data is clean'}"
+
+
+def _failed(node: int, what: NodeFailed) -> str:
+    if what.why:
+        return f"node {node} cannot go on: {what.why} ({what.error} at {what.place})"
+    return f"node {node} met a bug and ends: {what.error} at {what.place}; its log has the rest"
 
 
 def _lost(node: int, what: EventsLost) -> str:
@@ -243,6 +250,7 @@ _SENTENCES: dict[type[Event], Callable[[int, Any], str]] = {
     NodeStarted: _started,
     NodeServes: _serves,
     NodeStopped: _stopped,
+    NodeFailed: _failed,
     EventsLost: _lost,
     QuorumRole: _role,
     QuorumVote: _vote,

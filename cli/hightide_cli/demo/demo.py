@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ import click
 from hightide.protocol.errors import HightideError, RequestTimedOut
 from hightide_cli.demo.check import Outcome, check, read, window
 from hightide_cli.demo.flights import SCHEMA, events, load_flights
+from hightide_cli.demo.looking import console_beside, let_look
 from hightide_cli.demo.picture import Timeline, draw
 from hightide_cli.failures import REFUSED
 from hightide_cli.options import run
@@ -51,7 +52,7 @@ WATERMARK_H = 24
 
 @click.command(
     epilog="Examples: hightide demo · hightide demo --rows 20000 --output /tmp/demo · "
-    "hightide demo --rows 20000 --secure"
+    "hightide demo --rows 20000 --secure · hightide demo --rows 20000 --console"
 )
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Only so many flights [default: all 336776]."
@@ -64,6 +65,11 @@ WATERMARK_H = 24
     help="Under TLS, as `up --secure` has it: all of it logs in, Spark's executors as well.",
 )
 @click.option(
+    "--console",
+    is_flag=True,
+    help="Start a console beside it; cluster and console stay to be looked at, until Ctrl-C.",
+)
+@click.option(
     "--patience",
     "patience_s",
     type=click.FloatRange(min=1),
@@ -73,7 +79,12 @@ WATERMARK_H = 24
     help="Give up when nothing has moved for so long.",
 )
 def demo(
-    rows: int | None, output: Path | None, master: str, secure: bool, patience_s: float
+    rows: int | None,
+    output: Path | None,
+    master: str,
+    secure: bool,
+    console: bool,
+    patience_s: float,
 ) -> None:
     """Replay real flights through three brokers and the pipeline, kill a leader meanwhile, and
     check every one of them."""
@@ -87,15 +98,20 @@ def demo(
     outcome.counts["flights in the source file"] = table.num_rows
     # Told to end, it ends its brokers and its JVM first, as it does at Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with OwnCluster(brokers=BROKERS, secure=secure) as cluster:
+    with OwnCluster(brokers=BROKERS, secure=secure) as cluster, ExitStack() as stack:
         way = {"bootstrap_servers": cluster.address, **cluster.client_options}
         who = ", as " + way["sasl_username"] if secure else ""
         say(f"{BROKERS} brokers serve on {cluster.address}{who}")
+        shown = stack.enter_context(console_beside(cluster.data, way)) if console else ""
         _stream(cluster, way, table, output, master, patience_s, outcome, timeline)
         results = run(_read_results, way, patience_s)
-    check(table, output, results, WATERMARK_H, outcome)
-    draw(timeline, map(window, read(output / "hourly").to_pylist()), output / PICTURE)
-    _report(output, outcome)
+        check(table, output, results, WATERMARK_H, outcome)
+        draw(timeline, map(window, read(output / "hourly").to_pylist()), output / PICTURE)
+        _report(output, outcome)
+        if shown:
+            let_look(shown, TOPIC)
+        elif not console:
+            say("to look at it in a browser, also while it happens: hightide demo --console")
     if outcome.mismatches:
         raise click.exceptions.Exit(REFUSED)
 

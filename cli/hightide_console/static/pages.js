@@ -1,6 +1,6 @@
 // The pages that show what is now.
 import { store, ui, ask } from "./store.js";
-import { html, count, bytes, moment, Badge, Command, Table, Events } from "./parts.js";
+import { html, count, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
 
 const link = (path, text) => html`<a href=${`#${path}`}>${text}</a>`;
@@ -121,8 +121,9 @@ export function Group({ name }) {
   const group = store.ui.group;
   if (!group || group.group !== name) return html`<h1>Group ${name}</h1><p class="quiet">${store.ui.error ?? "looking …"}</p>`;
   const lag = group.partitions.reduce((sum, part) => sum + Math.max(part.lag, 0), 0);
+  const behind = Math.max(-1, ...group.partitions.map((part) => part.behind_ms));
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
-    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${count(lag)} records behind.</p>
+    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${count(lag)} records behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
     <${Table} caption="Members" empty="it has no members"
       columns=${["member", "client", "from", "partitions"]}
       rows=${group.members.map((member) => ({
@@ -131,11 +132,11 @@ export function Group({ name }) {
           group.partitions.filter((part) => part.member === member.member).map((part) => `${part.topic}-${part.partition}`).join(", ") || "none"],
       }))} />
     <${Table} caption="Partitions" empty="it committed nothing, and reads nothing"
-      columns=${["partition", "committed", "end", "behind", "", "read by"]}
+      columns=${["partition", "committed", "end", "records behind", "", "behind by", "read by"]}
       rows=${group.partitions.map((part) => ({
         key: `${part.topic}-${part.partition}`,
         cells: [link(topicPath(part.topic, part.partition), `${part.topic}-${part.partition}`), count(part.committed), count(part.end), count(part.lag),
-          html`<meter min="0" max=${Math.max(part.end, 1)} value=${Math.max(part.lag, 0)} aria-label="behind"></meter>`, part.member || "nobody"],
+          html`<meter min="0" max=${Math.max(part.end, 1)} value=${Math.max(part.lag, 0)} aria-label="behind"></meter>`, lasting(part.behind_ms), part.member || "nobody"],
       }))} />
     <h2>Rebalances</h2>
     <${Table} caption="Past rebalances" empty="none since this coordinator began" columns=${["when", "ended generation", "because"]}

@@ -20,6 +20,16 @@ export function bytes(number) {
   return `${number.toFixed(at && number < 100 ? 1 : 0)} ${units[at]}`;
 }
 
+// How long something lasts, by the two units that say most.
+export function lasting(ms) {
+  if (ms < 0) return "?";
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  const units = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+  const first = units.findIndex(([, size]) => ms >= size);
+  const whole = (at) => Math.floor((at ? ms % units[at - 1][1] : ms) / units[at][1]);
+  return [first, first + 1].map((at) => `${whole(at)} ${units[at][0]}`).join(" ");
+}
+
 export const time = (ms) => new Date(ms).toISOString().slice(11, 23);
 export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
 

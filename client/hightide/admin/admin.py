@@ -32,6 +32,7 @@ from hightide.admin.descriptions import (
 from hightide.admin.group_admin import GroupAdmin
 from hightide.admin.options import AdminOptions
 from hightide.consume.subscription import OffsetAndTimestamp, checked_places
+from hightide.net.any_broker import Address
 from hightide.net.background import ki_protected, start
 from hightide.net.cluster import (
     Cluster,
@@ -66,6 +67,8 @@ class Admin(GroupAdmin, AccessAdmin):
         self._options = options
         self._timeout_s = options.default_api_timeout_ms / 1000
         self._cluster: Cluster | None = None
+        self._voters: dict[int, Address] = {}
+        """Where voters were found that were asked something."""
         self._stack = AsyncExitStack()
 
     @classmethod
@@ -269,13 +272,33 @@ class Admin(GroupAdmin, AccessAdmin):
     async def read_trace(
         self, node: int, kind: str = "events", place: TracePlace = TRACE_START
     ) -> tuple[bytes, TracePlace]:
-        """What happened on a registered broker since `place`: whole lines of JSON, an event each,
-        and the place to go on from. No lines: that is all that there is yet. `kind` is `events`, or
-        `positions`: how far its replicas were, second by second."""
+        """What happened on a node since `place`: whole lines of JSON, an event each, and the place
+        to go on from. No lines: that is all that there is yet. `kind` is `events`, or `positions`:
+        how far its replicas were, second by second. A voter that is no registered broker is asked
+        where other nodes find it, and answers if clients may come there."""
         await self._look_for_brokers()
         request = n.ReadTraceRequest(kind=kind, file=place.file, position=place.position)
-        reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
+        if node in self.cluster.metadata.brokers:
+            reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
+        else:
+            reply = await self._ask_voter(node, request)
         return reply.lines, TracePlace(reply.file, reply.position)
+
+    async def _ask_voter(self, node: int, request: m.Message) -> Any:
+        if node not in self._voters:
+            voters = (await self.describe_quorum()).voters
+            self._voters = {each.id: (each.host, each.port) for each in voters if each.host}
+        if node not in self._voters:
+            raise ApiError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+                f"node {node} is no broker that serves, and none of the voters {[*self._voters]}",
+            )
+        timeout_s = min(self._timeout_s, EACH_BROKER_S)
+        try:
+            return await self.cluster.call_at(self._voters[node], request, timeout_s=timeout_s)
+        except HightideError:
+            del self._voters[node]  # it may have moved
+            raise
 
     async def describe_log_dirs(
         self, topics: Sequence[str] | None = None, *, brokers: Sequence[int] | None = None

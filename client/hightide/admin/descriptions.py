@@ -343,6 +343,9 @@ class GroupLag(NamedTuple):
     """Who reads it; empty if nobody does."""
     metadata: str = ""
     """What was committed beside the offset."""
+    behind_ms: int | None = None
+    """How long ago the first record was written that it has not read, to the batch; 0: it has read
+    all. None: not known, because its coordinator has no replica."""
 
 
 class GroupMove(NamedTuple):

@@ -62,18 +62,25 @@ class GroupAdmin(ABC):
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         """What a group has committed, by partition."""
-        reply = await self._channel(group).call(g.OffsetFetchRequest(group=group))
         return {
             TopicPartition(each.topic, each.partition): CommittedOffset(
                 each.offset, each.leader_epoch, each.metadata, each.commit_time_ms
             )
-            for each in reply.partitions
+            for each in await self._fetched(g.OffsetFetchRequest(group=group))
         }
+
+    async def _fetched(self, request: g.OffsetFetchRequest) -> list[g.FetchedOffset]:
+        reply: g.OffsetFetchResponse = await self._channel(request.group).call(request)
+        return reply.partitions
 
     async def group_lag(self, group: str) -> list[GroupLag]:
         """How far a group is in every partition that it reads or has committed."""
         described = await self.describe_group(group)
-        committed = await self.group_offsets(group)
+        request = g.OffsetFetchRequest(group=group, wants_age=True)
+        committed = {
+            TopicPartition(each.topic, each.partition): each
+            for each in await self._fetched(request)
+        }
         readers = {
             TopicPartition(each.topic, number): member.member_id
             for member in described.members
@@ -90,7 +97,10 @@ class GroupAdmin(ABC):
                 found.append(GroupLag(*tp, None, end, None, reader))
             else:
                 lag = max(end - known.offset, 0)
-                found.append(GroupLag(*tp, known.offset, end, lag, reader, known.metadata))
+                behind_ms = known.behind_ms if known.behind_ms >= 0 else None
+                found.append(
+                    GroupLag(*tp, known.offset, end, lag, reader, known.metadata, behind_ms)
+                )
         return found
 
     async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:

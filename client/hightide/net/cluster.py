@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from hightide.net.any_broker import AnyBroker
+from hightide.net.any_broker import Address, AnyBroker
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
 from hightide.net.metadata import Metadata, no_such_partition
@@ -197,6 +197,15 @@ class Cluster:
             if broker not in self.metadata.brokers:
                 await self.refresh([])
             connection = await self.connection_to(broker)
+            return (await connection.call(request, timeout_s=self.request_timeout_s))[0]
+
+        return await self.retrying(attempt, timeout_s=timeout_s)
+
+    async def call_at(self, address: Address, request: m.Message, *, timeout_s: float) -> Any:
+        """A response from the node at an address, with retries."""
+
+        async def attempt() -> Any:
+            connection = await self._pool.connection(*address)
             return (await connection.call(request, timeout_s=self.request_timeout_s))[0]
 
         return await self.retrying(attempt, timeout_s=timeout_s)

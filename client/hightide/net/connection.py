@@ -50,6 +50,8 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._last_read = 0
+        self.read_at = 0.0
+        """When something came last: by then, all of the frame that was taken last."""
 
     async def next_frame(self) -> bytearray | None:
         """The body of the next frame, None at an orderly end; raises `RemoteProtocolError`."""
@@ -106,6 +108,7 @@ class FrameReader:
                 body += bytes(piece)
             with memoryview(body)[filled:] as view:
                 count = await self._stream.receive_into(view)
+            self.read_at = trio.current_time()
             if count == 0:
                 raise RemoteProtocolError(
                     f"stream ended {length - filled} bytes before a frame did"
@@ -121,6 +124,7 @@ class FrameReader:
                 if self._end > self._start:
                     raise RemoteProtocolError(f"stream ended inside {what}")
                 return False
+            self.read_at = trio.current_time()
             self._end += received
             self._last_read = received
         return True

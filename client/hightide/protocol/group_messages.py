@@ -168,6 +168,8 @@ class OffsetFetchRequest(Message, frozen=True, kw_only=True):
     group: str
     partitions: list[GroupPartition] | None = None
     """None: whatever is committed."""
+    wants_age: bool = False
+    """Whether `behind_ms` is asked for, too."""
 
 
 class FetchedOffset(Message, frozen=True, kw_only=True):
@@ -177,6 +179,9 @@ class FetchedOffset(Message, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     commit_time_ms: int = -1
+    behind_ms: int = -1
+    """How long ago the first record was written that is not read yet, to the batch; 0: all are
+    read; -1: not asked for, or not known to the coordinator, which has no replica."""
     error: str | None = None
     message: str = ""
 

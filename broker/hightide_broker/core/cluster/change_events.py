@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import (
@@ -16,6 +18,8 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
+from hightide_broker.core.cluster.log_ends import LogEnds
+from hightide_broker.core.cluster.partition_changes import LogEnd
 from hightide_broker.trace.events import BrokerChanged, Event, PartitionChanged, TopicChanged
 
 ELECTIONS = ("isr", "preferred", "elr", "last_known", "unclean")
@@ -28,9 +32,11 @@ BACK_TO_PREFERRED = "leaders go back to their preferred replicas"
 _STATES = {FenceBroker: "fenced", UnfenceBroker: "unfenced", StopBroker: "stopping"}
 
 
-def event_of(change: AnyChange, image: ClusterImage, offset: int, cause: str) -> Event | None:
+def event_of(
+    change: AnyChange, image: ClusterImage, log_ends: LogEnds, *, offset: int, cause: str
+) -> Event | None:
     """What a change, the record at `offset`, does to an image that it was not replayed into yet;
-    None for what no trace tells of."""
+    None for what no trace tells of. `log_ends`: what it was decided by."""
     match change:
         case RegisterBroker():
             return BrokerChanged(
@@ -64,12 +70,12 @@ def event_of(change: AnyChange, image: ClusterImage, offset: int, cause: str) ->
                 cause="it is new",
             )
         case ChangePartition():
-            return _of_partition(change, image, offset, cause)
+            return _of_partition(change, image, log_ends, offset=offset, cause=cause)
     return None
 
 
 def _of_partition(
-    change: ChangePartition, image: ClusterImage, offset: int, cause: str
+    change: ChangePartition, image: ClusterImage, log_ends: LogEnds, *, offset: int, cause: str
 ) -> PartitionChanged:
     topic = image.topics_by_id[change.topic_id]
     before = topic.partitions[change.partition]
@@ -85,12 +91,14 @@ def _of_partition(
         leader_before=before.leader,
         isr_before=before.isr,
         elr_before=before.elr,
-        election=election_of(before, change),
+        election=election_of(before, change, image, log_ends),
         cause=cause,
     )
 
 
-def election_of(before: PartitionState, change: ChangePartition) -> str:
+def election_of(
+    before: PartitionState, change: ChangePartition, image: ClusterImage, log_ends: LogEnds
+) -> str:
     """How the leader was found whom a change makes one, one of `ELECTIONS`; empty if it makes
     none."""
     leader = change.leader
@@ -103,7 +111,20 @@ def election_of(before: PartitionState, change: ChangePartition) -> str:
         return "preferred" if may_go_on and leader == before.replicas[0] else "isr"
     if leader in before.elr:
         return "elr"
-    return "last_known" if leader in before.last_known_elr else "unclean"
+    ends = log_ends.of(change.topic_id, change.partition, before.leader_epoch)
+    has_all_that_is_left = _are_back(before, image, ends) and all(
+        ends[leader] >= ends[other] for other in before.last_known_elr
+    )
+    return "last_known" if has_all_that_is_left else "unclean"
+
+
+def _are_back(before: PartitionState, image: ClusterImage, ends: Mapping[int, LogEnd]) -> bool:
+    """Whether nobody is given up who certainly has what is committed, and all who had it until an
+    unclean stop have said what is left of it (KIP-966)."""
+    known = before.last_known_elr
+    if before.isr or before.elr or not known:
+        return False
+    return all(image.is_active(broker) and broker in ends for broker in known)
 
 
 def cause_of(request: m.Message) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide_broker.runtime.base.agenda import Act
+from hightide_broker.runtime.base.measures import Course
 from hightide_broker.storage.segment import FileSlice
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -61,6 +62,8 @@ class Call(Generic[M_co]):
     """When it came."""
     facts: Mapping[int, Any] = field(default_factory=dict)
     """What was found out about attachments before the request is begun, by their positions."""
+    course: Course | None = None
+    """Through the phases that are measured; a request within another has none."""
 
     @property
     def sender(self) -> Peer:

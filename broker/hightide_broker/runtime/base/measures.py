@@ -7,6 +7,7 @@ asked. A count only rises as long as its process lives.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Up to how many seconds each step of a histogram goes; one more has what took longer."""
@@ -26,3 +27,20 @@ class Histogram:
         """It took so long once more."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.total_s += seconds
+
+
+class Course:
+    """How something passes through its phases, each with a histogram of its own."""
+
+    __slots__ = ("_phase", "_since", "_steps")
+
+    def __init__(self, steps: Sequence[Histogram], since: float) -> None:
+        """`since`: when the first phase began."""
+        self._steps = steps
+        self._phase = 0
+        self._since = since
+
+    def enter(self, phase: int, now: float) -> None:
+        """A phase begins, by its number, and the one before it ends."""
+        self._steps[self._phase].observe(now - self._since)
+        self._phase, self._since = phase, now

@@ -317,7 +317,8 @@ class ControllerShell:
             elif line := sentence(change, active.image):
                 told += 1
                 log.info("%s%s", line, asked)
-            self._tell_of(event_of(change, active.image, first + number, cause))
+            heard, offset = active.core.partitions.log_ends, first + number
+            self._tell_of(event_of(change, active.image, heard, offset=offset, cause=cause))
             active.image.replay(change, first + number)
         if left_out:
             log.info("and %d changes more with these: hightide trace tells of all", left_out)

@@ -17,6 +17,7 @@ from hightide.net.ports import WallClock
 from hightide.protocol import messages as m
 from hightide.protocol.consumer_protocol import unpack_subscription
 from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
@@ -26,6 +27,7 @@ from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State
 from hightide_broker.core.groups.records import OffsetKey, partition_of
 from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.groups.lag import Lag
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 
@@ -181,6 +183,30 @@ class Coordinators:
         """What every group committed that is known here by now, with its name."""
         for coordinator in self._ready():
             yield from coordinator.offsets.items()
+
+    def lags(self) -> list[Lag]:
+        """Of every group here, with every partition that has a replica here. A list: it is read
+        bit by bit, and groups change meanwhile."""
+        topic_ids, found = self.topic_ids(), []
+        for group, offsets in self.offsets():
+            for tp, value in offsets.all(topic_ids).items():
+                if (replica := self._replica_of(tp)) is not None:
+                    found.append(Lag(group, tp, value.offset, replica))
+        return found
+
+    def behind_ms(self, group: str, tp: TopicPartition, committed: int) -> int:
+        """How old the record is that a group reads next; -1: that is not known here."""
+        replica = self._replica_of(tp)
+        if replica is None or committed < 0:
+            return -1
+        behind_ms = Lag(group, tp, committed, replica).behind_ms(self._clock.now_ms())
+        return -1 if behind_ms is None else behind_ms
+
+    def _replica_of(self, tp: TopicPartition) -> Replica | None:
+        """The one that is here, and serves."""
+        if tp not in self._replicas or self._replicas[tp].offline:
+            return None
+        return self._replicas[tp]
 
     def _ready(self) -> Iterator[Coordinator]:
         """Those that have read their groups, each judged when it is its turn."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from hightide_broker.runtime.metrics.node import Node
-from hightide_broker.runtime.metrics.of_groups import lags
 from hightide_broker.runtime.metrics.page import Family, Measured, Value
 from hightide_broker.runtime.replication.replica import Replica
 
@@ -49,7 +48,7 @@ def about_partitions(node: Node) -> Iterator[Measured]:
 
 def about_groups(node: Node) -> Iterator[Measured]:
     """The groups that are coordinated here."""
-    known = lags(node)
+    known = node.coordinators.lags()
     for name, help_, value in (
         ("current_offset", "What a group committed.", attrgetter("committed")),
         ("lag", "Committed records that it has not read.", attrgetter("records")),
@@ -59,7 +58,7 @@ def about_groups(node: Node) -> Iterator[Measured]:
         yield Measured(_gauge(f"consumergroup_{name}", help_, *labels), rows)
         sums: Counter[tuple[str, ...]] = Counter()
         for lag in known:
-            sums[lag.group, lag.topic] += value(lag)
+            sums[lag.group, lag.tp.topic] += value(lag)
         family = _gauge(f"consumergroup_{name}_sum", f"{help_[:-1]}, in all.", *labels[:2])
         yield Measured(family, list(sums.items()))
     members: _Rows = [((name,), len(group.members)) for name, group in node.coordinators.groups()]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hightide_broker.config import listeners_that_ask_nobody
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram
+from hightide_broker.runtime.server.counts import PHASES
 
 
 def about_requests(node: Node) -> Iterator[Measured]:
@@ -16,6 +17,13 @@ def about_requests(node: Node) -> Iterator[Measured]:
     yield Measured(counter("requests", "Requests that were answered.", "api", "error"), requests)
     help_ = "From when a request was there until its answer was; what waits for news waits for it."
     yield each(histogram("request_seconds", help_, "api"), counts.seconds)
+    help_ = "Of that, how long a request waited its turn, was carried out, waited, was sent."
+    phases = {
+        (kind, name): step
+        for kind, steps in counts.phases.items()
+        for name, step in zip(PHASES, steps, strict=True)
+    }
+    yield Measured(histogram("request_phase_seconds", help_, "request", "phase"), phases.items())
     help_ = "Requests that wait for news: for records, or for replicas to have them."
     yield each(gauge("waiting_requests", help_, "api"), node.server.waiting())
     help_ = "Batches of producers that were refused, by why."

@@ -41,6 +41,7 @@ from hightide_broker.runtime.base.call import (
 )
 from hightide_broker.runtime.server.answers import Answers
 from hightide_broker.runtime.server.budget import Hold
+from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE
 from hightide_broker.runtime.server.login import Session
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.throttle import quota_of
@@ -244,8 +245,13 @@ class ServedConnection:
         self._last_was_produce = is_produce
 
     async def _begin_question(self, heard: Question, length: int) -> None:
-        at = trio.current_time()
-        call = Call(heard.request, heard.attachments, self._peer, heard.client_id, at=at)
+        at, course = (
+            trio.current_time(),
+            self._terms.counts.course_of(heard.request, self._reader.read_at),
+        )
+        call = Call(
+            heard.request, heard.attachments, self._peer, heard.client_id, at=at, course=course
+        )
         call = await self._in_time(heard.api, call, length)
         if heard.looks:
             call = await self._terms.handlers.look(heard.api, call)
@@ -254,6 +260,7 @@ class ServedConnection:
 
     def _begin(self, ticket: Ticket, api: Api, call: Call[Any]) -> None:
         """Begin a request, and answer it if nothing is to be waited for."""
+        self._terms.counts.enters(call, LOCAL)
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
@@ -269,8 +276,10 @@ class ServedConnection:
         if isinstance(outcome, Reply):
             self._answer(ticket, outcome, call)
         elif callable(outcome):
+            self._terms.counts.enters(call, REMOTE)
             self._start_soon(self._finish, ticket, outcome, call)
         else:
+            self._terms.counts.enters(call, REMOTE)
             self._parked[outcome] = api.name
             outcome.begin(_Asker(self, ticket, outcome, call))
 
@@ -383,7 +392,7 @@ class ServedConnection:
             if isinstance(error, DiskError):
                 raise OSError(str(error)) from error
             raise
-        self._answers.answer(ticket, message, partial(self._has_left, parts))
+        self._answers.answer(ticket, message, partial(self._has_left, parts, call))
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
@@ -396,8 +405,12 @@ class ServedConnection:
         self._terms.counts.throttled_s[quota_of(call)] += due_s
         return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000))
 
-    def _has_left(self, parts: Sequence[Buffer | FilePart] = ()) -> None:
+    def _has_left(
+        self, parts: Sequence[Buffer | FilePart] = (), call: Call[Any] | None = None
+    ) -> None:
         """An answer was sent, or never will be."""
+        if call is not None:
+            self._terms.counts.enters(call, LEFT)
         self._answers.close(parts)
         self._at_work -= 1
         answered, self._answered = self._answered, trio.Event()

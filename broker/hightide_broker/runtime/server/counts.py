@@ -15,10 +15,17 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.runtime.base.call import Call
-from hightide_broker.runtime.base.measures import Histogram
+from hightide_broker.runtime.base.measures import Course, Histogram
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 
 NO_ERROR = "NONE"
+QUEUE, LOCAL, REMOTE, SEND, LEFT = range(5)
+"""Phases of a request: it has come and waits for its turn · is carried out here · waits for others,
+or for news · its answer is on its way · is gone. Kafka's RequestQueueTime, LocalTime, RemoteTime
+and ResponseSendTime."""
+PHASES = ("queue", "local", "remote", "send")
+KINDS = ("produce", "fetch_consumer", "fetch_follower", "other")
+"""Of requests, as far as their phases are told apart."""
 
 
 class Counts:
@@ -29,6 +36,8 @@ class Counts:
         """By API, and error of the whole answer."""
         self.seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
         """By API: from when a request was there until its answer was."""
+        self.phases = {kind: [Histogram() for _ in PHASES] for kind in KINDS}
+        """By kind: how long requests were in each phase, if they came to it."""
         self.turned_away: Counter[str] = Counter()
         """Connections that were not let in, by listener."""
         self.logins: Counter[tuple[str, bool]] = Counter()
@@ -39,11 +48,22 @@ class Counts:
         """Batches of producers that were refused, by error."""
         self._traffic = traffic
 
+    def course_of(self, request: m.Message, read_at: float) -> Course:
+        """How a request that was there at `read_at` passes through its phases."""
+        return Course(self.phases[_kind_of(request)], read_at)
+
+    def enters(self, call: Call[Any], phase: int) -> None:
+        """A request comes to a phase."""
+        if call.course is not None:
+            call.course.enter(phase, trio.current_time())
+
     def answered(self, call: Call[Any], error: ErrorCode | None = None) -> None:
         """A request has its answer, or needs none."""
-        api = API_BY_REQUEST[type(call.request)].name
+        api, now = API_BY_REQUEST[type(call.request)].name, trio.current_time()
         self.requests[api, error or NO_ERROR] += 1
-        self.seconds[api].observe(trio.current_time() - call.at)
+        self.seconds[api].observe(now - call.at)
+        if call.course is not None:
+            call.course.enter(SEND, now)
 
     def sent(self, call: Call[Any], body: m.Message, sizes: Sequence[int]) -> None:
         """An answer was given, with attachments of these sizes."""
@@ -64,6 +84,14 @@ class Counts:
                     topic.replicated_out += sizes[part.records]
                 else:
                     topic.out_bytes += sizes[part.records]
+
+
+def _kind_of(request: m.Message) -> str:
+    if isinstance(request, m.ProduceRequest):
+        return "produce"
+    if isinstance(request, m.FetchRequest):
+        return "fetch_consumer" if request.replica_id < 0 else "fetch_follower"
+    return "other"
 
 
 def _is_replication(request: m.Message) -> bool:

@@ -1,0 +1,83 @@
+"""How long a request was in which phase: it waits its turn, is carried out, waits, is sent.
+
+Goal: time that somebody waits is told as the phase it was spent in, and as no other. Method: a real
+node on loopback, and a clock that moves only when a test moves it.
+"""
+
+import trio
+from brokers import client_of, new_node, quiet
+from brokers import settings as config_of
+
+from hightide.protocol import messages as m
+from hightide.protocol import wire
+from hightide_broker.runtime.server.counts import KINDS, LOCAL, PHASES, QUEUE, REMOTE, SEND
+from hightide_broker.simulation.disk import SimDisk
+
+ONE_AT_A_TIME = config_of({"max.in.flight.requests.per.connection": "1"})
+QUESTIONS_AT_ONCE = 1_000
+
+
+def parked(replica_id=-1):
+    part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
+    return m.FetchRequest(max_wait_ms=60_000, partitions=[part], replica_id=replica_id)
+
+
+def spent(node, kind, phase):
+    """How many requests left a phase, and how long they were in it in all."""
+    step = node.server.counts.phases[kind][phase]
+    return sum(step.counts), step.total_s
+
+
+async def test_who_waits_for_records_waits_remotely_and_who_is_behind_it_in_the_queue(mock_clock):
+    async with (
+        new_node(SimDisk(), ONE_AT_A_TIME) as node,
+        client_of(node) as calm,
+        client_of(node) as waits,
+    ):
+        await calm.create()
+        fetched = await waits.connection.begin(parked())
+        behind = await waits.connection.begin(m.MetadataRequest())
+        await quiet()
+        before = {phase: spent(node, "other", phase) for phase in (QUEUE, LOCAL, SEND)}
+        assert spent(node, "fetch_consumer", QUEUE) == (1, 0.0)
+        assert spent(node, "fetch_consumer", LOCAL) == (1, 0.0)
+        assert spent(node, "fetch_consumer", REMOTE) == (0, 0.0)
+        mock_clock.jump(5)
+        await calm.produce(b"x")
+        await fetched.wait(timeout_s=100)
+        await behind.wait(timeout_s=100)
+        assert spent(node, "fetch_consumer", REMOTE) == (1, 5.0)
+        assert spent(node, "fetch_consumer", SEND) == (1, 0.0)
+        for phase, waited in ((QUEUE, 5.0), (LOCAL, 0.0), (SEND, 0.0)):
+            count, total_s = before[phase]
+            assert spent(node, "other", phase) == (count + 1, total_s + waited)
+        assert spent(node, "produce", QUEUE)[0] == 1
+        assert spent(node, "fetch_follower", QUEUE) == (0, 0.0)
+
+
+async def test_an_answer_that_is_not_taken_is_on_its_way(mock_clock):
+    metadata = b"".join(wire.encode_request(m.MetadataRequest(), request_id=1, client="c"))
+    async with new_node(SimDisk(), ONE_AT_A_TIME) as node:
+        stream = await trio.open_tcp_stream("127.0.0.1", node.port)
+        async with stream, trio.open_nursery() as nursery:
+
+            async def ask():
+                while True:
+                    await stream.send_all(metadata * QUESTIONS_AT_ONCE)
+
+            nursery.start_soon(ask)
+            while all(each._outbox.is_empty for each in node.server._inside):
+                await quiet()
+            before = spent(node, "other", SEND)
+            mock_clock.jump(3)
+            while spent(node, "other", SEND) == before:
+                await stream.receive_some(1 << 20)
+                await quiet()
+            nursery.cancel_scope.cancel()
+        assert before[1] == 0.0
+        assert spent(node, "other", SEND)[1] == 3.0
+
+
+def test_each_phase_has_a_name():
+    assert [PHASES[phase] for phase in (QUEUE, LOCAL, REMOTE, SEND)] == list(PHASES)
+    assert len({*KINDS}) == 4
