@@ -13,7 +13,14 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.senders import check_sender
-from hightide_broker.runtime.base.call import Begin, Call, Outcome, Peer, Reply
+from hightide_broker.runtime.base.call import (
+    Begin,
+    Call,
+    CloseConnection,
+    Outcome,
+    Peer,
+    Reply,
+)
 from hightide_broker.runtime.server.gate import Gate, Permission
 
 VERSION = "0.1.0"
@@ -48,6 +55,8 @@ class Route(NamedTuple):
     """Whether a node must be a broker to answer."""
     is_early: bool = False
     """Whether it is answered while the node starts."""
+    is_fatal: bool = False
+    """Whether others than nodes who send it are cut off, and not answered."""
     fits: Callable[[Any], bool] = every_one
     """Which requests of the API these are: several routes may share one."""
 
@@ -96,6 +105,8 @@ class Routes:
                 check_node(call)
             except Refused as refusal:
                 self._gate.tell_refused(call.peer, refusal.message)
+                if route.is_fatal and not call.peer.may_be_node:
+                    raise CloseConnection(refusal.message) from refusal
                 raise
         if not route.is_early and (why := self._why_not()):
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)

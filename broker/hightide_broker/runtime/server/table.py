@@ -2,10 +2,11 @@
 ask. What it is called, asked and answered with, and in which versions, is in `protocol/apis.py`.
 
 What is `nodes_only` comes by the nodes' door, from the node that it names: which field names it is
-in `core/cluster/senders.py`, for what an envelope carries as well. Permissions say what a sender
-needs, where authorizer.enable is true (`gate.py`). What only an envelope carries (registrations,
-heartbeats, ISR changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has
-no row.
+in `core/cluster/senders.py`, for what an envelope carries as well. An envelope speaks in somebody
+else's name: who sends one by the clients' door is cut off, as in Kafka (KIP-590). Permissions say
+what a sender needs, where authorizer.enable is true (`gate.py`). What only an envelope carries
+(registrations, heartbeats, ISR changes, blocks of producer ids) is decided by
+`core/cluster/controller.py`, and has no row.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def row(
     nodes_only: bool = False,
     broker: bool = False,
     early: bool = False,
+    fatal: bool = False,
     when: Callable[[M], bool] = every_one,
 ) -> Route:
     """A request whose effects are there when `begin` returns, in order of arrival."""
@@ -67,6 +69,7 @@ def row(
         is_for_clients=not nodes_only,
         is_of_broker=broker,
         is_early=early,
+        is_fatal=fatal,
         fits=when,
     )
 
@@ -186,7 +189,7 @@ def about_the_quorum(quorum: QuorumDriver, channel: ControllerChannel) -> list[R
         asked(c.EndQuorumEpochRequest, quorum.begin, action),
         asked(c.FetchSnapshotRequest, quorum.begin, action),
         asked(m.FetchRequest, quorum.begin, action, when=_is_of_metadata),
-        asked(c.EnvelopeRequest, channel.open_envelope, action),
+        asked(c.EnvelopeRequest, channel.open_envelope, action, fatal=True),
     ]
 
 
