@@ -118,15 +118,24 @@ def replace_voter(
 ) -> None:
     """Have a node vote with the directory that it observes with now."""
     voting = _until_observed(bootstrap, timeout_s, node)
-    if address is None and node not in voting:
-        raise click.UsageError(f"node {node} is no voter: say where it listens, {node}@HOST:PORT")
-    if address is None:
-        address = voting[node].host, voting[node].port
+    address = address or _address_of(voting, node)
     if node in voting:
         directory = ask(bootstrap, timeout_s, lambda admin: admin.remove_voter(node))
         say(f"node {node} with directory {directory} does not vote any more")
     directory = _add(bootstrap, timeout_s, node, address)
     say(f"node {node} with directory {directory} votes")
+
+
+def _address_of(voting: dict[int, Any], node: int) -> tuple[str, int]:
+    """Where a voter listens for nodes; raises `UsageError` if that has to be said."""
+    if node not in voting:
+        raise click.UsageError(f"node {node} is no voter: say where it listens, {node}@HOST:PORT")
+    if not voting[node].host:
+        raise click.UsageError(
+            f"where node {node} listens for nodes is told to those alone who may ALTER the "
+            f"cluster: say it, {node}@HOST:PORT"
+        )
+    return voting[node].host, voting[node].port
 
 
 def _until_observed(bootstrap: str, timeout_s: float, node: int) -> dict[int, Any]:

@@ -21,7 +21,7 @@ from hightide_broker.runtime.base.call import (
     Peer,
     Reply,
 )
-from hightide_broker.runtime.server.gate import Gate, Permission
+from hightide_broker.runtime.server.gate import Gate, Permission, Reserved
 
 VERSION = "0.1.0"
 R = TypeVar("R")
@@ -57,6 +57,8 @@ class Route(NamedTuple):
     """Whether it is answered while the node starts."""
     is_fatal: bool = False
     """Whether others than nodes who send it are cut off, and not answered."""
+    reserved: Reserved | None = None
+    """What of the answer not everybody sees who may ask."""
     fits: Callable[[Any], bool] = every_one
     """Which requests of the API these are: several routes may share one."""
 
@@ -116,7 +118,10 @@ class Routes:
             )
         if not route.is_for_clients:
             return route.begin(call)
-        return self._gate.begin(route.permissions, call, route.begin)
+        outcome = self._gate.begin(route.permissions, call, route.begin)
+        if route.reserved is None:
+            return outcome
+        return self._gate.kept_back(route.reserved, call.peer, outcome)
 
     def allowed_bytes(self, api: Api, call: Call[Any]) -> int:
         """How much of what came with a request its sender may send."""

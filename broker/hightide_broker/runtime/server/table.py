@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace as exchanged
+
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
 from hightide.protocol import group_messages as g
@@ -31,7 +33,7 @@ from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
-from hightide_broker.runtime.server.gate import Permission
+from hightide_broker.runtime.server.gate import Permission, Reserved
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
@@ -59,6 +61,7 @@ def row(
     broker: bool = False,
     early: bool = False,
     fatal: bool = False,
+    reserved: Reserved | None = None,
     when: Callable[[M], bool] = every_one,
 ) -> Route:
     """A request whose effects are there when `begin` returns, in order of arrival."""
@@ -70,6 +73,7 @@ def row(
         is_of_broker=broker,
         is_early=early,
         is_fatal=fatal,
+        reserved=reserved,
         fits=when,
     )
 
@@ -79,13 +83,14 @@ def later(
     answer: Callable[[Call[M]], Awaitable[Reply]],
     *permissions: Permission,
     broker: bool = False,
+    reserved: Reserved | None = None,
 ) -> Route:
     """A request that waits before anything is decided, and so has no order."""
 
     def begin(call: Call[M]) -> Later:
         return partial(answer, call)
 
-    return row(request, begin, *permissions, broker=broker)
+    return row(request, begin, *permissions, broker=broker, reserved=reserved)
 
 
 def about_records(records: RecordHandlers) -> list[Route]:
@@ -149,7 +154,12 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         later(m.ElectLeadersRequest, admin.change, cluster("ALTER")),
         later(q.AddVoterRequest, admin.change, cluster("ALTER")),
         later(q.RemoveVoterRequest, admin.change, cluster("ALTER")),
-        later(q.DescribeQuorumRequest, admin.describe_quorum, cluster("DESCRIBE")),
+        later(
+            q.DescribeQuorumRequest,
+            admin.describe_quorum,
+            cluster("DESCRIBE"),
+            reserved=Reserved((Operation.ALTER, Operation.CLUSTER_ACTION), _without_addresses),
+        ),
     ]
 
 
@@ -191,6 +201,13 @@ def about_the_quorum(quorum: QuorumDriver, channel: ControllerChannel) -> list[R
         asked(m.FetchRequest, quorum.begin, action, when=_is_of_metadata),
         asked(c.EnvelopeRequest, channel.open_envelope, action, fatal=True),
     ]
+
+
+def _without_addresses(found: q.DescribeQuorumResponse) -> q.DescribeQuorumResponse:
+    """Where voters listen is the nodes' door: who changes the voters has to name it, nobody else
+    has anything to do there."""
+    voters = [exchanged(voter, host="", port=-1) for voter in found.voters]
+    return exchanged(found, voters=voters)
 
 
 def _is_of_metadata(request: m.FetchRequest) -> bool:
