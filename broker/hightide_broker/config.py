@@ -260,6 +260,15 @@ def open_listeners(config: BrokerConfig) -> list[str]:
     ]
 
 
+def open_metrics(config: BrokerConfig) -> str:
+    """The HOST:PORT where others than this machine's users are told its metrics, as that port asks
+    nobody who they are; empty: there is none."""
+    address = config.metrics_address
+    return (
+        "" if address is None or _is_loopback(address[0]) else config[keys.METRICS_LISTEN].strip()
+    )
+
+
 def check_open(config: BrokerConfig) -> None:
     """Raise `ConfigError` for a listener that is open to others, unless it is said to be meant."""
     if (found := open_listeners(config)) and not config[keys.ALLOW_INSECURE_LISTENER]:

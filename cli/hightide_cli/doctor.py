@@ -78,6 +78,7 @@ def examine(data: Path, port: int, broker_config: Path | None = None) -> Iterato
         yield _certificates(data / CERTIFICATES)
     if broker_config is not None:
         yield _listeners(broker_config)
+        yield from _metrics(broker_config)
     yield _space(directory)
     yield _sync_time(directory)
 
@@ -98,6 +99,20 @@ def _listeners(file: Path) -> Finding:
         advice = "only where nobody reaches it whom you do not trust: hightide certs"
         return Finding("listeners", WARN, f"open to all: {' and '.join(found)}", advice)
     return Finding("listeners", OK, "nobody comes in from elsewhere without proof")
+
+
+def _metrics(file: Path) -> Iterator[Finding]:
+    """Whether strangers are told metrics by what a configuration says."""
+    from hightide_broker.config import ConfigError, open_metrics
+    from hightide_cli.server import load_config
+
+    try:
+        place = open_metrics(load_config(file, ()))
+    except (ConfigError, OSError, UnicodeDecodeError):
+        return  # said of the listeners
+    if place:
+        found = f"all who reach {place} are told them: it asks nobody who they are"
+        yield Finding("metrics", WARN, found, "metrics.listen on loopback, or a network of its own")
 
 
 def _certificates(directory: Path) -> Finding:

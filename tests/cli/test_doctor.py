@@ -132,3 +132,15 @@ def test_a_configuration_whose_doors_are_open_or_of_no_use(tmp_path, lines, stat
     assert rows["listeners"]["status"] == status
     assert said in rows["listeners"]["found"]
     assert (code == 6) == (status == "fail")
+
+
+@pytest.mark.parametrize("place", ["0.0.0.0:9404", "db1:9404"])
+def test_metrics_that_all_are_told_are_warned_of(tmp_path, place):
+    file = tmp_path / "broker.toml"
+    file.write_text(f"metrics.listen = '{place}'")
+    checks = [*CHECKS[:6], "listeners", "metrics", *CHECKS[6:]]
+    _, rows = examined(tmp_path / "data", "-c", str(file), checks=checks)
+    found = rows["metrics"]
+    assert found["status"] == "warn"
+    assert found["found"] == f"all who reach {place} are told them: it asks nobody who they are"
+    assert "metrics.listen" in found["advice"]
