@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.certs import SOON_DAYS
 from hightide_cli.cluster import data_option
@@ -135,7 +136,7 @@ def _certificates(directory: Path) -> Finding:
     if not left:
         return Finding("certificates", FAIL, f"none in {directory}", "restore them from a copy")
     first = min(left, key=lambda name: left[name])
-    state = f"{len(left)}, {first} is good for {left[first]} days"
+    state = f"{len(left)}, {first} is good for {counted(left[first], 'day')}"
     if left[first] < 0:
         state = f"{len(left)}, {first} has expired"
     advice = f"hightide certs renew {directory}"

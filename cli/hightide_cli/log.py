@@ -16,6 +16,7 @@ import msgspec
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.words import counted
 from hightide_cli.failures import CORRUPT, NOT_FOUND
 from hightide_cli.output import say
 from hightide_cli.record_json import encode_bytes
@@ -71,7 +72,7 @@ def verify(path: Path) -> None:
     files = files_of(path, (".log", ".checkpoint"))
     verification = Verification(RealDisk(writes=False), files)
     verification.run()
-    say(f"{len(files)} files checked, {verification.bad} damaged places")
+    say(f"{counted(len(files), 'file')} checked, {counted(verification.bad, 'damaged place')}")
     if verification.bad:
         raise click.exceptions.Exit(CORRUPT)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.topic_partition import INTERNAL
+from hightide.protocol.words import counted
 from hightide_cli.client_config import client_config_option
 from hightide_cli.failures import USAGE
 from hightide_cli.options import (
@@ -155,7 +156,8 @@ def create(
         "replication_factor": result.replication_factor,
     }
     if output == "table":
-        say(f"created topic {topic} with {result.partitions} partitions{_told(settings)}")
+        shown = counted(result.partitions, "partition")
+        say(f"created topic {topic} with {shown}{_told(settings)}")
     else:
         show([fields], output, columns=list(fields), key="topic")
 

@@ -271,12 +271,12 @@ def flip(path, position):
 @live
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.5, 0.9, 1.0], ids=lambda each: f"{each:.0%}")
 def test_verify_finds_a_flipped_bit_in_a_snapshot(snapshot, where):
-    assert "1 files checked, 0 damaged" in hightide("log", "verify", snapshot).err
+    assert "1 file checked, 0 damaged" in hightide("log", "verify", snapshot).err
     damaged = flip(snapshot, int((snapshot.stat().st_size - 1) * where))
     ended = hightide("log", "verify", snapshot, code=CORRUPT)
     (line,) = ended.out.decode().splitlines()
     assert line.startswith(f"{snapshot} ")
-    assert "1 files checked, 1 damaged" in ended.err
+    assert "1 file checked, 1 damaged place\n" in ended.err
     assert snapshot.read_bytes() == damaged
 
 

@@ -13,6 +13,7 @@ import click
 
 from hightide.protocol import wire
 from hightide.protocol.messages import ApiVersionsRequest
+from hightide.protocol.words import counted
 from hightide_broker.runtime.base.system import raise_open_files_limit
 from hightide_cli.bench.client import data_option
 from hightide_cli.bench.growth import numbers_option
@@ -39,7 +40,7 @@ def connections(numbers: list[int], data: Path | None, output: str) -> None:
         host, _, port = cluster.address.rpartition(":")
         before = cluster.memory_mb()
         for number in numbers:
-            say(f"{number} connections")
+            say(f"{counted(number, 'connection')}")
             began = time.perf_counter()
             with ExitStack() as opened:
                 for _ in range(number):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.bench.client import data_option
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
@@ -75,7 +76,7 @@ def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) ->
     with OwnCluster(brokers=BROKERS, directory=data) as cluster:
         there = 0
         for number in numbers:
-            say(f"{number} partitions")
+            say(f"{counted(number, 'partition')}")
             created_s = run(_grow, cluster.address, there, number)
             time.sleep(SETTLING_S)
             row = {

@@ -1,6 +1,6 @@
 // The pages that show what is now.
 import { store, ui, ask } from "./store.js";
-import { html, count, bytes, moment, Badge, Command, Table, Events } from "./parts.js";
+import { html, count, counted, bytes, moment, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
 
 const link = (path, text) => html`<a href=${`#${path}`}>${text}</a>`;
@@ -36,7 +36,7 @@ export function Brokers() {
       bad: broker.fenced || broker.silent || broker.offline > 0,
       cells: [
         html`${broker.id === cluster.controller ? html`<span class="crown" title="active controller">♛</span> ` : ""}broker ${broker.id}`,
-        broker.fenced ? "fenced" : broker.silent ? "does not answer" : broker.offline ? `${broker.offline} replicas offline` : "serves",
+        broker.fenced ? "fenced" : broker.silent ? "does not answer" : broker.offline ? `${counted(broker.offline, "replica")} offline` : "serves",
         broker.address, broker.roles.join(", "), count(broker.leads), count(broker.replicas),
         bytes(broker.size_bytes), bytes(broker.free_bytes),
       ],
@@ -122,7 +122,7 @@ export function Group({ name }) {
   if (!group || group.group !== name) return html`<h1>Group ${name}</h1><p class="quiet">${store.ui.error ?? "looking …"}</p>`;
   const lag = group.partitions.reduce((sum, part) => sum + Math.max(part.lag, 0), 0);
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
-    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${count(lag)} records behind.</p>
+    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${counted(lag, "record")} behind.</p>
     <${Table} caption="Members" empty="it has no members"
       columns=${["member", "client", "from", "partitions"]}
       rows=${group.members.map((member) => ({

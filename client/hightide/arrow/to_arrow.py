@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hightide.protocol.columns import Columns, headers_of
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import TIMESTAMP_MAX, BatchHeader
+from hightide.protocol.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +127,9 @@ def _check_sums(starts: np.ndarray, edges: Sequence[int], sizes: Sequence[int]) 
     sums = starts[edges].tolist()
     for (begin, end), size in zip(pairwise(sums), sizes, strict=True):
         if end - begin != size:
-            raise CorruptBatch(f"lengths add up to {end - begin}, {size} bytes are there")
+            raise CorruptBatch(
+                f"lengths add up to {end - begin}, {counted(size, 'byte is', 'bytes are')} there"
+            )
 
 
 @lru_cache(maxsize=1024)
