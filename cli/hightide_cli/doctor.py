@@ -14,20 +14,25 @@ from typing import NamedTuple
 
 import click
 
+from hightide.protocol.errors import HightideError
 from hightide.protocol.words import counted
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.certs import SOON_DAYS
+from hightide_cli.client_config import use_client_file
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import UNHEALTHY
-from hightide_cli.options import output_option
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
+from hightide_cli.options import ask, output_option
 from hightide_cli.output import show
-from hightide_cli.processes import nodes_of
+from hightide_cli.processes import brokers_of, nodes_of
 from hightide_cli.secure_cluster import CERTIFICATES
 
 DISK_FREE_BYTES_MIN = 1 << 30
 OPEN_FILES_MIN = 1024
 SYNC_P50_S_MAX = 0.02
 _SYNCS = 30
+ASKED_S = 10.0
+"""How long a cluster has to answer."""
 OK, WARN, FAIL = "ok", "warn", "fail"
 
 
@@ -53,8 +58,8 @@ class Finding(NamedTuple):
 )
 @output_option
 def doctor(data: Path, port: int, broker_config: Path | None, output: str) -> None:
-    """Check Python, Java, packages, port, disk, sync time and data directory; exit 6 if one
-    fails."""
+    """Check Python, Java, packages, port, disk, sync time, data directory and the cluster in it;
+    exit 6 if one fails."""
     findings = list(examine(data, port, broker_config))
     show(
         [finding._asdict() for finding in findings],
@@ -72,6 +77,7 @@ def examine(data: Path, port: int, broker_config: Path | None = None) -> Iterato
     yield _java()
     yield _spark()
     yield _port(data, port)
+    yield from _quorum(data)
     yield _open_files()
     directory = _existing(data)
     yield _owner(data, directory)
@@ -188,6 +194,30 @@ def _port(data: Path, port: int) -> Finding:
         except OSError as error:
             return Finding("port", FAIL, f"{port}: {error.strerror}", "choose another with --port")
     return Finding("port", OK, f"{port} is free")
+
+
+def _quorum(data: Path) -> Iterator[Finding]:
+    """Whether somebody leads the cluster of this directory, if nodes of it run."""
+    if not any(node.pid() for node in nodes_of(data)):
+        return
+    if (file := data / "client.toml").exists():
+        use_client_file(file)
+    try:
+        found = ask(",".join(brokers_of(data)), ASKED_S, known_quorum)
+    except HightideError as error:
+        yield Finding("quorum", FAIL, f"cannot be asked: {error}", "hightide logs says more")
+        return
+    if found.leader == NO_LEADER:
+        yield Finding(
+            "quorum", FAIL, leaderless("the node that was asked"), f"{REMEDY}: hightide up"
+        )
+        return
+    silent = [voter.id for voter in found.voters if voter.last_fetch_ms_ago < 0]
+    said = f"node {found.leader} leads, of voters {[voter.id for voter in found.voters]}"
+    if silent:
+        yield Finding("quorum", WARN, f"{said}; not heard of: {silent}", REMEDY)
+    else:
+        yield Finding("quorum", OK, said)
 
 
 def _open_files() -> Finding:

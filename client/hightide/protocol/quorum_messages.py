@@ -35,7 +35,9 @@ class RemoveVoterResponse(Message, frozen=True, kw_only=True):
 
 
 class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
-    pass
+    even_without_leader: bool = False
+    """Where nobody leads, the asked node answers with what it knows by itself: `leader` is -1, and
+    of the others nothing is known but that they vote."""
 
 
 class QuorumReplica(Message, frozen=True, kw_only=True):
