@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hightide.protocol.words import counted
 from hightide_broker.config import ConfigError
 from hightide_broker.whole_files import put_file
 
@@ -72,7 +73,8 @@ class Authority:
             left := self._certificate.not_valid_after_utc - datetime.now(UTC)
         ):
             raise CertificatesRefused(
-                f"{days} days are more than the {left.days} that the authority has left"
+                f"{counted(days, 'day is', 'days are')} more than the {left.days} that the "
+                f"authority has left"
             )
         key = _key_of(self._directory, name)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -245,19 +245,36 @@ def listeners_that_ask_nobody(config: BrokerConfig) -> dict[str, bool]:
     return found
 
 
+def listens_at(config: BrokerConfig) -> dict[str, tuple[str, int]]:
+    """Where a node listens: for clients, for nodes if they come by a door of their own, and for
+    metrics. Port 0: any free one."""
+    found = {"client": (config[keys.LISTEN_HOST], config[keys.LISTEN_PORT])}
+    if config.is_split:
+        found["internal"] = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
+    if metrics := config.metrics_address:
+        found["metrics"] = metrics
+    return found
+
+
 def open_listeners(config: BrokerConfig) -> list[str]:
     """The listeners where others than this machine's users may do anything: each is reached from
     elsewhere, and asks nobody who they are."""
-    places = {
-        "client": (config[keys.LISTEN_HOST], config[keys.LISTEN_PORT]),
-        "internal": (config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]),
-    }
+    places = listens_at(config)
     asking_nobody = [name for name, it_does in listeners_that_ask_nobody(config).items() if it_does]
     return [
         f"{host}:{port}"
         for host, port in map(places.__getitem__, asking_nobody)
         if not _is_loopback(host)
     ]
+
+
+def open_metrics(config: BrokerConfig) -> str:
+    """The HOST:PORT where others than this machine's users are told its metrics, as that port asks
+    nobody who they are; empty: there is none."""
+    address = config.metrics_address
+    return (
+        "" if address is None or _is_loopback(address[0]) else config[keys.METRICS_LISTEN].strip()
+    )
 
 
 def check_open(config: BrokerConfig) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.access_messages import ANY
+from hightide.protocol.words import counted
 from hightide_cli.failures import DENIED, NOT_FOUND
 from hightide_cli.options import ask, client_options
 from hightide_cli.output import say, show, show_one
@@ -179,7 +180,7 @@ def delete(bootstrap: str, output: str, timeout_s: float, yes: bool, **which: st
         say("no rule is meant by this")
         raise click.exceptions.Exit(NOT_FOUND)
     if not yes:
-        say(f"{len(found)} rules would be removed: --yes removes them")
+        say(f"{counted(len(found), 'rule')} would be removed: --yes removes them")
 
 
 @acls.command(epilog="Example: hightide acls explain alice WRITE topic:orders")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.failures import NOT_FOUND, UNHEALTHY
+from hightide_cli.leaderless import say_if_leaderless
 from hightide_cli.options import Seconds, ask, client_options
 from hightide_cli.output import say, show, show_one
 from hightide_cli.watching import watchable
@@ -31,6 +32,7 @@ def brokers() -> None:
 def list_(bootstrap: str, output: str, timeout_s: float) -> None:
     """Every registered broker, fenced ones too."""
     found = ask(bootstrap, timeout_s, _describe_cluster)
+    say_if_leaderless(found)
     rows = [_row(broker) for broker in sorted(found.brokers, key=lambda each: each.id)]
     columns = ["id", "host", "port", "rack", "roles", "fenced", "epoch"]
     show(rows, output, columns=columns, key="id")
@@ -47,6 +49,7 @@ def describe(broker: int, bootstrap: str, output: str, timeout_s: float) -> None
     if state is None:
         say(f"broker {broker} is not registered, only {sorted(b.id for b in found.brokers)}")
         raise click.exceptions.Exit(NOT_FOUND)
+    say_if_leaderless(found)
     fields: dict[str, Any] = _row(state)
     if not state.fenced:
         held = ask(bootstrap, timeout_s, _log_dir_of, broker)

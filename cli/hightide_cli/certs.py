@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_broker.secure_local import LOOPBACK
 from hightide_cli.failures import CONFLICT, NOT_FOUND, UNHEALTHY
 from hightide_cli.options import output_option
@@ -124,7 +125,7 @@ def show_(place: Path, output: str) -> None:
     show(rows, output, columns=columns, key="file")
     for each in found:
         if each.days_left < SOON_DAYS:
-            left = f"in {each.days_left} days" if each.days_left >= 0 else "already"
+            left = f"in {counted(each.days_left, 'day')}" if each.days_left >= 0 else "already"
             say(f"{each.file} expires {left}: hightide certs renew {Path(each.file).parent}")
     if any(each.days_left < 0 for each in found):
         raise click.exceptions.Exit(UNHEALTHY)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.client_config import client_settings, use_client_file
 from hightide_cli.console_process import start_console, stop_console
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
@@ -263,7 +264,7 @@ def _plan(
     is_split = not any(len(node.roles) > 1 for node in plan.processes)
     if count not in (None, brokers) or roles not in (None, "split" if is_split else "combined"):
         raise click.UsageError(
-            f"{data} holds a cluster of {brokers} brokers, "
+            f"{data} holds a cluster of {counted(brokers, 'broker')}, "
             f"{'split' if is_split else 'combined'}: its nodes cannot be changed"
         )
     if port is not None and len(plan.nodes) > 1 and port not in (0, plan.nodes[0][1]):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.client_config import client_settings
 from hightide_cli.failures import CORRUPT, UNREACHABLE
 from hightide_cli.options import admin, check_partition, client_options, parse_partition, run
@@ -83,7 +84,7 @@ def diff(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
         raise click.exceptions.Exit(CORRUPT)
     if any(side.error for side in sides):
         raise click.exceptions.Exit(UNREACHABLE)
-    say(f"{len(sides)} replicas agree")
+    say(f"{counted(len(sides), 'replica agrees', 'replicas agree')}")
 
 
 async def _compare(
@@ -119,7 +120,9 @@ def _missing(sides: list[Side], first: dict[int, tuple[int, ComparedBatch]]) -> 
             if base >= side.log_start and batch.next_offset <= side.high_watermark
         ]
         if len(within) != side.batches:
-            found.append(f"broker {side.broker} has {side.batches} batches, not {len(within)}")
+            found.append(
+                f"broker {side.broker} has {counted(side.batches, 'batch')}, not {len(within)}"
+            )
     return found
 
 

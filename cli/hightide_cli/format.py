@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from hightide.protocol.words import counted
 from hightide_cli.record_json import encode_bytes
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _as_number(data: bytes | None, order: Any, size: int) -> bytes:
     if data is None:
         return b""
     if len(data) != size:
-        return f"<{len(data)} bytes, not {size}>".encode()
+        return f"<{counted(len(data), 'byte')}, not {size}>".encode()
     return str(int.from_bytes(data, order, signed=True)).encode()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.errors import ApiError, ErrorCode
+from hightide.protocol.words import counted
 from hightide_cli.failures import exit_code
 from hightide_cli.options import ask, check_partition, client_options, yes_option
 from hightide_cli.output import harmless, print_table, say, show, show_one
@@ -267,11 +268,10 @@ async def _refuse_if_live(admin: Admin, group: str) -> None:
         return
     if members:
         clients = ", ".join(sorted({member.client_id for member in members}))
-        counted = "1 member" if len(members) == 1 else f"{len(members)} members"
         raise ApiError(
             ErrorCode.NON_EMPTY_GROUP,
-            f"group {group!r} has {counted} ({clients}): stop them first, they would "
-            f"go on from where they are",
+            f"group {group!r} has {counted(len(members), 'member')} ({clients}): stop them "
+            f"first, they would go on from where they are",
         )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.words import counted
 from hightide_cli.failures import CORRUPT, NOT_FOUND
 from hightide_cli.output import say
 from hightide_cli.record_json import encode_bytes
@@ -71,7 +72,7 @@ def verify(path: Path) -> None:
     files = files_of(path, (".log", ".checkpoint"))
     verification = Verification(RealDisk(writes=False), files)
     verification.run()
-    say(f"{len(files)} files checked, {verification.bad} damaged places")
+    say(f"{counted(len(files), 'file')} checked, {counted(verification.bad, 'damaged place')}")
     if verification.bad:
         raise click.exceptions.Exit(CORRUPT)
 
@@ -183,7 +184,7 @@ def _decoded(topic: str, record: Record) -> tuple[Any, Any]:
     """Key and value; those of hightide's own topics as what they mean."""
     from hightide_broker.core.groups.records import GroupRecordDamaged, decode
 
-    if topic == METADATA and record.value is not None:
+    if record.value is not None and (topic == METADATA or _is_change(record.value)):
         said = msgspec.msgpack.decode(record.value)
         return encode_bytes(record.key), _with_bytes(_without_secrets(said))
     if topic == OFFSETS:
@@ -193,6 +194,17 @@ def _decoded(topic: str, record: Record) -> tuple[Any, Any]:
             said = None if value is None else _with_bytes(msgspec.structs.asdict(value))
             return {"type": kind, **msgspec.structs.asdict(key)}, said
     return encode_bytes(record.key), encode_bytes(record.value)
+
+
+def _is_change(value: bytes) -> bool:
+    """Whether a record is of the metadata log: a copy of that may lie under any name."""
+    from hightide_broker.core.cluster.changes import decode_change
+
+    try:
+        decode_change(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _without_secrets(change: dict[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class OwnCluster:
         return ",".join(f"{f['host']}:{f['port']}" for f in (node.facts() for node in self.nodes))
 
     @property
+    def way(self) -> dict[str, Any]:
+        """How its administrator comes in: the options of any client."""
+        return {"bootstrap_servers": self.address, **self.client_options}
+
+    @property
     def client_options(self) -> dict[str, Any]:
         """How its administrator comes in, beside the address: by certificate, if it is secure."""
         if not self._secure:

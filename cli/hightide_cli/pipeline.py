@@ -260,8 +260,8 @@ def tell(progress: Progress, output: str) -> None:
     elif output == "table":
         lag = ", ".join(f"{topic} {count:,}" for topic, count in progress.lag.items())
         say(
-            f"{progress.query}: batch {progress.batch}, {progress.rows:,} rows, "
-            f"{progress.rows_per_s:,.0f} rows/s{lag and f', behind by {lag}'}"
+            f"{progress.query}: batch {progress.batch}, rows {progress.rows:,}, "
+            f"{progress.rows_per_s:,.0f}/s{lag and f', behind by {lag}'}"
         )
 
 

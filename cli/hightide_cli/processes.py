@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_broker.secure_local import first_users, make_secrets
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.output import say
@@ -317,7 +318,8 @@ def _ports(first: int | None, count: int) -> list[int]:
         ports = [(first or DEFAULT_PORT) + number for number in range(count)]
         if not 1 <= ports[0] <= ports[-1] <= 65535:
             raise click.UsageError(
-                f"--port {first} for {count} nodes, expected 0 or {count} ports from 1 to 65535"
+                f"--port {first} for {counted(count, 'node')}, expected 0 or "
+                f"{counted(count, 'port')} from 1 to 65535"
             )
         return ports
     from hightide.net.tcp import free_ports

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.errors import UsageError
+from hightide.protocol.words import counted
 from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
@@ -84,7 +85,7 @@ def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
     if flags["output"] in ("json", "ndjson"):
         click.echo(json.dumps({"records": count, "acks": flags["acks"], "seconds": seconds}))
     elif flags["output"] == "table":
-        say(f"{count} records in {seconds:.2f} s, acks={flags['acks']}")
+        say(f"{counted(count, 'record')} in {seconds:.2f} s, acks={flags['acks']}")
     if stopped:
         raise click.exceptions.Exit(SIGNALLED + stopped)
 
@@ -111,7 +112,9 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         stopped = await until_interrupted(partial(feed.run, producer, files))
     if feed.bad:
         done = "sent" if flags["acks"] == "0" else "stored"
-        raise UsageError(f"{feed.bad}; what came before it is {done}: {feed.count} records")
+        raise UsageError(
+            f"{feed.bad}; what came before it is {done}: {counted(feed.count, 'record')}"
+        )
     return feed.count, stopped
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.failures import UNHEALTHY
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
 from hightide_cli.options import ask, client_options
 from hightide_cli.output import print_table, say, show_one
 from hightide_cli.watching import watchable
@@ -28,8 +29,9 @@ def quorum() -> None:
 @watchable
 @client_options
 def status(bootstrap: str, output: str, timeout_s: float) -> None:
-    """Who leads the metadata quorum, and how far every voter and observer has followed."""
-    found = ask(bootstrap, timeout_s, _describe_quorum)
+    """Who leads the metadata quorum, and how far every voter and observer has followed; exit 6 if
+    nobody leads, or a voter is not heard of."""
+    found = ask(bootstrap, timeout_s, known_quorum)
     fields = {
         "cluster_id": found.cluster_id,
         "leader": found.leader,
@@ -52,6 +54,9 @@ def status(bootstrap: str, output: str, timeout_s: float) -> None:
             for kind, r in kinds
         ]
         print_table(rows, columns)
+    if found.leader == NO_LEADER:
+        say(f"{leaderless('the node that was asked')}; {REMEDY}")
+        raise click.exceptions.Exit(UNHEALTHY)
     silent = [voter.id for voter in found.voters if voter.last_fetch_ms_ago < 0]
     if silent:
         say(f"not heard of in epoch {found.epoch}: voters {silent}")
@@ -118,15 +123,24 @@ def replace_voter(
 ) -> None:
     """Have a node vote with the directory that it observes with now."""
     voting = _until_observed(bootstrap, timeout_s, node)
-    if address is None and node not in voting:
-        raise click.UsageError(f"node {node} is no voter: say where it listens, {node}@HOST:PORT")
-    if address is None:
-        address = voting[node].host, voting[node].port
+    address = address or _address_of(voting, node)
     if node in voting:
         directory = ask(bootstrap, timeout_s, lambda admin: admin.remove_voter(node))
         say(f"node {node} with directory {directory} does not vote any more")
     directory = _add(bootstrap, timeout_s, node, address)
     say(f"node {node} with directory {directory} votes")
+
+
+def _address_of(voting: dict[int, Any], node: int) -> tuple[str, int]:
+    """Where a voter listens for nodes; raises `UsageError` if that has to be said."""
+    if node not in voting:
+        raise click.UsageError(f"node {node} is no voter: say where it listens, {node}@HOST:PORT")
+    if not voting[node].host:
+        raise click.UsageError(
+            f"where node {node} listens for nodes is told to those alone who may ALTER the "
+            f"cluster: say it, {node}@HOST:PORT"
+        )
+    return voting[node].host, voting[node].port
 
 
 def _until_observed(bootstrap: str, timeout_s: float, node: int) -> dict[int, Any]:

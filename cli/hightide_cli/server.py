@@ -121,6 +121,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
             formats=False,
         ) as node:
             async with trio.open_nursery() as nursery:
+                warn_of_metrics(config)
                 nursery.start_soon(warn_of_open, config)
                 nursery.start_soon(warn_of_unknown, config.advertised_host)
                 nursery.start_soon(manager.follow, node)
@@ -152,6 +153,18 @@ async def warn_of_open(config: BrokerConfig) -> None:
             "all who reach %s may do anything: allow.insecure.listener", " and ".join(found)
         )
         await trio.sleep(WARN_S)
+
+
+def warn_of_metrics(config: BrokerConfig) -> None:
+    """Log it when others are told metrics, which nobody has to prove anything for."""
+    from hightide_broker.config import open_metrics
+
+    if place := open_metrics(config):
+        logging.getLogger("hightide.node").warning(
+            "all who reach %s are told metrics, and names of topics and groups: metrics.listen "
+            "asks nobody who they are, expected loopback or a network of your own",
+            place,
+        )
 
 
 async def warn_of_unknown(host: str) -> None:

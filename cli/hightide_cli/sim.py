@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option
 from hightide_cli.output import say, show_one
@@ -136,7 +137,7 @@ def _told(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
         now = time.monotonic()
         if sys.stderr.isatty() and now - said > PROGRESS_S:
             said = now
-            say(f"{number} of {count} seeds, {number / (now - since):.1f} a second")
+            say(f"{number} of {counted(count, 'seed')}, {number / (now - since):.1f} a second")
 
 
 def _run_all(world: str, seeds: range) -> list[Outcome]:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.topic_partition import INTERNAL
+from hightide.protocol.words import counted
 from hightide_cli.client_config import client_config_option
 from hightide_cli.failures import USAGE
+from hightide_cli.leaderless import known_topics, say_if_leaderless
 from hightide_cli.options import (
     admin,
+    ask,
     bootstrap_option,
     client_options,
     run,
@@ -80,11 +83,6 @@ def topics() -> None:
 @client_options
 def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None:
     """List topics."""
-
-    async def work() -> list[TopicDescription]:
-        async with admin(bootstrap, timeout_s) as client:
-            return await client.list_topics()
-
     rows = [
         {
             "topic": topic.topic,
@@ -92,7 +90,7 @@ def list_(internal: bool, bootstrap: str, output: str, timeout_s: float) -> None
             "partitions": len(topic.partitions),
             "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
         }
-        for topic in run(work)
+        for topic in ask(bootstrap, timeout_s, known_topics)
         if internal or not topic.internal
     ]
     show(rows, output, columns=["topic", "partitions", "replication_factor"], key="topic")
@@ -155,7 +153,8 @@ def create(
         "replication_factor": result.replication_factor,
     }
     if output == "table":
-        say(f"created topic {topic} with {result.partitions} partitions{_told(settings)}")
+        shown = counted(result.partitions, "partition")
+        say(f"created topic {topic} with {shown}{_told(settings)}")
     else:
         show([fields], output, columns=list(fields), key="topic")
 
@@ -226,9 +225,10 @@ def _states(partition: dict[str, Any], min_isr: int) -> set[str]:
 async def _describe(topic: str | None, bootstrap: str, timeout_s: float) -> list[dict[str, Any]]:
     async with admin(bootstrap, timeout_s) as client:
         if topic is None:
-            found = [t for t in await client.list_topics() if not t.internal]
+            found = [t for t in await known_topics(client) if not t.internal]
         else:
             found = [await client.describe_topic(topic)]
+            say_if_leaderless(await client.describe_cluster())
         replicas: dict[tuple[str, int, int], ReplicaDescription] = {}
         for directory in await client.describe_log_dirs([t.topic for t in found]):
             for info in directory.replicas:

@@ -19,6 +19,7 @@ from hightide import (
     ReplicaDescription,
     TopicDescription,
 )
+from hightide.protocol.words import counted
 from hightide_broker.trace.lanes import badge_of
 
 SILENT_MS = 5_000
@@ -186,8 +187,8 @@ def why_there(part: PartitionDescription, lanes: list[View], min_isr: int) -> st
     members = [lane for lane in lanes if lane["broker"] in part.isr and lane["log_end"] >= 0]
     slowest = min(members, key=lambda lane: lane["log_end"], default=leader)
     if slowest["log_end"] < end:
-        behind = end - slowest["log_end"]
-        return f"it waits for broker {slowest['broker']}, {behind} records behind the leader"
+        behind = counted(end - slowest["log_end"], "record")
+        return f"it waits for broker {slowest['broker']}, {behind} behind the leader"
     if leader["synced"] < end:
         return f"it waits for the leader's disk: synced up to {leader['synced']}"
     return "it is about to rise: the replicas in sync have every record"

@@ -27,7 +27,10 @@ E2E_FIELDS = [
     *("floor_socket_p50_ms", "ratio_to_socket"),
     *("passes_per_ack_leader", "passes_per_ack_follower"),
 ]
-MAY_BE_SECURE = ("produce", "consume", "e2e")
+MAY_BE_SECURE = (
+    *("produce", "consume", "e2e"),
+    *("client", "connections", "failover", "groups", "growth"),
+)
 LEADER_PASSES_MAX = 6.0
 FOLLOWER_PASSES_MAX = 4.0
 FAILOVER_FIELDS = [
@@ -58,7 +61,7 @@ def bench(tmp_path):
         data = tmp_path / "data"
         data.mkdir()
         (data / "kept").write_text("somebody else's")
-        how = WORDS if words[0] in MAY_BE_SECURE else ()
+        how = WORDS if words[0] in MAY_BE_SECURE and "--secure" not in words else ()
         ended = hightide("bench", *words, *how, "-o", "json", "--data", data)
         assert [path.name for path in data.iterdir()] == ["kept"]
         assert commands_below(data) == []
@@ -225,6 +228,24 @@ def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
     assert 0 < told["commit_p50_ms"] <= told["commit_p99_ms"]
     assert min(told["cluster_ready_ms"], told["first_group_record_ms"], told["rebalance_ms"]) > 0
     assert 0 <= told["broker_cores"] < 2
+
+
+@pytest.mark.parametrize(
+    ("words", "figure"),
+    [
+        (["client", "-n", "500", "--brokers", "1"], "blocking_send_per_s"),
+        (["connections", "--counts", "5"], "open_ms_each"),
+        (["failover", "--rounds", "1"], "gap_max_ms"),
+        (["groups", "--groups", "3", "--partitions", "1", "--seconds", "1"], "commits_per_s"),
+        (["growth", "--partitions", "3", "--idle", "0.1"], "all_in_sync_s"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else None,
+)
+def test_what_is_measured_in_clear_text_is_measured_under_tls_too(bench, words, figure):
+    told = bench(*words, "--secure")
+    (told,) = told if isinstance(told, list) else [told]
+    assert told["bench"] == words[0]
+    assert told[figure] > 0
 
 
 @pytest.mark.parametrize(

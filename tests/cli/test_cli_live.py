@@ -208,7 +208,7 @@ def test_alter_adds_partitions_and_sets_and_unsets_keys(cluster, topic):
 
 def test_times_and_sizes_may_have_units_and_are_told_as_they_are_kept(cluster):
     ended = cluster.run("topics", "create", "sized", "--config", "retention.ms=7d")
-    assert 'created topic sized with 1 partitions: {"retention.ms": "604800000"}' in ended.err
+    assert 'created topic sized with 1 partition: {"retention.ms": "604800000"}' in ended.err
     ended = cluster.run("topics", "alter", "sized", "--config", "segment.bytes=64MB")
     assert '{"segment.bytes": "64000000"}' in ended.err
     pairs = ("--set", "retention.bytes=-1", "--set", "segment.ms=2 h", "--set", "flush=synced")
@@ -336,7 +336,7 @@ def test_no_topic_is_proposed_where_none_is_alike(cluster):
 
 def test_a_line_without_its_separator_is_a_usage_error_that_shows_it(cluster, topic):
     ended = cluster.run("produce", topic, "-K", ";", stdin=b"k;v\nkeyless\n", code=2)
-    told = "line 2: no key separator ';' in b'keyless'; what came before it is stored: 1 records"
+    told = "line 2: no key separator ';' in b'keyless'; what came before it is stored: 1 record"
     assert told in ended.err
     assert [row["value"] for row in cluster.read(topic)] == ["v"]
 

@@ -12,13 +12,25 @@ import shutil
 import signal
 import socket
 import subprocess
+import typing
 
+import msgspec
 import pytest
 from commands import COMMAND, PATIENCE_S, StartedCluster, environment, hightide, topic  # noqa: F401
 from secure_run import WORDS, remember
 
+from hightide.protocol.columns import encode_columns
+from hightide.protocol.records import encode_batch
+from hightide_broker.core.cluster.changes import (
+    AnyChange,
+    SetScramCredential,
+    SetUsersSecret,
+    encode_change,
+)
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
+from hightide_cli.log import SECRETS
+from hightide_cli.record_json import encode_bytes
 
 pytestmark = pytest.mark.live
 
@@ -37,6 +49,7 @@ FIELDS = [
 
 
 UP = ("--topic", "orders:3")
+HUSHED = b"\xffhush"
 
 
 @pytest.fixture
@@ -91,6 +104,59 @@ def test_the_metadata_log_is_dumped_decoded(cluster):
     assert known["register_broker"]["broker"] == 1
     assert any("orders" in json.dumps(change) for change in changes)
     assert '"register_broker"' in hightide("log", "dump", where, "--records").out.decode()
+
+
+def written(place, *values):
+    """A segment in a folder of some name, with records that have these values."""
+    place.mkdir()
+    times = [1] * len(values)
+    columns = encode_columns(times, None, [*values], base_timestamp=1)
+    batch = encode_batch(columns, record_count=len(values), base_timestamp=1, max_timestamp=1)
+    (place / f"{0:020}.log").write_bytes(batch)
+    return place
+
+
+@pytest.mark.parametrize("name", ["copied", "orders-0", "__consumer_offsets-0"])
+def test_secrets_of_a_metadata_log_are_hidden_wherever_a_copy_of_it_lies(tmp_path, name):
+    kept = dict.fromkeys(("salt", "stored_key", "server_key"), HUSHED)
+    user = SetScramCredential(user="alice", mechanism="SCRAM-SHA-256", iterations=4096, **kept)
+    users = SetUsersSecret(secret=HUSHED)
+    place = written(tmp_path / name, *map(encode_change, (user, users)))
+    hidden = dict.fromkeys(kept, "…")
+    for where in (place, *place.iterdir()):
+        (row,) = hightide("log", "dump", where, "-J", "--records").rows
+        first, second = (record["value"] for record in row["records"])
+        assert first == {**msgspec.to_builtins(user), **hidden}
+        assert second == {"type": "users_secret", "secret": "…"}
+        text = hightide("log", "dump", where, "--records").out.decode()
+        assert text.count("…") == 4
+        assert encode_bytes(HUSHED)["b64"] not in text
+
+
+def test_what_is_no_change_is_shown_as_it_is(tmp_path):
+    values = [
+        b"text",
+        b"\xff",
+        msgspec.msgpack.encode({"type": "topic"}),
+        msgspec.msgpack.encode({"type": "mine", "secret": b"no secret"}),
+        b"\x91" * 100_000,
+        b"\x82\xa4type\xa5topic\xa1\xff\xc0",
+    ]
+    place = written(tmp_path / "orders-0", *values)
+    (row,) = hightide("log", "dump", place, "-J", "--records").rows
+    assert [record["value"] for record in row["records"]] == list(map(encode_bytes, values))
+
+
+def test_all_bytes_in_changes_are_hidden():
+    """Nothing else in the metadata is bytes; what comes there is to be looked at."""
+    kinds = typing.get_args(AnyChange)
+    found = {
+        field.name
+        for kind in kinds
+        for field in msgspec.structs.fields(kind)
+        if field.type is bytes
+    }
+    assert found == {*SECRETS}
 
 
 def test_what_groups_committed_is_dumped_decoded(cluster, topic):

@@ -7,12 +7,16 @@ test runs commands as processes of their own. Damage is done to copies.
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from commands import hightide
 
+from hightide.admin.descriptions import QuorumReplica
 from hightide_cli.failures import CONFLICT, CORRUPT, NOT_FOUND, UNREACHABLE, USAGE
+from hightide_cli.quorum import _address_of
 
 live = pytest.mark.live
 BROKER = ["id", "host", "port", "rack", "roles", "fenced", "epoch"]
@@ -68,6 +72,17 @@ def test_a_usage_error_is_told_before_anything_is_done(words, named):
     ended = hightide(*words, address="127.0.0.1:1", code=USAGE, patience_s=20)
     assert ended.out == b""
     assert named in " ".join(ended.err.split())
+
+
+def test_who_is_not_told_where_a_voter_listens_has_to_say_it_to_replace_it():
+    told = QuorumReplica(1, "", "h", 9, 0, 0, 0, 0)
+    assert _address_of({1: told}, 1) == ("h", 9)
+    for voting, said in (
+        ({}, "node 1 is no voter: say where it listens, 1@HOST:PORT"),
+        ({1: replace(told, host="", port=-1)}, "may ALTER the cluster: say it, 1@HOST:PORT"),
+    ):
+        with pytest.raises(click.UsageError, match=said):
+            _address_of(voting, 1)
 
 
 @pytest.mark.parametrize(
@@ -256,12 +271,12 @@ def flip(path, position):
 @live
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.5, 0.9, 1.0], ids=lambda each: f"{each:.0%}")
 def test_verify_finds_a_flipped_bit_in_a_snapshot(snapshot, where):
-    assert "1 files checked, 0 damaged" in hightide("log", "verify", snapshot).err
+    assert "1 file checked, 0 damaged" in hightide("log", "verify", snapshot).err
     damaged = flip(snapshot, int((snapshot.stat().st_size - 1) * where))
     ended = hightide("log", "verify", snapshot, code=CORRUPT)
     (line,) = ended.out.decode().splitlines()
     assert line.startswith(f"{snapshot} ")
-    assert "1 files checked, 1 damaged" in ended.err
+    assert "1 file checked, 1 damaged place\n" in ended.err
     assert snapshot.read_bytes() == damaged
 
 

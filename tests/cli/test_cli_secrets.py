@@ -8,6 +8,7 @@ of it, in whatever shape.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -292,8 +293,12 @@ def everything_is_shown(day):
         day.run("logs", "--data", day.data, "--node", node, "-n", "100000")
         day.run("storage", "info", "--set", f"log.dirs={of_node}", code=None)
         day.run("log", "verify", of_node)
+        copies = day.place / f"copies-{node}"
+        shutil.copytree(of_node / METADATA, copies / "orders-0")
         for how in ((), ("--records",), ("--records", "-J")):
             day.run("log", "dump", of_node / METADATA, *how)
+            day.run("log", "dump", copies, *how)
+        shutil.rmtree(copies)
 
 
 def misfortunes(day):

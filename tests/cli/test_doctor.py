@@ -98,37 +98,3 @@ def test_the_certificates_of_a_secure_cluster_are_looked_at(tmp_path, state, sta
     assert said in found["certificates"]["found"]
     assert code == (6 if status == "fail" else 0)
     assert bool(found["certificates"]["advice"]) == (status != "ok")
-
-
-@pytest.mark.parametrize(
-    ("lines", "status", "said"),
-    [
-        ([], "ok", "nobody comes in"),
-        (["listen.host = '10.0.0.1'"], "fail", "where all who reach it may do anything"),
-        (
-            ["listen.host = '10.0.0.1'", "allow.insecure.listener = true"],
-            "warn",
-            "open to all: 10.0.0.1:19092",
-        ),
-        (["ssl.client.auth = 'required'"], "fail", "without effect"),
-        (["listen.port = 'x'"], "fail", "listen.port is 'x'"),
-        (["listen"], "fail", "no TOML"),
-        (
-            [
-                "internal.listen.port = 1",
-                "security.protocol = 'SSL'",
-                "ssl.certificate.location = 'none.pem'",
-            ],
-            "fail",
-            "is no certificate with its key",
-        ),
-    ],
-)
-def test_a_configuration_whose_doors_are_open_or_of_no_use(tmp_path, lines, status, said):
-    file = tmp_path / "broker.toml"
-    file.write_text("\n".join(lines))
-    checks = [*CHECKS[:6], "listeners", *CHECKS[6:]]
-    code, rows = examined(tmp_path / "data", "-c", str(file), checks=checks)
-    assert rows["listeners"]["status"] == status
-    assert said in rows["listeners"]["found"]
-    assert (code == 6) == (status == "fail")

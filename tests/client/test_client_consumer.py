@@ -340,7 +340,7 @@ async def test_a_partition_that_is_not_assigned_is_refused(one, method):
 @pytest.mark.parametrize("partition", [-1, 1])
 async def test_a_partition_that_does_not_exist_is_refused(one, partition):
     consumer = one.consumer(partitions=[("t", partition)])
-    with pytest.raises(UsageError, match="does not exist, 't' has 1 partitions"):
+    with pytest.raises(UsageError, match="does not exist, 't' has 1 partition"):
         await consumer.__aenter__()
 
 

@@ -272,7 +272,7 @@ def test_a_configuration_is_not_altered(
         "no partition": (
             {"partition": 1},
             E.UNKNOWN_TOPIC_OR_PARTITION,
-            "topic a has 1 partitions, not 1",
+            "topic a has 1 partition, not 1",
         ),
         "a leader epoch to come": (
             {"leader_epoch": 2},

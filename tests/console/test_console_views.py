@@ -51,7 +51,7 @@ WHY = {
     "one that is not in sync holds up nobody": (
         part(isr=(1, 2)),
         held(b1=(10, 9), b2=(9, 9), b3=(1, 1)),
-        "it waits for broker 2, 1 records behind the leader",
+        "it waits for broker 2, 1 record behind the leader",
     ),
     "a slow disk": (
         part(),

@@ -449,7 +449,7 @@ def test_the_shortest_and_the_longest_times_are_taken():
 
 def test_who_is_refused_hears_of_whom_and_by_what():
     on = started("a", size_max=1, initial_delay_s=0)
-    assert "the group has 1 members and 0 that may join, group.max.size is 1" in (
+    assert "the group has 1 member and 0 that may join, group.max.size is 1" in (
         on.join(new="b").answer.message
     )
     assert "the group is of type 'consumer', not 'connect'" in (

@@ -11,11 +11,12 @@ from brokers import client_of, new_node, quiet
 from brokers import settings as config_of
 from http_attacks import STRANGE
 
-from hightide_broker.config import ConfigError, make_config
+from hightide_broker.config import ConfigError, make_config, open_metrics
 from hightide_broker.runtime.metrics import http
 from hightide_broker.runtime.metrics.health import why_not_ready
 from hightide_broker.runtime.metrics.http import Answer, Port
 from hightide_broker.simulation.disk import SimDisk
+from hightide_cli.server import warn_of_metrics
 
 WATCHED = config_of({"metrics.listen": "127.0.0.1:0"})
 ATTACKS = {
@@ -195,6 +196,28 @@ async def test_a_long_page_gives_others_their_turn():
 def test_an_address_that_is_none_is_refused(value):
     with pytest.raises(ConfigError, match=r"metrics.listen is .* expected HOST:PORT"):
         make_config({"metrics.listen": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ("", ""),
+        ("9404", ""),
+        ("127.0.0.1:9404", ""),
+        ("[::1]:9404", ""),
+        ("localhost:9404", ""),
+        ("0.0.0.0:9404", "0.0.0.0:9404"),
+        ("[::]:9404", "[::]:9404"),
+        ("db1:0", "db1:0"),
+    ],
+)
+def test_a_port_that_others_reach_is_warned_of_as_it_asks_nobody_who_they_are(value, place, caplog):
+    config = make_config({"metrics.listen": value})
+    assert open_metrics(config) == place
+    warn_of_metrics(config)
+    assert [f"all who reach {place} are told" in each for each in caplog.messages] == (
+        [True] if place else []
+    )
 
 
 async def test_a_port_that_is_taken_is_named():

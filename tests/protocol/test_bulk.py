@@ -144,7 +144,7 @@ async def test_wrong_use_of_bulk_is_a_sentence_and_sends_nothing():
             for values, options, why in [
                 ([b"a", "b"], {}, "values are bytes or None, not 'b'"),
                 ([b"a"], {"keys": [1]}, "keys are bytes or None, not 1"),
-                ([b"a"], {"keys": [b"k", b"l"]}, "2 keys for 1 values"),
+                ([b"a"], {"keys": [b"k", b"l"]}, "2 keys for 1 value"),
                 ([b"a"], {"partition": 1}, "partition 1, topic 't' has 0 to 0"),
                 ([b"a"], {"timestamp": -5}, "timestamp -5"),
             ]:

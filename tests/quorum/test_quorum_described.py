@@ -14,6 +14,7 @@ from test_quorum_voters import recorded
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.progress import Progress
+from hightide_broker.core.quorum.ready import NOBODY
 
 
 def told(seen: Progress, log_end: int, now: float) -> tuple[int, int, int, int]:
@@ -80,6 +81,24 @@ def test_a_leader_tells_of_everybody_and_of_itself() -> None:
     follower = next(node for node in storm.up if node is not leader)
     with pytest.raises(Refused, match="lead"):
         follower.up.describe(storm.world.now)
+
+
+def test_where_nobody_leads_a_node_tells_who_votes_and_how_far_it_is_itself() -> None:
+    _, leader, _ = fetched_by_all()
+    voters = leader.up.describe_alone()
+    assert [(voter.id, voter.directory) for voter in voters] == [(1, "1a"), (2, "2a"), (3, "3a")]
+    ends = {voter.id: voter.log_end_offset for voter in voters}
+    assert ends == {1: -1, 2: -1, 3: -1} | {leader.id: leader.log.log_end}
+    assert {voter.last_fetch_ms_ago for voter in voters} == {-1}
+
+
+def test_a_leader_is_heard_by_itself_and_by_who_it_has_answered_until_they_miss_it() -> None:
+    storm, leader = recorded(3)
+    follower = next(node for node in storm.up if node is not leader)
+    assert {leader.up.leader_that_is_heard, follower.up.leader_that_is_heard} == {leader.id}
+    follower.up._follower.leader_gone = True
+    assert follower.up.leader_that_is_heard == NOBODY
+    assert follower.up.leader == leader.id, "of that epoch"
 
 
 @pytest.mark.parametrize(("away_s", "admitted"), [(-0.001, True), (0.0, False), (0.001, False)])

@@ -27,6 +27,7 @@ from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import access_messages as a
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import ErrorCode, Refused
@@ -392,6 +393,24 @@ async def test_where_changes_are_decided_a_refusal_does_not_tell_either(tmp_path
                         await world.node.change(question.about(name), sender=sender)
                     told.append((refused.value.code, refused.value.message.replace(THERE, ABSENT)))
                 assert told[0] == told[1], api
+
+
+async def test_where_nodes_listen_for_each_other_is_told_to_those_who_may_change_the_voters(
+    tmp_path,
+):
+    async with guarded(tmp_path) as world:
+        (voter,) = (await world.admin.describe_quorum()).voters
+        internal = voter.host, voter.port
+        assert internal == ("127.0.0.1", 0), "the record of the voters, as the node was told"
+        for right, told in (
+            ("DESCRIBE", ("", -1)),
+            ("ALTER", internal),
+            ("CLUSTER_ACTION", internal),
+        ):
+            await world.only(*rules("DESCRIBE cluster:cluster", f"{right} cluster:cluster"))
+            (voter,) = (await world.alice.call(q.DescribeQuorumRequest())).voters
+            assert (voter.host, voter.port) == told, right
+            assert voter.log_end_offset > 0
 
 
 async def test_the_id_of_a_topic_does_not_open_it_nor_tell_that_it_is_there(tmp_path):

@@ -18,7 +18,7 @@ from patience import wait_until_true
 from test_doors import BY_NODES, client_by, enveloped, inside, internal_port, outside
 from test_gate import CLUSTER, SAMPLES, TOPIC, rules
 
-from hightide import Admin
+from hightide import Admin, BrokerUnreachable
 from hightide.net.tcp import free_ports
 from hightide.net.tls import Tls
 from hightide.net.tls_stream import TlsNetwork
@@ -166,19 +166,22 @@ async def test_a_topic_that_is_made_by_asking_is_made_by_who_asked(tmp_path):
         assert await topics_of(nodes.controller) == {"new"}
 
 
-async def test_an_envelope_of_a_client_is_refused_whoever_it_is(tmp_path, caplog):
-    """Not even a super user says whose request it is."""
-    caplog.set_level(logging.INFO, "hightide.audit")
+async def test_who_is_no_node_and_sends_an_envelope_is_cut_off_whoever_it_is(tmp_path, caplog):
+    """Not even a super user says whose request it is. KIP-590: there is no answer."""
+    caplog.set_level(logging.INFO)
     async with pair(tmp_path) as nodes:
         for name in ("alice", "admin"):
             for node in (nodes.controller, nodes.broker):
-                async with nodes.user(name, node) as client:
-                    for principal in ("", "User:admin"):
-                        envelope = enveloped(new_topic("t"), "create_topics")
-                        envelope = msgspec.structs.replace(envelope, principal=principal)
-                        assert await refusal(client, envelope) is CLUSTER
+                for principal in ("", "User:admin"):
+                    envelope = enveloped(new_topic("t"), "create_topics")
+                    envelope = msgspec.structs.replace(envelope, principal=principal)
+                    async with nodes.user(name, node) as client:
+                        for request in (envelope, m.DescribeClusterRequest()):
+                            with pytest.raises(BrokerUnreachable, match="closed the connection"):
+                                await client.call(request)
         assert not nodes.controller.image.topics
-    assert "EnvelopeRequest is for nodes" in caplog.text
+    said = [each for each in caplog.records if "EnvelopeRequest is for nodes" in each.getMessage()]
+    assert {each.name for each in said} == {"hightide.audit", "hightide.server"}
 
 
 async def test_there_is_no_envelope_in_an_envelope(tmp_path):

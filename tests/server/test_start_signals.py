@@ -15,6 +15,16 @@ from hightide.net.tcp import free_ports
 pytestmark = pytest.mark.live
 
 
+def wait_until_said(process, *words):
+    """In whatever order."""
+    missing = {*words}
+    for line in process.stderr:
+        missing -= {each for each in missing if each in line}
+        if not missing:
+            return
+    pytest.fail(f"it ended without saying {missing}")
+
+
 @pytest.fixture
 def lonely(tmp_path):
     """A node that has begun to look for the others, and its directory."""
@@ -26,6 +36,7 @@ def lonely(tmp_path):
         f"listen.port={ports[0]}",
         f"controller.quorum.voters={voters}",
         "cluster.id=ours",
+        "metrics.listen=127.1:0",  # loopback, but not by its name
     ]
     words = [word for key in keys for word in ("--set", key)]
     hightide("storage", "format", "--cluster-id", "ours", *words)
@@ -33,7 +44,9 @@ def lonely(tmp_path):
         [*COMMAND, "server", "start", *words], stderr=subprocess.PIPE, env=environment()
     ) as process:
         try:
-            assert any(b"prospective epoch=0" in line for line in process.stderr)
+            wait_until_said(
+                process, b"prospective epoch=0", b"all who reach 127.1:0 are told metrics"
+            )
             yield process, directory
         finally:
             process.kill()

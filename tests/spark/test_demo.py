@@ -264,21 +264,21 @@ def test_the_check_finds_a_wrong_hour(table, output, column):
     right = results_of(output)
     rewrite(output / "hourly", change)
     (in_parquet,) = mismatches(table, output, right)
-    assert in_parquet.startswith("1 hours differ in Parquet, the first Hour(")
+    assert in_parquet.startswith("1 hour differs in Parquet, the first Hour(")
 
 
 def test_the_check_finds_what_is_wrong_in_the_topic_alone(table, output):
     right = results_of(output)
     (missing,) = mismatches(table, output, right[1:])
-    assert missing.startswith("1 hours differ in the topic")
+    assert missing.startswith("1 hour differs in the topic")
     assert "Spark None, directly Delays(" in missing
     (twice,) = mismatches(table, output, [*right, right[0]])
-    assert twice.startswith("1 hours are twice in the topic")
+    assert twice.startswith("1 hour is twice in the topic")
 
 
 def test_the_check_finds_an_hour_that_was_not_over(table, output):
     last = json.loads(max(results_of(output)))
     later = {**last, "window_start": "2014-06-01T00:00:00.000Z"}
     (foreign,) = mismatches(table, output, [*results_of(output), json.dumps(later).encode()])
-    assert foreign.startswith("1 hours differ in the topic")
+    assert foreign.startswith("1 hour differs in the topic")
     assert foreign.endswith("directly None")

@@ -34,7 +34,8 @@ def these(package, names):
 
 PURE_WIRE = (
     "errors codecs records columns rows row_spans messages controller_messages group_messages "
-    "node_messages quorum_messages access_messages login_messages quota_messages topic_partition"
+    "node_messages quorum_messages access_messages login_messages quota_messages topic_partition "
+    "words"
 )
 # Which others each room of the client looks into.
 CLIENT_ROOMS = {
@@ -80,7 +81,9 @@ ARROWS = {
     "pyspark_hightide": Room(("pyspark_hightide", "hightide")),
     "hightide_broker": Room(("hightide_broker", "hightide")),
     **floors("hightide_broker.core", CORE_ROOMS, these("hightide.protocol", PURE_WIRE) + EVENTS),
-    "hightide_broker.trace": Room(these("hightide_broker", "trace ports")),
+    "hightide_broker.trace": Room(
+        (*these("hightide_broker", "trace ports"), "hightide.protocol.words")
+    ),
     "hightide_broker.storage": Room(
         these("hightide_broker", "storage ports")
         + these("hightide.protocol", "errors codecs records columns rows bins topic_partition")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hightide.protocol.words import counted
 from hightide_broker.trace.events import (
     BrokerChanged,
     CoordinatorBegan,
@@ -99,7 +100,8 @@ def _failed(node: int, what: NodeFailed) -> str:
 
 
 def _lost(node: int, what: EventsLost) -> str:
-    return f"{what.count} events of node {node} before this one were not kept"
+    were = "was" if what.count == 1 else "were"
+    return f"{counted(what.count, 'event')} of node {node} before this one {were} not kept"
 
 
 def _role(node: int, what: QuorumRole) -> str:
@@ -184,7 +186,7 @@ def _proposed(node: int, what: IsrProposed) -> str:
         return f"broker {what.broker} caught up with {name}: it may join the ISR again; {watermark}"
     lag = f"{what.behind_ms / 1000:.1f} s behind" if what.behind_ms >= 0 else "behind"
     if 0 <= what.its_end < what.log_end:
-        lag += f", by {what.log_end - what.its_end} records"
+        lag += f", by {counted(what.log_end - what.its_end, 'record')}"
     return f"broker {what.broker} is to leave the ISR of {name}: {lag}; {watermark}"
 
 
@@ -197,10 +199,10 @@ def _truncated(node: int, what: Truncated) -> str:
     if what.is_whole:
         return f"broker {node} gives up all of {name}, and begins again at {what.after}"
     epochs = f"epoch {what.epoch_before} -> {what.epoch_after}"
+    these = "this record" if count == 1 else f"these {counted(count, 'record')}"
     return (
         f"broker {node} cut {name} from {what.before} to {what.after} ({epochs}): broker "
-        f"{what.leader} does not have these {count} records; the watermark stood at "
-        f"{what.high_watermark}"
+        f"{what.leader} does not have {these}; the watermark stood at {what.high_watermark}"
     )
 
 
@@ -233,7 +235,7 @@ def _repaired(node: int, what: RepairEnded) -> str:
 
 
 def _coordinates(node: int, what: CoordinatorBegan) -> str:
-    return f"broker {node} coordinates the {what.groups} groups of {name_of(what)}"
+    return f"broker {node} coordinates {counted(what.groups, 'group')} of {name_of(what)}"
 
 
 def _coordinates_no_more(node: int, what: CoordinatorEnded) -> str:
@@ -241,7 +243,7 @@ def _coordinates_no_more(node: int, what: CoordinatorEnded) -> str:
 
 
 def _group(_: int, what: GroupChanged) -> str:
-    members = f"{what.members} member{'' if what.members == 1 else 's'}"
+    members = counted(what.members, "member")
     generation = f"generation {what.generation}"
     return f"group {what.group} is {what.state}, {generation}, {members}{_because(what.cause)}"
 

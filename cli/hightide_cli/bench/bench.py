@@ -21,7 +21,7 @@ import click
 
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench.backlog import backlog
-from hightide_cli.bench.client import client, groups
+from hightide_cli.bench.client import client, groups, secure_option
 from hightide_cli.bench.connections import connections
 from hightide_cli.bench.failover import failover
 from hightide_cli.bench.growth import growth
@@ -80,7 +80,7 @@ def bench_options(command: Any) -> Any:
         click.option(
             "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."
         ),
-        click.option("--secure", is_flag=True, help="Under TLS, as `up --secure` has it."),
+        secure_option,
         client_config_option,
         output_option,
     ]

@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     from hightide.net.cluster import Cluster
 
 TOPIC = "bench"
+Way = dict[str, Any]
+"""How a client comes in: the options that any of them takes."""
 HEARTBEAT_MS = 3_000
 GROUPS_A_CONNECTION = 50
 SETTLING_S = 300.0
 
 data_option = click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."
+)
+secure_option = click.option(
+    "--secure", is_flag=True, help="Its own cluster under TLS, as `up --secure` has it."
 )
 
 
@@ -42,27 +47,30 @@ data_option = click.option(
 @click.option("--record-size", type=click.IntRange(min=0), default=100, show_default=True)
 @click.option("--brokers", type=click.IntRange(1, 9), default=3, show_default=True)
 @data_option
+@secure_option
 @output_option
-def client(records: int, record_size: int, brokers: int, data: Path | None, output: str) -> None:
+def client(
+    records: int, record_size: int, brokers: int, data: Path | None, secure: bool, output: str
+) -> None:
     """One process sends and reads records in every way there is: records a second, acks=all, each
     partition on up to three brokers."""
     values = [os.urandom(record_size) for _ in range(min(records, 1000))]
     values = (values * (records // len(values) + 1))[:records]
-    with OwnCluster(brokers=brokers, directory=data) as cluster:
-        blocking = _blocking(cluster.address, values, min(brokers, 3))
-        figures = run(_client, cluster.address, values, min(brokers, 3), blocking)
+    with OwnCluster(brokers=brokers, directory=data, secure=secure) as cluster:
+        blocking = _blocking(cluster.way, values, min(brokers, 3))
+        figures = run(_client, cluster.way, values, min(brokers, 3), blocking)
     show_one({"bench": "client", "records": records, "record_size": record_size} | figures, output)
 
 
-def _blocking(address: str, values: list[bytes], replicas: int) -> dict[str, float]:
+def _blocking(way: Way, values: list[bytes], replicas: int) -> dict[str, float]:
     """A loop of the blocking `send`, without keys and with ten thousand different ones."""
     from hightide.blocking import Admin, Producer
 
     keys = [b"key-%d" % number for number in range(10_000)]
     keys = (keys * (len(values) // len(keys) + 1))[: len(values)]
     with (
-        Admin(address) as admin,
-        Producer(address, batch_size=1 << 20, max_request_size=4 << 20) as producer,
+        Admin(**way) as admin,
+        Producer(**way, batch_size=1 << 20, max_request_size=4 << 20) as producer,
     ):
         admin.create_topic("bench-blocking", partitions=1, replication_factor=replicas)
         producer.send("bench-blocking", b"").result()
@@ -82,17 +90,17 @@ def _blocking(address: str, values: list[bytes], replicas: int) -> dict[str, flo
 
 
 async def _client(
-    address: str, values: list[bytes], replicas: int, rates: dict[str, float]
+    way: Way, values: list[bytes], replicas: int, rates: dict[str, float]
 ) -> dict[str, Any]:
     from hightide import Admin
 
-    async with Admin(address) as admin:
+    async with Admin(**way) as admin:
         await admin.create_topic(TOPIC, partitions=1, replication_factor=replicas)
     count = len(values)
-    rates["send"] = await _send(address, values)
-    rates["send_many_buffered"], rates["send_many"] = await _send_many(address, values)
-    rates["consume"] = await _consume(address, count)
-    rates["poll_arrow"] = await _poll_arrow(address, count)
+    rates["send"] = await _send(way, values)
+    rates["send_many_buffered"], rates["send_many"] = await _send_many(way, values)
+    rates["consume"] = await _consume(way, count)
+    rates["poll_arrow"] = await _poll_arrow(way, count)
     floors = {
         "floor_append": _rate(count, lambda: _appended(values)),
         "floor_join": _rate(count, lambda: b"".join(values)),
@@ -121,14 +129,14 @@ def _rate(count: int, work: Callable[[], object]) -> float:
     return count / (time.perf_counter() - started)
 
 
-def _bulk_producer(address: str) -> Producer:
+def _bulk_producer(way: Way) -> Producer:
     from hightide import Producer
 
-    return Producer(address, batch_size=1 << 20, max_request_size=4 << 20, buffer_memory=256 << 20)
+    return Producer(**way, batch_size=1 << 20, max_request_size=4 << 20, buffer_memory=256 << 20)
 
 
-async def _send(address: str, values: list[bytes]) -> float:
-    async with _bulk_producer(address) as producer:
+async def _send(way: Way, values: list[bytes]) -> float:
+    async with _bulk_producer(way) as producer:
         await (await producer.send(TOPIC, b""))
         started = time.perf_counter()
         for value in values:
@@ -137,8 +145,8 @@ async def _send(address: str, values: list[bytes]) -> float:
         return len(values) / (time.perf_counter() - started)
 
 
-async def _send_many(address: str, values: list[bytes]) -> tuple[float, float]:
-    async with _bulk_producer(address) as producer:
+async def _send_many(way: Way, values: list[bytes]) -> tuple[float, float]:
+    async with _bulk_producer(way) as producer:
         await (await producer.send(TOPIC, b""))
         started = time.perf_counter()
         sent = await producer.send_many(TOPIC, values)
@@ -149,11 +157,11 @@ async def _send_many(address: str, values: list[bytes]) -> tuple[float, float]:
 
 
 @asynccontextmanager
-async def _reader(address: str) -> AsyncIterator[Consumer]:
+async def _reader(way: Way) -> AsyncIterator[Consumer]:
     from hightide import Consumer
 
     async with Consumer(
-        address,
+        **way,
         topics=[TOPIC],
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=4 << 20,
@@ -162,19 +170,19 @@ async def _reader(address: str) -> AsyncIterator[Consumer]:
         yield consumer
 
 
-async def _consume(address: str, count: int) -> float:
+async def _consume(way: Way, count: int) -> float:
     left = count
-    async with _reader(address) as consumer:
+    async with _reader(way) as consumer:
         started = time.perf_counter()
         while left > 0:
             left -= len(await consumer.poll(timeout_ms=1000, max_records=100_000))
         return (count - left) / (time.perf_counter() - started)
 
 
-async def _poll_arrow(address: str, count: int) -> float:
+async def _poll_arrow(way: Way, count: int) -> float:
     import_module("pyarrow")  # not while the clock runs
     left = count
-    async with _reader(address) as consumer:
+    async with _reader(way) as consumer:
         started = time.perf_counter()
         while left > 0:
             table = await consumer.poll_arrow(timeout_ms=1000)
@@ -190,18 +198,21 @@ async def _poll_arrow(address: str, count: int) -> float:
 @click.option("--partitions", type=click.IntRange(min=1), default=10, show_default=True)
 @click.option("--seconds", type=click.IntRange(min=1), default=10, show_default=True)
 @data_option
+@secure_option
 @output_option
-def groups(groups: int, partitions: int, seconds: int, data: Path | None, output: str) -> None:
+def groups(
+    groups: int, partitions: int, seconds: int, data: Path | None, secure: bool, output: str
+) -> None:
     """How soon a test's cluster serves, a group reads and is rebalanced; and groups with a member
     each that commit all partitions once a second, on one broker."""
-    figures = run(_begin) | {"groups": groups, "partitions": partitions}
+    figures = run(_begin, secure) | {"groups": groups, "partitions": partitions}
     at_once = ["group.initial.rebalance.delay.ms=0"]
-    with OwnCluster(brokers=1, directory=data, assignments=at_once) as cluster:
+    with OwnCluster(brokers=1, directory=data, assignments=at_once, secure=secure) as cluster:
         load = run(_load, cluster, groups, partitions, seconds)
     show_one({"bench": "groups"} | figures | load, output)
 
 
-async def _begin() -> dict[str, Any]:
+async def _begin(secure: bool) -> dict[str, Any]:
     """A cluster in this process, the first record of a group, and a third member."""
     import trio
 
@@ -209,11 +220,12 @@ async def _begin() -> dict[str, Any]:
     from hightide.testing import cluster
 
     started = time.perf_counter()
-    async with cluster(brokers=3) as made, AsyncExitStack() as stack:
+    async with cluster(brokers=3, secure=secure) as made, AsyncExitStack() as stack:
         ready = time.perf_counter()
-        admin = await stack.enter_async_context(Admin(made.bootstrap))
+        way = {"bootstrap_servers": made.bootstrap, **made.client_options}
+        admin = await stack.enter_async_context(Admin(**way))
         await admin.create_topic(TOPIC, partitions=6)
-        producer = await stack.enter_async_context(Producer(made.bootstrap))
+        producer = await stack.enter_async_context(Producer(**way))
         began = time.perf_counter()
         await producer.send(TOPIC, b"first")
         members = []
@@ -221,7 +233,7 @@ async def _begin() -> dict[str, Any]:
             if number == 2:
                 joins = trio.current_time()
             member = Consumer(
-                made.bootstrap,
+                **way,
                 group_id="g",
                 topics=[TOPIC],
                 auto_offset_reset="earliest",
@@ -266,10 +278,10 @@ async def _load(cluster: OwnCluster, count: int, partitions: int, seconds: int) 
 
     from hightide import Admin
 
-    async with Admin(cluster.address) as admin:
+    async with Admin(**cluster.way) as admin:
         await admin.create_topic(TOPIC, partitions=partitions)
     seen = _Load([], [0])
-    async with _many(cluster.address, count) as connections, trio.open_nursery() as nursery:
+    async with _many(cluster.way, count) as connections, trio.open_nursery() as nursery:
         members = [_member(connections[n // GROUPS_A_CONNECTION], n) for n in range(count)]
         for member in members:
             await member.join([])
@@ -293,14 +305,14 @@ async def _load(cluster: OwnCluster, count: int, partitions: int, seconds: int) 
 
 
 @asynccontextmanager
-async def _many(address: str, groups: int) -> AsyncIterator[list[Cluster]]:
+async def _many(way: Way, groups: int) -> AsyncIterator[list[Cluster]]:
     """Connections for so many groups."""
     from hightide.net.cluster import open_cluster
     from hightide.net.options import ClientOptions
 
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(open_cluster(ClientOptions(address)))
+            await stack.enter_async_context(open_cluster(ClientOptions(**way)))
             for _ in range(0, groups, GROUPS_A_CONNECTION)
         ]
 

@@ -3,22 +3,25 @@ of them, and what is left once they are closed."""
 
 from __future__ import annotations
 
-import socket
 import time
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hightide.protocol import wire
 from hightide.protocol.messages import ApiVersionsRequest
+from hightide.protocol.words import counted
 from hightide_broker.runtime.base.system import raise_open_files_limit
-from hightide_cli.bench.client import data_option
+from hightide_cli.bench.client import data_option, secure_option
 from hightide_cli.bench.growth import numbers_option
-from hightide_cli.options import output_option
+from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
+
+if TYPE_CHECKING:
+    from hightide.net.ports import Stream
 
 SETTLING_S = 1.0
 TIMEOUT_S = 60.0
@@ -29,24 +32,18 @@ OTHER_FILES = 100
 @click.command(epilog="Example: hightide bench connections --counts 100,1000,2000 -o json")
 @numbers_option("--counts", default="100,1000,2000", what="connections")
 @data_option
+@secure_option
 @output_option
-def connections(numbers: list[int], data: Path | None, output: str) -> None:
+def connections(numbers: list[int], data: Path | None, secure: bool, output: str) -> None:
     """What idle connections cost one broker: each asks one question, and then says nothing."""
     if (limit := raise_open_files_limit()) < (count := numbers[-1] + OTHER_FILES):
         raise click.UsageError(f"{count} open files are needed, `ulimit -Hn` allows {limit}")
     rows: list[dict[str, Any]] = []
-    with OwnCluster(brokers=1, directory=data) as cluster:
-        host, _, port = cluster.address.rpartition(":")
+    with OwnCluster(brokers=1, directory=data, secure=secure) as cluster:
         before = cluster.memory_mb()
         for number in numbers:
-            say(f"{number} connections")
-            began = time.perf_counter()
-            with ExitStack() as opened:
-                for _ in range(number):
-                    opened.enter_context(_one(host, int(port)))
-                seconds = time.perf_counter() - began
-                time.sleep(SETTLING_S)
-                during = cluster.memory_mb()
+            say(f"{counted(number, 'connection')}")
+            seconds, during = run(_held, cluster, number)
             time.sleep(SETTLING_S)
             rows.append(
                 {
@@ -64,10 +61,30 @@ def connections(numbers: list[int], data: Path | None, output: str) -> None:
     show(rows, output, columns=list(rows[0]), key="kb_each")
 
 
-def _one(host: str, port: int) -> socket.socket:
-    """A connection that was of use once."""
-    connection = socket.create_connection((host, port), timeout=TIMEOUT_S)
-    question = wire.encode_request(ApiVersionsRequest(), request_id=1, client="bench")
-    connection.sendall(b"".join(question))
-    connection.recv(1 << 16)
-    return connection
+async def _held(cluster: OwnCluster, number: int) -> tuple[float, float | None]:
+    """How long so many connections took, one after the other, and what the broker then holds."""
+    import trio
+
+    from hightide.net.options import ClientOptions, network_for
+
+    network = network_for(ClientOptions(**cluster.way))
+    host, _, port = cluster.address.rpartition(":")
+    async with AsyncExitStack() as opened:
+        began = time.perf_counter()
+        for _ in range(number):
+            with trio.fail_after(TIMEOUT_S):
+                stream = await network.connect(host, int(port))
+                opened.push_async_callback(stream.aclose)
+                await _ask(stream)
+        seconds = time.perf_counter() - began
+        await trio.sleep(SETTLING_S)
+        return seconds, cluster.memory_mb()
+
+
+async def _ask(stream: Stream) -> None:
+    """Have a connection be of use once."""
+    from hightide.net.connection import FrameReader
+    from hightide.net.outbox import send_all
+
+    await send_all(stream, wire.encode_request(ApiVersionsRequest(), request_id=1, client="bench"))
+    await FrameReader(stream).next_frame()

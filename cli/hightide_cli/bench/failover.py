@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hightide_cli.bench.client import data_option, secure_option
 from hightide_cli.bench.growth import BROKERS, TIMEOUT_MS, until_in_sync
 from hightide_cli.failures import CORRUPT
 from hightide_cli.options import output_option, run
@@ -46,13 +47,20 @@ PATIENCE_S = 300.0
 @click.option(
     "--flush", type=click.Choice(["replicated", "synced"]), default="synced", show_default=True
 )
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@data_option
+@secure_option
 @output_option
 def failover(
-    rounds: int, clean: bool, partitions: int, flush: str, data: Path | None, output: str
+    rounds: int,
+    clean: bool,
+    partitions: int,
+    flush: str,
+    data: Path | None,
+    secure: bool,
+    output: str,
 ) -> None:
     """Kill the leader under a producer, and measure how long nothing is acknowledged."""
-    with OwnCluster(brokers=BROKERS, directory=data) as cluster:
+    with OwnCluster(brokers=BROKERS, directory=data, secure=secure) as cluster:
         writer = Writer(cluster, flush=flush, partitions=partitions)
         gaps = sorted(run(writer.run, rounds, clean))
         lost = run(writer.count_lost)
@@ -95,7 +103,7 @@ class Writer:
         from hightide import Admin
 
         async with (
-            Admin(self._cluster.address, default_api_timeout_ms=TIMEOUT_MS) as admin,
+            Admin(**self._cluster.way, default_api_timeout_ms=TIMEOUT_MS) as admin,
             trio.open_nursery() as nursery,
         ):
             await self._make_topics(admin)
@@ -124,7 +132,7 @@ class Writer:
         from hightide import Producer
 
         number = 0
-        async with Producer(self._cluster.address, acks="all", linger_ms=0) as producer:
+        async with Producer(**self._cluster.way, acks="all", linger_ms=0) as producer:
             while True:
                 value = b"record %d" % number
                 record = await (await producer.send(TOPIC, value))
@@ -164,7 +172,7 @@ class Writer:
 
         left = dict(self.acknowledged)
         async with Consumer(
-            self._cluster.address, topics=[TOPIC], auto_offset_reset="earliest"
+            **self._cluster.way, topics=[TOPIC], auto_offset_reset="earliest"
         ) as consumer:
             while True:
                 records = await consumer.poll(timeout_ms=3000)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hightide_cli.bench.client import data_option
+from hightide.protocol.words import counted
+from hightide_cli.bench.client import Way, data_option, secure_option
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
@@ -68,15 +69,16 @@ def numbers_option(name: str, *, default: str, what: str) -> Callable[[F], F]:
     help="Seconds in which it is looked at what idle brokers spend.",
 )
 @data_option
+@secure_option
 @output_option
-def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) -> None:
+def growth(numbers: list[int], idle_s: float, data: Path | None, secure: bool, output: str) -> None:
     """What idle partitions cost, at growing numbers of them, each on three brokers."""
     rows = []
-    with OwnCluster(brokers=BROKERS, directory=data) as cluster:
+    with OwnCluster(brokers=BROKERS, directory=data, secure=secure) as cluster:
         there = 0
         for number in numbers:
-            say(f"{number} partitions")
-            created_s = run(_grow, cluster.address, there, number)
+            say(f"{counted(number, 'partition')}")
+            created_s = run(_grow, cluster.way, there, number)
             time.sleep(SETTLING_S)
             row = {
                 "bench": "growth",
@@ -90,12 +92,12 @@ def growth(numbers: list[int], idle_s: float, data: Path | None, output: str) ->
     show(rows, output, columns=list(rows[0]), key="idle_core_percent")
 
 
-async def _grow(address: str, there: int, number: int) -> float:
+async def _grow(way: Way, there: int, number: int) -> float:
     """Make the partitions that are missing, if any are; seconds until each of them has a leader
     and everybody in sync."""
     from hightide import Admin
 
-    async with Admin(address, default_api_timeout_ms=TIMEOUT_MS) as admin:
+    async with Admin(**way, default_api_timeout_ms=TIMEOUT_MS) as admin:
         began = time.perf_counter()
         while there < number:
             count = min(number - there, TOPIC_PARTITIONS_MAX)
@@ -134,7 +136,7 @@ def _restart(cluster: OwnCluster, number: int) -> dict[str, Any]:
     stopped = time.perf_counter()
     cluster.start(*ids)
     started = time.perf_counter()
-    run(_grow, cluster.address, number, number)
+    run(_grow, cluster.way, number, number)
     return {
         "stop_s": round(stopped - began, 2),
         "start_s": round(started - stopped, 2),

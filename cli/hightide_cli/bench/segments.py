@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.bench.client import data_option
 from hightide_cli.bench.growth import TIMEOUT_MS, numbers_option
 from hightide_cli.options import output_option, run
@@ -38,7 +39,7 @@ def segments(numbers: list[int], data: Path | None, output: str) -> None:
         (node,) = (process.node for process in cluster.nodes)
         there = 0
         for number in numbers:
-            say(f"{number} segments")
+            say(f"{counted(number, 'segment')}")
             write_s = run(_write, cluster.address, there, number)
             row = {
                 "bench": "segments",

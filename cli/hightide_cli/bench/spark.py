@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hightide.protocol.words import counted
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster, memory_mb
@@ -186,7 +187,7 @@ class Work:
 def _rate(frame: DataFrame, rows: int) -> float:
     started = time.perf_counter()
     found = frame.count()
-    assert found == rows, f"{found} rows read, {rows} are there"
+    assert found == rows, f"{counted(found, 'row')} read, {rows} are there"
     return rows / (time.perf_counter() - started)
 
 
@@ -221,7 +222,7 @@ def _read_partition(address: str) -> tuple[float | None, float | None]:
         rows += batch.num_rows
         if early is None and rows >= end // 10:
             early = _peak_mb()
-    assert rows == end, f"{rows} rows read, {end} are there"
+    assert rows == end, f"{counted(rows, 'row')} read, {end} are there"
     return early, _peak_mb()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hightide.protocol.words import counted
 from hightide_cli.demo.flights import FIELDS, HOUR_MS, Delays, Hour, hourly_delays
 
 if TYPE_CHECKING:
@@ -97,13 +98,15 @@ def _of_windows(
 ) -> list[str]:
     found = []
     if twice := [at for at, times in Counter(at for at, _ in windows).items() if times > 1]:
-        found.append(f"{len(twice)} hours are twice {where}, the first {min(twice)}")
+        found.append(
+            f"{counted(len(twice), 'hour is', 'hours are')} twice {where}, the first {min(twice)}"
+        )
     computed = dict(windows)
     wrong = [at for at in expected.keys() | computed.keys() if expected.get(at) != computed.get(at)]
     if wrong:
         at = min(wrong)
         found.append(
-            f"{len(wrong)} hours differ {where}, the first {at}: "
+            f"{counted(len(wrong), 'hour differs', 'hours differ')} {where}, the first {at}: "
             f"Spark {computed.get(at)}, directly {expected.get(at)}"
         )
     return found

@@ -1,6 +1,6 @@
 // The pages that show what is now.
 import { store, ui, ask } from "./store.js";
-import { html, count, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
+import { html, count, counted, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
 
 const link = (path, text) => html`<a href=${`#${path}`}>${text}</a>`;
@@ -36,7 +36,7 @@ export function Brokers() {
       bad: broker.fenced || broker.silent || broker.offline > 0,
       cells: [
         html`${broker.id === cluster.controller ? html`<span class="crown" title="active controller">♛</span> ` : ""}broker ${broker.id}`,
-        broker.fenced ? "fenced" : broker.silent ? "does not answer" : broker.offline ? `${broker.offline} replicas offline` : "serves",
+        broker.fenced ? "fenced" : broker.silent ? "does not answer" : broker.offline ? `${counted(broker.offline, "replica")} offline` : "serves",
         broker.address, broker.roles.join(", "), count(broker.leads), count(broker.replicas),
         bytes(broker.size_bytes), bytes(broker.free_bytes),
       ],
@@ -123,7 +123,7 @@ export function Group({ name }) {
   const lag = group.partitions.reduce((sum, part) => sum + Math.max(part.lag, 0), 0);
   const behind = Math.max(-1, ...group.partitions.map((part) => part.behind_ms));
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
-    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${count(lag)} records behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
+    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${counted(lag, "record")} behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
     <${Table} caption="Members" empty="it has no members"
       columns=${["member", "client", "from", "partitions"]}
       rows=${group.members.map((member) => ({

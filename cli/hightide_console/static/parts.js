@@ -9,6 +9,8 @@ export const epochClass = (epoch) => (epoch < 0 ? "epoch-none" : `epoch-${epoch 
 
 export const count = (number) => (number < 0 ? "?" : number.toLocaleString("en"));
 
+export const counted = (number, one) => `${count(number)} ${number === 1 ? one : `${one}s`}`;
+
 export function bytes(number) {
   if (number < 0) return "?";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

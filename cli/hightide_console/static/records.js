@@ -1,13 +1,13 @@
 // Messages: search by offset, time or key, and the live tail.
 import { store, ui, ask } from "./store.js";
-import { html, count, moment, Command, Table } from "./parts.js";
+import { html, count, counted, moment, Command, Table } from "./parts.js";
 
 const TAIL_MS = 1000;
 const ROWS_MAX = 500;
 
 function shown(data) {
   if (data === null) return html`<span class="quiet">null</span>`;
-  const cut = data.cut ? html` <span class="quiet">… ${count(data.size)} bytes in all</span>` : "";
+  const cut = data.cut ? html` <span class="quiet">… ${counted(data.size, "byte")} in all</span>` : "";
   if (data.hex !== undefined) return html`<code class="hex">${data.hex}</code>${cut}`;
   return html`<code>${pretty(data.text)}</code>${cut}`;
 }
@@ -78,7 +78,7 @@ export function Messages({ name, number }) {
       <button type="button" aria-pressed=${tails} onClick=${toggle}>${tails ? "Stop the tail" : "Live tail"}</button>
     </form>
     ${error && html`<p class="bad" role="alert">${error}</p>`}
-    ${found && html`<p class="quiet" role="status">${found.records.length} records; the log has ${count(found.start)} to ${count(found.end)}</p>
+    ${found && html`<p class="quiet" role="status">${counted(found.records.length, "record")}; the log has ${count(found.start)} to ${count(found.end)}</p>
       <${Table} caption="Records" empty="no record is like that" columns=${["offset", "time", "key", "value", "headers"]}
         rows=${[...found.records].reverse().map((record) => ({ key: record.offset, cells: [
           count(record.offset), moment(record.timestamp), shown(record.key), shown(record.value),

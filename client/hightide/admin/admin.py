@@ -232,9 +232,11 @@ class Admin(GroupAdmin, AccessAdmin):
         """The brokers, fenced ones too, and the active controller."""
         return described(ClusterDescription, await self._call(m.DescribeClusterRequest()))
 
-    async def describe_quorum(self) -> QuorumDescription:
-        """The quorum of controllers as its leader sees it."""
-        return described(QuorumDescription, await self._call(q.DescribeQuorumRequest()))
+    async def describe_quorum(self, *, even_without_leader: bool = False) -> QuorumDescription:
+        """The quorum of controllers as its leader sees it. Raises `RequestTimedOut` where nobody
+        leads it; or, `even_without_leader`, tells what one broker knows: `leader` is then -1."""
+        request = q.DescribeQuorumRequest(even_without_leader=even_without_leader)
+        return described(QuorumDescription, await self._call(request))
 
     async def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
         """Admit a node that observes the metadata quorum, and keeps up, as a voter (KIP-853); the

@@ -250,6 +250,8 @@ class QuorumReplica:
     """The id of its data directory; empty: not known."""
     host: str
     port: int
+    """Where a voter listens for nodes; empty and -1 for observers, and for who may not ALTER the
+    cluster."""
     log_end_offset: int
     lag: int
     last_fetch_ms_ago: int

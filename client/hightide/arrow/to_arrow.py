@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hightide.protocol.columns import Columns, headers_of
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import OFFSET_MAX, TIMESTAMP_MAX, BatchHeader
+from hightide.protocol.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,7 +136,9 @@ def _check_sums(starts: np.ndarray, edges: Sequence[int], sizes: Sequence[int]) 
     sums = starts[edges].tolist()
     for (begin, end), size in zip(pairwise(sums), sizes, strict=True):
         if end - begin != size:
-            raise CorruptBatch(f"lengths add up to {end - begin}, {size} bytes are there")
+            raise CorruptBatch(
+                f"lengths add up to {end - begin}, {counted(size, 'byte is', 'bytes are')} there"
+            )
 
 
 def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -139,9 +139,11 @@ class Admin(Blocking):
         """Each broker's replicas with offsets and sizes."""
         return self._run(partial(self._async.describe_log_dirs, topics, brokers=brokers))
 
-    def describe_quorum(self) -> QuorumDescription:
-        """Who leads the metadata quorum, and how far everybody has followed."""
-        return self._run(self._async.describe_quorum)
+    def describe_quorum(self, *, even_without_leader: bool = False) -> QuorumDescription:
+        """Who leads the metadata quorum, and how far everybody has followed; where nobody does, and
+        that is to be told, `leader` is -1."""
+        ask = self._async.describe_quorum
+        return self._run(partial(ask, even_without_leader=even_without_leader))
 
     def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
         """Admit a node that observes the metadata quorum as a voter; its directory's id."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hightide.consume.subscription import Assignment
 from hightide.protocol.errors import HightideError
+from hightide.protocol.words import counted
 
 _NAMED_MAX = 3
 
@@ -58,7 +59,7 @@ def health_of(view: View, now: float) -> Health:
         return Health(words, now - view.polled_at, False, view.last_error)
     size = sum(a.fetched_bytes for a in view.assignments)
     if size:
-        words = f"its caller to poll: {size} bytes of records are here"
+        words = f"its caller to poll: {counted(size, 'byte')} of records are here"
         return Health(words, now - view.polled_at, True, None)
     if not view.assignments:
         return Health("partitions: it has none", now - view.polled_at, True, None)

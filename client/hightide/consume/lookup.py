@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from hightide.net.cluster import Cluster
 from hightide.protocol.errors import UsageError
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 
 
 async def partitions_of(
@@ -29,5 +30,6 @@ async def check_partitions(
         for tp in wanted:
             if tp.topic == topic and not 0 <= tp.partition < len(known.partitions):
                 raise UsageError(
-                    f"{tp} does not exist, {topic!r} has {len(known.partitions)} partitions"
+                    f"{tp} does not exist, {topic!r} has "
+                    f"{counted(len(known.partitions), 'partition')}"
                 )

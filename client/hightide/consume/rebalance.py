@@ -33,6 +33,7 @@ from hightide.protocol.errors import (
     whole,
 )
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 
 Offsets = Mapping[tuple[str, int], int | OffsetAndMetadata]
 Positions = dict[TopicPartition, OffsetAndMetadata]
@@ -192,7 +193,7 @@ class Rebalancer:
         if surplus:
             self._give(await self._say_goodbye(self._release(surplus)))
             self._membership.must_join = True  # somebody waits for them
-            self._membership.reason = f"let go of {len(surplus)} partitions"
+            self._membership.reason = f"let go of {counted(len(surplus), 'partition')}"
         fresh = [tp for tp in given if tp not in owned]
         await self.begin([tp for tp in owned if tp in given], fresh, held=True)
         try:

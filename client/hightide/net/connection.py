@@ -29,6 +29,7 @@ from hightide.protocol.errors import (
 )
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
+from hightide.protocol.words import counted
 
 CONNECT_TIMEOUT_S = 10.0
 READ_BYTES_MIN, READ_BYTES_MAX = 2 << 10, 64 << 10
@@ -111,7 +112,7 @@ class FrameReader:
             self.read_at = trio.current_time()
             if count == 0:
                 raise RemoteProtocolError(
-                    f"stream ended {length - filled} bytes before a frame did"
+                    f"stream ended {counted(length - filled, 'byte')} before a frame did"
                 )
             filled += count
         return body

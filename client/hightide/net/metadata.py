@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 
 
 def no_such_partition(topic: str, count: int, partition: int) -> ApiError:
     """What is wrong with a partition beyond those of its topic."""
-    partitions = "1 partition" if count == 1 else f"{count} partitions"
+    partitions = counted(count, "partition")
     return ApiError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"topic {topic!r} has {partitions}, {partition} is none of them",

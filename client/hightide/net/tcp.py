@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 import trio
 
 from hightide.protocol.records import Buffer
+from hightide.protocol.words import counted
 
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
@@ -101,7 +102,7 @@ class TcpStream(SocketStream):
         except BlockingIOError:
             return 0
         if sent == 0:
-            raise OSError(f"file ended {size} bytes early while it was being sent")
+            raise OSError(f"file ended {counted(size, 'byte')} early while it was being sent")
         return sent
 
     def detach(self) -> socket.socket:

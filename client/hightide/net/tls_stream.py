@@ -29,6 +29,7 @@ from hightide.net.tls import (
 )
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.records import Buffer
+from hightide.protocol.words import counted
 
 LAST_WORDS_S = 1.0
 """How long who was turned away has to hear why."""
@@ -210,7 +211,9 @@ class TlsStream(SocketStream):
 def _read(fd: int, position: int, size: int) -> bytes:
     data = os.pread(fd, size, position)
     if len(data) < size:
-        raise OSError(f"file ended {size - len(data)} bytes early while it was being sent")
+        raise OSError(
+            f"file ended {counted(size - len(data), 'byte')} early while it was being sent"
+        )
     return data
 
 

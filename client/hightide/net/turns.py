@@ -51,7 +51,7 @@ class Places:
     def take(self, look: Callable[[], None], *, every_s: float, count: int = 1) -> None:
         """Wait for places, at most as many as there are; `look` is called meanwhile, and may
         raise."""
-        assert count <= self._count, f"{count} of {self._count} places can never be had"
+        assert count <= self._count, f"{count} of {self._count}: they can never be had"
         turn, is_given = (threading.Event(), count), False
         try:
             with self._lock:

@@ -41,6 +41,7 @@ from hightide.protocol.errors import (
     RequestTimedOut,
     UsageError,
 )
+from hightide.protocol.words import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,7 +247,7 @@ class Producer:
         values = checked_items("values", values)
         keys = None if keys is None else checked_items("keys", keys)
         if keys is not None and len(keys) != len(values):
-            raise UsageError(f"{len(keys)} keys for {len(values)} values")
+            raise UsageError(f"{len(keys)} keys for {counted(len(values), 'value')}")
         timestamp = self._clock.now_ms() if timestamp is None else checked_timestamp(timestamp)
         placement = Placement()
         await self._fill_places(placement, topic, partition, keys, values, timestamp)
@@ -426,8 +427,8 @@ class Producer:
 
     def _too_large(self, size: int) -> RecordTooLarge:
         return RecordTooLarge(
-            f"record of {size} bytes, max_request_size is {self._options.max_request_size} "
-            f"and buffer_memory is {self._options.buffer_memory}"
+            f"record of {counted(size, 'byte')}, max_request_size is "
+            f"{self._options.max_request_size} and buffer_memory is {self._options.buffer_memory}"
         )
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
@@ -466,7 +467,7 @@ class Producer:
         finally:
             accumulator.waiting_for_memory -= 1
         raise RequestTimedOut(
-            f"no room for {size} bytes in buffer_memory={self._options.buffer_memory} "
+            f"no room for {counted(size, 'byte')} in buffer_memory={self._options.buffer_memory} "
             f"within max_block_ms={self._max_block_s * 1000:.0f}",
             elapsed_s=trio.current_time() - started,
             knob="buffer_memory, max_block_ms",

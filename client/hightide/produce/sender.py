@@ -28,6 +28,7 @@ from hightide.protocol.errors import (
     RemoteProtocolError,
     error_code,
 )
+from hightide.protocol.words import counted
 
 _NEVER = float("inf")
 
@@ -188,8 +189,9 @@ class Sender:
             if self._cluster.metadata.leader(batch.topic, batch.partition) is None:
                 why += f"; {self._cluster.metadata.why_leaderless(batch.topic, batch.partition)}"
             error = DeliveryTimeout(
-                f"{len(batch)} records for {batch.topic}-{batch.partition} were not acknowledged "
-                f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:.0f}{why}",
+                f"{counted(len(batch), 'record')} for {batch.topic}-{batch.partition} "
+                f"{'was' if len(batch) == 1 else 'were'} not acknowledged within "
+                f"delivery_timeout_ms={self._delivery_timeout_s * 1000:.0f}{why}",
                 attempts=batch.attempts,
                 elapsed_s=now - batch.created_at,
                 knob="delivery_timeout_ms",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+from hightide.protocol.words import counted
+
 _BIN8, _BIN16, _BIN32 = 0xC4, 0xC5, 0xC6
 BIN_HEADER_BYTES_MAX = 5
 
@@ -42,6 +44,7 @@ def read_bin(view: memoryview, position: int) -> tuple[memoryview, int]:
     end = start + size
     if end > len(view):
         raise ValueError(
-            f"the bin at byte {position} needs {size} bytes, {len(view) - start} are there"
+            f"the bin at byte {position} needs {counted(size, 'byte')}, "
+            f"{len(view) - start} are there"
         )
     return view[start:end], end

@@ -23,6 +23,8 @@ from enum import StrEnum
 from operator import index
 from typing import Any, NamedTuple
 
+from hightide.protocol.words import counted
+
 
 class ErrorCode(StrEnum):
     """Kafka's error names; the wire carries the name, not the number."""
@@ -329,7 +331,7 @@ class _Attempted(HightideError):
 
     def __str__(self) -> str:
         facts = [f"broker {self.broker}"] if self.broker else []
-        facts.append(f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}")
+        facts.append(counted(self.attempts, "attempt"))
         facts.append(f"{self.elapsed_s:.1f} s")
         if self.knob:
             facts.append(f"see {self.knob}")

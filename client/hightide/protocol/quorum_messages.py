@@ -35,7 +35,9 @@ class RemoveVoterResponse(Message, frozen=True, kw_only=True):
 
 
 class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
-    pass
+    even_without_leader: bool = False
+    """Where nobody leads, the asked node answers with what it knows by itself: `leader` is -1, and
+    of the others nothing is known but that they vote."""
 
 
 class QuorumReplica(Message, frozen=True, kw_only=True):
@@ -46,7 +48,8 @@ class QuorumReplica(Message, frozen=True, kw_only=True):
     """The id of its data directory; empty: not known."""
     host: str = ""
     port: int = -1
-    """Where a voter listens, by the record of the voters."""
+    """Where a voter listens for nodes, by the record of the voters; told to those who may ALTER the
+    cluster or act for it (CLUSTER_ACTION)."""
     log_end_offset: int = -1
     lag: int = -1
     last_fetch_ms_ago: int = -1

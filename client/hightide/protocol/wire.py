@@ -25,6 +25,7 @@ from hightide.protocol.errors import ErrorCode, RemoteProtocolError, UsageError
 from hightide.protocol.messages import ErrorBody, Message, RequestEnvelope, ResponseEnvelope
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import speaks
+from hightide.protocol.words import counted
 
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 100 << 20
@@ -64,7 +65,8 @@ def frame_length(prefix: Buffer, *, limit: int = FRAME_BYTES_MAX) -> int:
         hint = f"; the peer seems to speak {spoken}" if spoken else ""
         hint += ": security.protocol is SSL on the other side" if spoken == "TLS" else ""
         raise RemoteProtocolError(
-            f"frame of {length} bytes, the limit is {limit} (socket.request.max.bytes){hint}"
+            f"frame of {counted(length, 'byte')}, the limit is {limit} "
+            f"(socket.request.max.bytes){hint}"
         )
     return length
 
@@ -105,7 +107,8 @@ def _message_end(view: memoryview, limit: int) -> int:
             why = str(error) or type(error).__name__
             raise RemoteProtocolError(f"message is no msgpack: {why}") from error
         return int(unpacker.tell())
-    why = f"the message limit is {limit} bytes" if fed >= limit else "the message is cut off"
+    most = counted(limit, "byte")
+    why = f"the message limit is {most}" if fed >= limit else "the message is cut off"
     raise RemoteProtocolError(why)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hightide.protocol.columns import Record
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
 from hightide.spark.marks import Mark, ends_of
@@ -62,7 +63,7 @@ class Completion:
             for tp, records in places_of_records(missing):
                 writer.store(tp, records)
         if extra:
-            self._refuse(f"{len(extra)} rows of {_ranges(extra)}")
+            self._refuse(f"{counted(len(extra), 'row')} of {_ranges(extra)}")
 
     def _check_others(self, earlier: Earlier) -> None:
         """Nobody else may have stored rows of the batch meanwhile: a task of an earlier run that
@@ -78,7 +79,7 @@ class Completion:
             states = states_of(self._client, tp, producers, timeout_s=self._timeout_s)
             count = sum(state.last_sequence + 1 for state in states.values())
             if count > told[tp]:
-                self._refuse(f"{count - told[tp]} rows in {tp[0]}-{tp[1]}")
+                self._refuse(f"{counted(count - told[tp], 'row')} in {tp[0]}-{tp[1]}")
 
     def _growth(self) -> Iterator[tuple[TopicPartition, int]]:
         """How far each partition has grown since the batch was begun, no matter who wrote."""
@@ -119,4 +120,4 @@ def _ranges(records: Sequence[Record]) -> str:
         for (topic, partition), found in places[:PLACES_TOLD]
     ]
     more = len(places) - len(told)
-    return ", ".join(told) + (f" and {more} more partitions" if more else "")
+    return ", ".join(told) + (f" and {counted(more, 'more partition')}" if more else "")

@@ -16,6 +16,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import Columns, open_batch
 from hightide.protocol.errors import ApiError, ErrorCode, RemoteProtocolError
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.words import counted
 from hightide.spark.client import TRIED_AGAIN, BlockingClient, client_for
 from hightide.spark.connection import Answer, Asked
 from hightide.spark.offsets import lost
@@ -101,7 +102,7 @@ def _parts(fetches: _Fetches, fail_on_data_loss: bool) -> Iterator[_Part]:
             why = answer.refusal or f"the log ends at offset {answer.high_watermark}"
             until = fetches.goes_on_at(position)
             if until > position:
-                why = f"{until - position} offsets from {position} on: {why}"
+                why = f"{counted(until - position, 'offset')} from {position} on: {why}"
             if until > position or answer.is_cut:
                 what, remedy = f"records of {wanted} are gone: {why}", "read on without them"
                 lost(what, fail=fail_on_data_loss, remedy=remedy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide.spark.offsets import Place, Position, lost
 from hightide.spark.planner import Planner
 
@@ -52,7 +53,8 @@ class Losses:
                 self._lost_at(tp, place, "the partition is no longer assigned")
             elif place.offset < first[tp]:
                 count = first[tp] - place.offset
-                why = f"the log begins at offset {first[tp]}: {count} offsets were deleted"
+                gone = counted(count, "offset was deleted", "offsets were deleted")
+                why = f"the log begins at offset {first[tp]}: {gone}"
                 self._lost_at(tp, place, why)
 
     def check_new(self, first: Mapping[TopicPartition, int]) -> None:
@@ -60,7 +62,8 @@ class Losses:
         before that was never read. Raises `DataLoss`."""
         for (topic, partition), offset in first.items():
             if offset > 0:
-                why = f"the log begins at offset {offset}: {offset} offsets were deleted"
+                gone = counted(offset, "offset was deleted", "offsets were deleted")
+                why = f"the log begins at offset {offset}: {gone}"
                 self._lost(f"{topic}-{partition}: it is new to the query, but {why}")
 
     def cuts(self, begin: Position, heads: Position) -> dict[TopicPartition, Place]:
@@ -80,7 +83,8 @@ class Losses:
             if end < place.offset:
                 why = f"the log ends at offset {end}"
                 if place.leader_epoch >= 0:
-                    why = f"the log was cut at offset {end}: {place.offset - end} offsets are gone"
+                    gone = counted(place.offset - end, "offset is gone", "offsets are gone")
+                    why = f"the log was cut at offset {end}: {gone}"
                 self._lost_at(tp, place, why)
                 found[tp] = Place(end, head.leader_epoch)
             self._whole[tp] = head.leader_epoch

@@ -20,6 +20,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import HightideError
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide.spark.client import BlockingClient
 
 VERSION = 2
@@ -195,10 +196,10 @@ class Mark:
         is_known = batch == self.next_batch - 1 and before.rows >= 0
         if is_known and (before.rows, before.bytes) != (rows, size):
             raise SinkClash(
-                f"batch {batch} of sink {sink!r} was stored with {before.rows} rows of "
-                f"{before.bytes} bytes, and is given again with {rows} rows of {size}: another "
-                "write of the same function, or the query was changed. None of them was stored "
-                "now; give each write its own sinkId"
+                f"batch {batch} of sink {sink!r} was stored with {counted(before.rows, 'row')} of "
+                f"{counted(before.bytes, 'byte')}, and is given again with {counted(rows, 'row')} "
+                f"of {size}: another write of the same function, or the query was changed. "
+                "None of them was stored now; give each write its own sinkId"
             )
 
     def check(self, sink: str, batch: int, writing: Writing) -> None:

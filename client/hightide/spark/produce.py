@@ -42,6 +42,7 @@ from hightide.produce.bulk import Cutter
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
@@ -216,10 +217,11 @@ class TaskWriter:
             self._offer(tp, rows)
         if not self._stored.count:
             return
-        attempt, what = self._attempt, f"{self._stored.count} rows of {self._stored}"
+        attempt, what = self._attempt, f"{counted(self._stored.count, 'row')} of {self._stored}"
         told = (
             f"task {attempt.task} of batch {attempt.batch} of sink {attempt.sink!r} was given "
-            f"{self.rows} rows; {what} were stored by an earlier attempt and are not among them"
+            f"{counted(self.rows, 'row')}; {what} were stored by an earlier attempt and are "
+            "not among them"
         )
         if not self._may_duplicate:
             raise LayoutChanged(

@@ -16,6 +16,7 @@ from hightide.protocol.columns import Headers, Record, to_records
 from hightide.protocol.errors import HightideError, RemoteProtocolError
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide.spark.client import BlockingClient
 
 if TYPE_CHECKING:
@@ -111,9 +112,10 @@ class Stored:
                     self.add(record)
         if self.count - before != len(sequences):
             raise LayoutChanged(
-                f"of {len(sequences)} rows that a task stored in {lane.tp[0]}-{lane.tp[1]} "
-                f"from offset {begin} to {last_offset} only {self.count - before} are there: they "
-                "were deleted or compacted since, and nobody can tell which"
+                f"of {counted(len(sequences), 'row')} that a task stored in "
+                f"{lane.tp[0]}-{lane.tp[1]} from offset {begin} to {last_offset} only "
+                f"{self.count - before} are there: the others were deleted or compacted since, "
+                "and nobody can tell which"
             )
 
     def left_of(

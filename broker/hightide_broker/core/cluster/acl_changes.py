@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from hightide.protocol import access_messages as a
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.acls import ACLS_MAX, Acl, acl_of, check_filter, is_wanted
 from hightide_broker.core.cluster.changes import AnyChange, CreateAcl, RemoveAcl
 
@@ -64,5 +65,5 @@ def _check_count(count: int) -> None:
     if count > CHANGES_MAX:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            f"{count} rules in one request, expected {CHANGES_MAX} or less",
+            f"{counted(count, 'rule')} in one request, expected {CHANGES_MAX} or less",
         )

@@ -20,6 +20,7 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster import acl_changes, offsets_topic, quotas, users
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.changes import (
@@ -266,7 +267,8 @@ class Controller:
                 if more.count <= have:
                     raise Refused(
                         ErrorCode.INVALID_PARTITIONS,
-                        f"topic {more.topic} has {have} partitions, {more.count} is not more",
+                        f"topic {more.topic} has {counted(have, 'partition')}, "
+                        f"{more.count} is not more",
                     )
                 room = _take_room(room, more.count - have)
                 factor = len(topic.partitions[0].replicas)
@@ -396,7 +398,8 @@ def _take_room(room: int, count: int) -> int:
     if count > room:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"{count} partitions more in one request, which may create {PARTITIONS_MAX} in all",
+            f"{counted(count, 'partition')} more in one request, which may create "
+            f"{PARTITIONS_MAX} in all",
         )
     return room - count
 
@@ -429,7 +432,8 @@ def check_partition_count(count: int) -> None:
     """Raise `Refused` INVALID_PARTITIONS unless a topic may have so many."""
     if not 1 <= count <= PARTITIONS_MAX:
         raise Refused(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions, expected 1 to {PARTITIONS_MAX}"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{counted(count, 'partition')}, expected 1 to {PARTITIONS_MAX}",
         )
 
 

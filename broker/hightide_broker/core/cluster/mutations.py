@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.quota_messages import CONTROLLER_MUTATION_RATE
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.quotas import Quotas, quota_for
 from hightide_broker.core.cluster.rates import Rates
 
@@ -39,8 +40,8 @@ class MutationQuotas:
             if delay_s > 0:
                 raise Refused(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                    f"{CONTROLLER_MUTATION_RATE} is {quota.value} partitions a second here, and "
-                    f"more were created and deleted: ask again in {delay_s:.1f} s",
+                    f"{CONTROLLER_MUTATION_RATE} is {counted(quota.value, 'partition')} a second "
+                    f"here, and more were created and deleted: ask again in {delay_s:.1f} s",
                     throttle_time_ms=math.ceil(delay_s * 1000),
                 )
             self._rates.record(quota.holder, count, quota.value, now)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, SetConfig
 from hightide_broker.core.cluster.image import (
     CLUSTER,
@@ -225,7 +226,8 @@ class Partitions:
         if not 0 <= wish.partition < len(topic.partitions):
             raise Refused(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic.name} has {len(topic.partitions)} partitions, not {wish.partition}",
+                f"topic {topic.name} has {counted(len(topic.partitions), 'partition')}, "
+                f"not {wish.partition}",
             )
         state = topic.partitions[wish.partition]
         name = f"{topic.name}-{wish.partition}"

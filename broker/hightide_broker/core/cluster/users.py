@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hightide.protocol import login_messages as u
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     RemoveScramCredential,
@@ -58,7 +59,7 @@ def credential_of(wish: u.ScramUpsertion) -> Credential:
     if len(wish.salt) not in SALT_BYTES or len(wish.salted_password) != kind().digest_size:
         raise Refused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"a salt of {len(wish.salt)} bytes and a salted password of "
+            f"a salt of {counted(len(wish.salt), 'byte')} and a salted password of "
             f"{len(wish.salted_password)}, expected {SALT_BYTES[0]} to {SALT_BYTES[-1]} and "
             f"{kind().digest_size}",
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.groups.parts import Ticket
 from hightide_broker.core.groups.records import MemberValue
 
@@ -129,8 +130,8 @@ class Members:
         if len(self.by_id) + len(self.pending) >= size_max:
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"the group has {len(self.by_id)} members and {len(self.pending)} that may "
-                f"join, group.max.size is {size_max}",
+                f"the group has {counted(len(self.by_id), 'member')} and {len(self.pending)} "
+                f"that may join, group.max.size is {size_max}",
             )
 
     def check_joining(self, size_max: int) -> None:
@@ -138,7 +139,8 @@ class Members:
         if sum(member.joining is not None for member in self) >= size_max:
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"{size_max} members have joined already, group.max.size is {size_max}",
+                f"{counted(size_max, 'member has', 'members have')} joined already, group.max.size "
+                f"is {size_max}",
             )
 
     def check_instance(self, member_id: str, instance_id: str) -> None:

@@ -120,6 +120,13 @@ class Quorum:
         return self._elections.voted
 
     @property
+    def leader_that_is_heard(self) -> int:
+        """Who leads, and has answered this node since it follows; -1: nobody. A leader that is
+        gone, or that this node misses, is still the one of its epoch, and so `leader`."""
+        is_heard = self.role is Role.FOLLOWER and self._follower.leader_is_well
+        return self.leader if self.is_leader or is_heard else NOBODY
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node leads."""
         return self._elections.is_leader
@@ -414,6 +421,15 @@ class Quorum:
         observers = [peer.describe(end, now) for peer in self._peers.observers.values()]
         located = [self._located(voter) for voter in sorted(voters, key=lambda v: v.id)]
         return located, sorted(observers, key=lambda o: o.id)
+
+    def describe_alone(self) -> list[q.QuorumReplica]:
+        """The voters as this node knows them where nobody leads: how far it is itself, and of the
+        others that they vote."""
+        me, end = self.config.node, self._log.log_end
+        return [
+            self._located(q.QuorumReplica(id=voter, log_end_offset=end if voter == me else -1))
+            for voter in sorted(self.membership.voters)
+        ]
 
     def _located(self, voter: q.QuorumReplica) -> q.QuorumReplica:
         """A voter as the record of the voters has it, whether it was heard of or not."""

@@ -19,6 +19,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 
 UNKNOWN = -1
 """The log end of a replica that has not fetched in this leader epoch; its broker epoch, if it does
@@ -136,7 +137,7 @@ class Leader:
         """The refusal that says how many replicas are missing."""
         return Refused(
             code,
-            f"{len(self.isr)} replicas are in sync {list(self.isr)}, "
+            f"{counted(len(self.isr), 'replica is', 'replicas are')} in sync {list(self.isr)}, "
             f"min.insync.replicas is {self.effective_min_isr}",
         )
 

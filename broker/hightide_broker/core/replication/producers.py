@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import NO_PRODUCER_ID, BatchHeader, crc32c
+from hightide.protocol.words import counted
 
 BATCHES_KEPT = 5
 SEQUENCE_MAX = (1 << 31) - 1
@@ -161,12 +162,16 @@ class Producers:
     def restore(self, data: bytes) -> None:
         """Become what a snapshot says; raises `SnapshotDamaged` and is then unchanged."""
         if len(data) < _HEAD.size:
-            raise SnapshotDamaged(f"{len(data)} bytes are no producer snapshot")
+            raise SnapshotDamaged(
+                f"{counted(len(data), 'byte is', 'bytes are')} no producer snapshot"
+            )
         version, crc, count = _HEAD.unpack_from(data)
         if version != _SNAPSHOT_VERSION or crc != crc32c(data[6:]):
             raise SnapshotDamaged(f"version {version} or checksum of a producer snapshot is wrong")
         if len(data) != _HEAD.size + count * _ENTRY.size:
-            raise SnapshotDamaged(f"producer snapshot of {count} entries has {len(data)} bytes")
+            raise SnapshotDamaged(
+                f"producer snapshot of {counted(count, 'entry')} has {counted(len(data), 'byte')}"
+            )
         # A producer without batches is one entry of -1: its epoch alone fences older ones.
         self._by_id.clear()
         for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
@@ -179,4 +184,6 @@ class Producers:
                 known.batches.append(
                     KnownBatch(first, last_sequence, last_offset - delta, last_offset, timestamp)
                 )
-        assert len(self._by_id) <= count, f"{len(self._by_id)} producers, of {count} entries"
+        assert len(self._by_id) <= count, (
+            f"{len(self._by_id)} producers, of {counted(count, 'entry')}"
+        )

@@ -118,4 +118,4 @@ Begin = Callable[[Call[Any]], Outcome]
 
 
 class CloseConnection(Exception):
-    """The only way to say no to a client that expects no answer (acks=0)."""
+    """The only way to say no to a client that expects no answer (acks=0), or that gets none."""

@@ -8,6 +8,8 @@ from collections import OrderedDict
 
 import trio
 
+from hightide.protocol.words import counted
+
 LINES_MAX = 10
 WINDOW_S = 10.0
 
@@ -30,7 +32,9 @@ class SparingLog:
         """The same for those who know the time."""
         if now >= self._until:
             if self._left_out:
-                self._log.log(level, "%d lines like the last ones were left out", self._left_out)
+                many = "lines like the last ones were"
+                said = counted(self._left_out, "line like the last one was", many)
+                self._log.log(level, "%s left out", said)
             self._until, self._written, self._left_out = now + WINDOW_S, 0, 0
         if self._written == self._lines_max:
             self._left_out += 1

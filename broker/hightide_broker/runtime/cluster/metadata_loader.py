@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.changes import AnyChange
@@ -148,4 +149,4 @@ class MetadataLoader:
             # Not 0: the next change would put the second try off.
             self._bytes_since, self._snapshot_at = 1, trio.current_time() + self._snapshot_s
             return
-        log.info("snapshot %d-%d: %d bytes", *snapshot, size)
+        log.info("snapshot %d-%d: %s", *snapshot, counted(size, "byte"))

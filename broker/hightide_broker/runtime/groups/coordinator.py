@@ -27,6 +27,7 @@ from hightide.protocol.columns import batch_at, keys_of, offsets_of, open_batch,
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.group_events import group_changed, last_cause
 from hightide_broker.core.groups.offsets import GroupOffsets
@@ -186,7 +187,8 @@ class Coordinator:
                     log.warning("group %r is damaged: its members have to join again", known.group)
                     group.empty_since(self._clock.now_ms())
                 self._watch_for(group)
-        log.info("%s: %d groups are read", self._replica.name, len(self.groups))
+        read = counted(len(self.groups), "group is read", "groups are read")
+        log.info("%s: %s", self._replica.name, read)
         self._tell(
             CoordinatorBegan(
                 topic=self._replica.topic,

@@ -472,6 +472,17 @@ class QuorumDriver:
             observers=observers,
         )
 
+    def describe_alone(self, cluster_id: str) -> q.DescribeQuorumResponse:
+        """The quorum as this node knows it where nobody leads."""
+        return q.DescribeQuorumResponse(
+            cluster_id=cluster_id,
+            leader=NOBODY,
+            epoch=self.core.epoch,
+            high_watermark=self.core.high_watermark,
+            voters=self.core.describe_alone(),
+            observers=[],
+        )
+
 
 def not_controller(leader: int) -> Refused:
     """The refusal of a node that is not the active controller."""

@@ -28,6 +28,7 @@ from hightide.protocol.records import (
     iter_batches,
     parse_header,
 )
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.changes import (
     AnyChange,
     Change,
@@ -262,7 +263,7 @@ class MetadataLog:
         if (size := sum(map(len, values))) > CHANGES_BYTES_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"the request would write {size} bytes of metadata at once, expected "
+                f"the request would write {counted(size, 'byte')} of metadata at once, expected "
                 f"{CHANGES_BYTES_MAX} at most: ask for less at a time",
             )
         try:
@@ -452,7 +453,7 @@ class MetadataLog:
         if position >= size:
             raise Refused(
                 ErrorCode.POSITION_OUT_OF_RANGE,
-                f"position {position} of a snapshot of {size} bytes",
+                f"position {position} of a snapshot of {counted(size, 'byte')}",
             )
         return size, data
 

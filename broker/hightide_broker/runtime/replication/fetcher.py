@@ -6,8 +6,7 @@ synced. The one that was served last is asked for last, so no partition starves.
 nothing is quiet: it is handed to the leader, all of it in one session, and asked for again only
 when the leader has named it (`quiet.py`).
 
-With `flush=synced` a partition is not fetched again before what it got is on disk, because the next
-fetch is the acknowledgement.
+With `flush=synced` the next fetch is the acknowledgement: it waits until what came is on disk.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from hightide.protocol.errors import (
     RemoteProtocolError,
     RequestTimedOut,
 )
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.senders import may_answer
@@ -400,7 +400,8 @@ class LeaderFetcher:
 
     def _failed(self, asked: list[Asked], error: HightideError) -> None:
         """What is still asked is asked again after a pause."""
-        log.info("fetching %d partitions from broker %d: %s", len(asked), self._leader, error)
+        many = counted(len(asked), "partition")
+        log.info("fetching %s from broker %d: %s", many, self._leader, error)
         now = trio.current_time()
         for replica, part in asked:
             if self._at_work.get(replica) is not part:

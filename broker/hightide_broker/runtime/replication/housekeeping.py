@@ -14,6 +14,7 @@ import trio
 
 from hightide.net.ports import WallClock
 from hightide.protocol.errors import CorruptBatch, Refused
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.topic_keys import (
@@ -153,9 +154,8 @@ class Housekeeping:
         renamed = replica.log.delete_segments(count)
         replica.traffic.deleted_bytes["retention"] += before - replica.log.size_bytes
         replica.tell_of_deletions()
-        log.info(
-            "%s: %d segments deleted, starts at %d", replica.name, count, replica.log.log_start
-        )
+        segments = counted(count, "segment")
+        log.info("%s: %s deleted, starts at %d", replica.name, segments, replica.log.log_start)
         due_ms = self._clock.now_ms() + config[FILE_DELETE_DELAY_MS]
         self._deleted_segments.update(dict.fromkeys(renamed, due_ms))
         return count

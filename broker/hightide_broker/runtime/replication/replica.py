@@ -104,7 +104,7 @@ class Replica:
         self.traffic = Traffic()
         self.feature_levels: Mapping[str, int] = {}
         self._log = log
-        self.tell = tell or _tell_nobody
+        self.tell = tell or (lambda _: None)
         """Told of each change of role or offset, and when it goes offline: `ReplicaInstrument`."""
         self._inflated_max = inflated_max
         self._now = now
@@ -498,7 +498,3 @@ class Replica:
         """The log begins later than before: followers that wait are told."""
         if self.leadership is not None:
             self.leadership.look_again()
-
-
-def _tell_nobody(_: Replica) -> None:
-    """There is no instrument."""

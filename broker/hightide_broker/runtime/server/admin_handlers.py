@@ -20,6 +20,7 @@ from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage,
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
+from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
 from hightide_broker.runtime.base.trace import Trace
@@ -47,6 +48,8 @@ class Metadata(Protocol):
 
     @property
     def controller_id(self) -> int: ...
+
+    def describe_quorum_alone(self) -> q.DescribeQuorumResponse: ...
 
     async def change(
         self, request: m.Message, *, timeout_s: float | None = None, sender: Peer | None = None
@@ -223,7 +226,13 @@ class AdminHandlers:
     async def describe_quorum(self, call: Call[q.DescribeQuorumRequest]) -> Reply:
         """The quorum as its leader sees it, or that nobody leads it."""
         wait_s = DESCRIBE_QUORUM_WAIT_S
-        found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.sender)
+        try:
+            found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.sender)
+        except Refused as refusal:
+            is_told = call.request.even_without_leader and self._metadata.controller_id == NOBODY
+            if refusal.code is not ErrorCode.REQUEST_TIMED_OUT or not is_told:
+                raise
+            found = self._metadata.describe_quorum_alone()
         return Reply(found)
 
     def init_producer_id(self) -> Reply | Later:

@@ -166,6 +166,26 @@ def end_of(path: str) -> float | None:
         return x509.load_pem_x509_certificate(file.read()).not_valid_after_utc.timestamp()
 
 
+def files_of(config: BrokerConfig) -> dict[str, TlsFiles]:
+    """The files of each listener that is under TLS."""
+    found = {}
+    if config.clients_under_tls:
+        found["client"] = TlsFiles(
+            authorities=config[keys.SSL_CA_LOCATION],
+            certificate=config[keys.SSL_CERTIFICATE_LOCATION],
+            key=config[keys.SSL_KEY_LOCATION],
+            password_location=config[keys.SSL_KEY_PASSWORD_LOCATION],
+        )
+    if config.is_split and config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS:
+        found["internal"] = TlsFiles(
+            authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
+            certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
+            key=config[keys.INTERNAL_SSL_KEY_LOCATION],
+            password_location=config[keys.INTERNAL_SSL_KEY_PASSWORD_LOCATION],
+        )
+    return found
+
+
 def doors_of(config: BrokerConfig) -> Doors:
     """The doors that a configuration names; raises `ConfigError`, also for files of no use."""
     check_listeners(config)
@@ -183,13 +203,7 @@ def doors_of(config: BrokerConfig) -> Doors:
 
 def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
     admit = _plain(may_be_node=not config.is_split)
-    if config.clients_under_tls:
-        files = TlsFiles(
-            authorities=config[keys.SSL_CA_LOCATION],
-            certificate=config[keys.SSL_CERTIFICATE_LOCATION],
-            key=config[keys.SSL_KEY_LOCATION],
-            password_location=config[keys.SSL_KEY_PASSWORD_LOCATION],
-        )
+    if (files := files_of(config).get("client")) is not None:
         certificates = Certificates(files, _ASKS[config[keys.SSL_CLIENT_AUTH]])
         found.append(certificates)
         rules = parse_rules(config[keys.SSL_PRINCIPAL_MAPPING_RULES])
@@ -203,14 +217,9 @@ def _for_clients(config: BrokerConfig, found: list[Certificates]) -> Door:
 
 def _for_nodes(config: BrokerConfig, found: list[Certificates]) -> tuple[Door, Network]:
     host, port = config.internal_listen_host, config[keys.INTERNAL_LISTEN_PORT]
-    if config[keys.INTERNAL_SECURITY_PROTOCOL] != TLS:
+    files = files_of(config).get("internal")
+    if files is None:
         return Door(host, port, _plain(may_be_node=True), of_nodes=True), TcpNetwork()
-    files = TlsFiles(
-        authorities=config[keys.INTERNAL_SSL_CA_LOCATION],
-        certificate=config[keys.INTERNAL_SSL_CERTIFICATE_LOCATION],
-        key=config[keys.INTERNAL_SSL_KEY_LOCATION],
-        password_location=config[keys.INTERNAL_SSL_KEY_PASSWORD_LOCATION],
-    )
     network = TlsNetwork(Tls(files), follows_files=False)  # when its door has taken them
     certificates = Certificates(
         files, ssl.CERT_REQUIRED, node=config[keys.NODE_ID], network=network

@@ -21,6 +21,7 @@ import trio
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.fetches import (
@@ -265,7 +266,7 @@ def check_named_once(request: m.FetchRequest) -> None:
     answer."""
     named = {(part.topic, part.partition) for part in request.partitions}
     if len(named) < len(request.partitions):
-        twice = f"{len(request.partitions)} partitions, {len(named)} of them different"
+        twice = f"{counted(len(request.partitions), 'partition')}, {len(named)} of them different"
         raise Refused(ErrorCode.INVALID_REQUEST, f"a fetch of {twice}: name each once")
 
 

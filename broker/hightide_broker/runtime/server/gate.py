@@ -72,6 +72,14 @@ class Permission(NamedTuple):
     """Who may do this to the cluster needs nothing else."""
 
 
+class Reserved(NamedTuple):
+    """What stands in an answer for those alone who may do more than ask for it."""
+
+    operations: tuple[Operation, ...]
+    """On the cluster; one of them is enough."""
+    without: Rebuild
+
+
 class Gate:
     """Whether requests to a node are permitted, by the rules that its image has now."""
 
@@ -172,6 +180,17 @@ class Gate:
             return begin(call)
         assert len(each) == 1, "parts are asked for one thing"
         return self._begin_parts(visit, parts, each[0], call, begin)
+
+    def kept_back(self, reserved: Reserved, peer: Peer, outcome: Outcome) -> Outcome:
+        """The same outcome, as its reader may see it. Nothing is refused, so nothing is written
+        down."""
+        if not self.is_on or peer.node >= 0:
+            return outcome
+        may, who = self.authorizer, (peer.principal, peer.host)
+        cluster = (Resource.CLUSTER, CLUSTER_NAME)
+        if any(may.allows(*who, each, *cluster) for each in reserved.operations):
+            return outcome
+        return _added(outcome, reserved.without)
 
     def _begin_parts(
         self,

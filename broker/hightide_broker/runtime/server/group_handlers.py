@@ -11,6 +11,7 @@ import trio
 from hightide.net.ports import Random, WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.parts import Heartbeat, Join, Leave, State, Sync
 from hightide_broker.runtime.base.call import Call, Reply
@@ -162,7 +163,7 @@ class GroupHandlers:
         if group.state is not State.EMPTY:
             raise Refused(
                 ErrorCode.NON_EMPTY_GROUP,
-                f"group {name!r} is {group.state} with {len(group.members)} members",
+                f"group {name!r} is {group.state} with {counted(len(group.members), 'member')}",
             )
         await self._coordinators.forget(coordinator, group)
 

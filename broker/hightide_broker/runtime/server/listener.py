@@ -17,6 +17,7 @@ import trio
 from hightide.net.ports import Stream
 from hightide.net.tcp import SocketStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
@@ -98,7 +99,8 @@ class Server:
             why = "the node stops"
         elif not has_room:
             why = "its address may have no more (connections.max.per.ip)"
-        self._log.write(logging.WARNING, "refused %s: %d connections, %s", arrived.peer, count, why)
+        here = counted(count, "connection")
+        self._log.write(logging.WARNING, "refused %s: %s, %s", arrived.peer, here, why)
         return False
 
     async def _is_in_time(self, arrived: Stream, door: Door) -> bool:

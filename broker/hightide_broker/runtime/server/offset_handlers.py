@@ -10,6 +10,7 @@ from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.groups.parts import Commit
@@ -82,7 +83,7 @@ class OffsetHandlers:
         if len(part.metadata.encode()) > limit:
             raise Refused(
                 ErrorCode.OFFSET_METADATA_TOO_LARGE,
-                f"{len(part.metadata.encode())} bytes beside the offset, "
+                f"{counted(len(part.metadata.encode()), 'byte')} beside the offset, "
                 f"offset.metadata.max.bytes is {limit}",
             )
         if part.offset < 0:

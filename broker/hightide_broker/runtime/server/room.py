@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from hightide.protocol.words import counted
+
 log = logging.getLogger("hightide.server")
 
 AT_THE_DOOR_MAX = 256
@@ -41,9 +43,9 @@ def room_for(*, connections_max: int, open_files: int) -> Room:
     )
     if room.clients < connections_max:
         log.info(
-            "max.connections is %d, and the limit of open files leaves room for %d connections",
+            "max.connections is %d, and the limit of open files leaves room for %s",
             connections_max,
-            room.clients,
+            counted(room.clients, "connection"),
         )
     return room
 

@@ -14,8 +14,15 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.senders import check_sender
-from hightide_broker.runtime.base.call import Begin, Call, Outcome, Peer, Reply
-from hightide_broker.runtime.server.gate import Gate, Permission
+from hightide_broker.runtime.base.call import (
+    Begin,
+    Call,
+    CloseConnection,
+    Outcome,
+    Peer,
+    Reply,
+)
+from hightide_broker.runtime.server.gate import Gate, Permission, Reserved
 
 VERSION = "0.1.0"
 R = TypeVar("R")
@@ -51,6 +58,10 @@ class Route(NamedTuple):
     """Whether a node must be a broker to answer."""
     is_early: bool = False
     """Whether it is answered while the node starts."""
+    is_fatal: bool = False
+    """Whether others than nodes who send it are cut off, and not answered."""
+    reserved: Reserved | None = None
+    """What of the answer not everybody sees who may ask."""
     fits: Callable[[Any], bool] = every_one
     """Which requests of the API these are: several routes may share one."""
 
@@ -101,6 +112,8 @@ class Routes:
                 check_node(call)
             except Refused as refusal:
                 self._gate.tell_refused(call.peer, refusal.message)
+                if route.is_fatal and not call.peer.may_be_node:
+                    raise CloseConnection(refusal.message) from refusal
                 raise
         if not route.is_early and (why := self._why_not()):
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, why)
@@ -110,7 +123,10 @@ class Routes:
             )
         if not route.is_for_clients:
             return route.begin(call)
-        return self._gate.begin(route.permissions, call, route.begin)
+        outcome = self._gate.begin(route.permissions, call, route.begin)
+        if route.reserved is None:
+            return outcome
+        return self._gate.kept_back(route.reserved, call.peer, outcome)
 
     async def look(self, api: Api, call: Call[Any]) -> Call[Any]:
         """The same call, with the facts of what came with it, as far as its sender may send it."""

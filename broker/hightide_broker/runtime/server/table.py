@@ -2,10 +2,11 @@
 ask. What it is called, asked and answered with, and in which versions, is in `protocol/apis.py`.
 
 What is `nodes_only` comes by the nodes' door, from the node that it names: which field names it is
-in `core/cluster/senders.py`, for what an envelope carries as well. Permissions say what a sender
-needs, where authorizer.enable is true (`gate.py`). What only an envelope carries (registrations,
-heartbeats, ISR changes, blocks of producer ids) is decided by `core/cluster/controller.py`, and has
-no row.
+in `core/cluster/senders.py`, for what an envelope carries as well. An envelope speaks in somebody
+else's name: who sends one by the clients' door is cut off, as in Kafka (KIP-590). Permissions say
+what a sender needs, where authorizer.enable is true (`gate.py`). What only an envelope carries
+(registrations, heartbeats, ISR changes, blocks of producer ids) is decided by
+`core/cluster/controller.py`, and has no row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace as exchanged
 
 from hightide.protocol import access_messages as a
 from hightide.protocol import controller_messages as c
@@ -30,7 +33,7 @@ from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.server.access_handlers import AccessHandlers
 from hightide_broker.runtime.server.admin_handlers import AdminHandlers
-from hightide_broker.runtime.server.gate import Permission
+from hightide_broker.runtime.server.gate import Permission, Reserved
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
@@ -57,6 +60,8 @@ def row(
     nodes_only: bool = False,
     broker: bool = False,
     early: bool = False,
+    fatal: bool = False,
+    reserved: Reserved | None = None,
     when: Callable[[M], bool] = every_one,
 ) -> Route:
     """A request whose effects are there when `begin` returns, in order of arrival."""
@@ -67,6 +72,8 @@ def row(
         is_for_clients=not nodes_only,
         is_of_broker=broker,
         is_early=early,
+        is_fatal=fatal,
+        reserved=reserved,
         fits=when,
     )
 
@@ -76,13 +83,14 @@ def later(
     answer: Callable[[Call[M]], Awaitable[Reply]],
     *permissions: Permission,
     broker: bool = False,
+    reserved: Reserved | None = None,
 ) -> Route:
     """A request that waits before anything is decided, and so has no order."""
 
     def begin(call: Call[M]) -> Later:
         return partial(answer, call)
 
-    return row(request, begin, *permissions, broker=broker)
+    return row(request, begin, *permissions, broker=broker, reserved=reserved)
 
 
 def about_records(records: RecordHandlers) -> list[Route]:
@@ -146,7 +154,12 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         later(m.ElectLeadersRequest, admin.change, cluster("ALTER")),
         later(q.AddVoterRequest, admin.change, cluster("ALTER")),
         later(q.RemoveVoterRequest, admin.change, cluster("ALTER")),
-        later(q.DescribeQuorumRequest, admin.describe_quorum, cluster("DESCRIBE")),
+        later(
+            q.DescribeQuorumRequest,
+            admin.describe_quorum,
+            cluster("DESCRIBE"),
+            reserved=Reserved((Operation.ALTER, Operation.CLUSTER_ACTION), _without_addresses),
+        ),
     ]
 
 
@@ -186,8 +199,15 @@ def about_the_quorum(quorum: QuorumDriver, channel: ControllerChannel) -> list[R
         asked(c.EndQuorumEpochRequest, quorum.begin, action),
         asked(c.FetchSnapshotRequest, quorum.begin, action),
         asked(m.FetchRequest, quorum.begin, action, when=_is_of_metadata),
-        asked(c.EnvelopeRequest, channel.open_envelope, action),
+        asked(c.EnvelopeRequest, channel.open_envelope, action, fatal=True),
     ]
+
+
+def _without_addresses(found: q.DescribeQuorumResponse) -> q.DescribeQuorumResponse:
+    """Where voters listen is the nodes' door: who changes the voters has to name it, nobody else
+    has anything to do there."""
+    voters = [exchanged(voter, host="", port=-1) for voter in found.voters]
+    return exchanged(found, voters=voters)
 
 
 def _is_of_metadata(request: m.FetchRequest) -> bool:
