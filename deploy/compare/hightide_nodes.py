@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,8 +20,10 @@ START_S = 300.0
 class HightideNodes:
     """Brokers of a directory; `start` makes and starts them."""
 
-    def __init__(self, directory: Path, log: str) -> None:
+    def __init__(self, directory: Path, log: str, settings: Sequence[str] = ()) -> None:
+        """`settings`: KEY=VALUE of all nodes."""
         self._data = directory / DATA
+        self._settings = [word for each in settings for word in ("--set", each)]
         self._log = log
         self._first = free_ports(NODES)[0]
         self._up: subprocess.Popen[str] | None = None
@@ -40,7 +42,8 @@ class HightideNodes:
     def start(self) -> None:
         """Have `hightide up` start them."""
         command = [*_HIGHTIDE, "up", "-n", str(NODES), "--detach", "--data", str(self._data)]
-        self._up = start([*command, "--port", str(self._first)], log=f"{self._log}-up")
+        command += ["--port", str(self._first), *self._settings]
+        self._up = start(command, log=f"{self._log}-up")
 
     def wait(self) -> None:
         """Until `hightide up` says that they serve; raises `Failed`."""
@@ -72,9 +75,11 @@ _HIGHTIDE = [sys.executable, "-m", "hightide_cli.main"]
 
 
 @contextmanager
-def hightide_nodes(directory: Path, log: str) -> Iterator[HightideNodes]:
+def hightide_nodes(
+    directory: Path, log: str, settings: Sequence[str] = ()
+) -> Iterator[HightideNodes]:
     """Brokers that do not run yet; at the end of the block none does."""
-    nodes = HightideNodes(directory, log)
+    nodes = HightideNodes(directory, log, settings)
     try:
         yield nodes
     finally:

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Programs that nobody here wrote, against three brokers of hightide: Kafka's own tools, kcat, and the suites of other
+# clients. Half an hour; writes deploy/INTEROP.md. Arguments choose some by name: `deploy/interop.sh --help` lists them.
+# Makes .venv if it is missing, fetches Kafka by Maven into .compare/. HIGHTIDE_VENV names another environment.
+# What this machine lacks (Java, Maven, Go, kcat) is skipped, and said.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH=$PWD/deploy PYTHONDONTWRITEBYTECODE=1
+venv=${HIGHTIDE_VENV:-.venv}
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+"${pip[@]}" --upgrade pip
+"${pip[@]}" ".[dev]"
+"${pip[@]}" --force-reinstall --no-deps .
+rm -rf build ./*.egg-info
+exec "$venv/bin/python" -m interop "$@"

@@ -1,0 +1,1 @@
+"""Programs of others against a cluster of hightide, and a page of what came out."""
