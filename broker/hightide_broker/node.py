@@ -21,6 +21,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.formatting import directory_of, first_users
 from hightide_broker.instrument import Instrument
@@ -439,6 +440,7 @@ class Node:
                     directory=self._meta.directory_id,
                     runs=runs,
                     internal=self.internal_address if self.config.is_split else None,
+                    features=dict(KNOWN_LEVELS),
                 )
             )
             confirm_run(self._disk, self._directory, incarnation)

@@ -85,7 +85,7 @@ async def _describe(admin: Admin, group: str) -> dict[str, Any]:
 
 
 def _members(described: GroupDescription) -> list[dict[str, Any]]:
-    from hightide.protocol.group_messages import unpack_assigned
+    from hightide.protocol.consumer_protocol import unpack_assigned
 
     found = []
     for member in described.members:

@@ -14,6 +14,7 @@ from group_world import QUICK, SESSION_MS, Asking, later, outcome, refusal, site
 
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol.consumer_protocol import unpack_subscription
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import partition_of
@@ -397,7 +398,7 @@ async def test_a_group_is_described_with_its_members_and_why_it_was_rebalanced()
         (member,) = told.members
         assert (member.member_id, member.client_id) == (joined.member_id, "me")
         assert (member.instance_id, member.assignment) == ("", b"x")
-        assert g.unpack_subscription(member.metadata).topics == ["t"]
+        assert unpack_subscription(member.metadata, "range").topics == ["t"]
         (rebalance,) = told.rebalances
         assert (rebalance.generation, rebalance.cause) == (
             0,

@@ -17,6 +17,7 @@ from brokers import FakeClock
 from leaderkit import ME, TWO, Here, settled
 
 from hightide.protocol import group_messages as g
+from hightide.protocol.consumer_protocol import pack_subscription
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
@@ -108,7 +109,11 @@ class Desk(Here):
         request = g.JoinGroupRequest(
             group=name,
             instance_id="i",
-            protocols=[g.Protocol(name="range", metadata=g.pack(g.Subscription(topics=["t"])))],
+            protocols=[
+                g.Protocol(
+                    name="range", metadata=pack_subscription(g.Subscription(topics=["t"]), "range")
+                )
+            ],
             session_timeout_ms=60_000,
             rebalance_timeout_ms=60_000,
         )

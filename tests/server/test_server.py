@@ -325,7 +325,7 @@ NO_BATCHES = {
     "a cut batch": (batch(b"x")[:-1], "CORRUPT_MESSAGE"),
     "a byte more": (batch(b"x") + b"\0", "CORRUPT_MESSAGE"),
     "two batches": (batch(b"x") + batch(b"y"), "CORRUPT_MESSAGE"),
-    "another magic": (lying(16, ">b", 2), "CORRUPT_MESSAGE"),
+    "another magic": (lying(16, ">b", 3), "CORRUPT_MESSAGE"),
     "a bad crc": (lying(17, ">I", 1, crc=False), "CORRUPT_MESSAGE"),
     "an unknown codec": (lying(21, ">h", 2), "CORRUPT_MESSAGE"),
     "a control batch": (lying(21, ">h", 0x20), "INVALID_RECORD"),

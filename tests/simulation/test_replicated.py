@@ -39,6 +39,14 @@ def test_what_was_called_a_loss_and_was_none(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 25])
+def test_rows_of_kafkas_are_held_to_the_same_promises(seed):
+    outcome = run_seed(seed)
+    assert outcome.violation == ""
+    assert outcome.counts["acknowledged_in_rows"] > 5
+
+
+@pytest.mark.slow
 def test_a_seed_has_one_history():
     found = [run_seed(seed).fingerprint for seed in (QUICK, QUICK, QUICK + 1)]
     assert found[0] == found[1] != found[2]

@@ -98,6 +98,7 @@ class ControlledCluster:
         runs: list[str] | None = None,
         host: str = "localhost",
         internal: tuple[str, int] | None = None,
+        features: dict[str, int] | None = None,
     ) -> int:
         """The epoch that a process gets: a new one on this broker's own disk, if not told."""
         self._processes += 1
@@ -113,6 +114,7 @@ class ControlledCluster:
             previous_broker_epoch=previous,
             directory=f"disk-{broker}" if directory is None else directory,
             runs=runs,
+            features=features or {},
         )
         promised = self.commit(self.controller.register_broker(request, self.now)).broker_epoch
         epoch = self.image.brokers[broker].epoch

@@ -19,6 +19,7 @@ from hightide import Consumer
 from hightide.net.connection import open_connection
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol.consumer_protocol import pack_subscription
 from hightide.protocol.errors import ApiError, ErrorCode, error_code
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import partition_of
@@ -130,7 +131,9 @@ class Asking(Client):
         return await self.ask(g.FindCoordinatorRequest(group=group))
 
     async def join(self, member_id: str = "", *, group: str = "g", topics=("t",), **said) -> Any:
-        metadata = said.pop("metadata", g.pack(g.Subscription(topics=list(topics))))
+        metadata = said.pop(
+            "metadata", pack_subscription(g.Subscription(topics=list(topics)), "range")
+        )
         assignor = said.pop("assignor", "range")
         told = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": 60_000, **said}
         return await self.ask(

@@ -100,6 +100,7 @@ def _registration(known: BrokerState) -> c.RegisterBrokerRequest:
         port=PORT,
         directory=known.directory,
         previous_broker_epoch=known.epoch,
+        features=dict(known.features),
     )
 
 

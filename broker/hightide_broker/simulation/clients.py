@@ -19,6 +19,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import HightideError, Refused
 from hightide.protocol.wire import decode_body
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.simulation.world import CLUSTER_ID, PORT, World
 
 CALL_TIMEOUT_S = 3.0
@@ -123,6 +124,7 @@ class Client:
                 broker=BROKER_IDS.stop,
                 incarnation=f"{self._name}-{self._incarnations}",
                 cluster_id=CLUSTER_ID,
+                features=dict(KNOWN_LEVELS),
                 host="fake",
                 port=1,
             )
@@ -136,6 +138,7 @@ class Client:
                 broker=broker,
                 incarnation=f"{self._name}-{self._incarnations}",
                 cluster_id=CLUSTER_ID,
+                features=dict(KNOWN_LEVELS),
                 host=f"fake-{broker}",
                 port=1,
                 directory=f"disk-{self._rng.randrange(3)}",

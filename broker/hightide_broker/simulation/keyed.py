@@ -19,15 +19,18 @@ from hightide import Producer
 from hightide.produce.delivery import Delivery
 from hightide.protocol.columns import to_records
 from hightide.protocol.errors import CorruptBatch, HightideError
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import brimful
 from hightide_broker.simulation.quorum_checker import Violation
+from hightide_broker.simulation.rows_workload import has_rows, make_rows, store
 from hightide_broker.simulation.workload import Subject
 from hightide_broker.simulation.world import SimClock, World
 
 KEYED = 0.6
 """How many of the worlds whose brokers compact have such a topic."""
 NAME = "keyed"
+PLACE = TopicPartition(NAME, 0)
 KEYS = 6
 BRIMFUL = 0.1
 """How many of these topics begin with a batch that must not grow."""
@@ -61,6 +64,7 @@ class Keyed:
         if self._begins_brimful:
             self._keys.append(brimful.REPLACED)
         self._newest = dict.fromkeys(self._keys, _Newest())
+        self._writes_rows = has_rows(world.seed)
         self._number = 0
         self._resting = trio.Event()
 
@@ -86,7 +90,10 @@ class Keyed:
                 clock=SimClock(),
             ) as producer:
                 for _ in range(self._rng.choice([1, 10])):
-                    await self._burst(producer)
+                    if self._writes_rows and self._rng.random() < 0.5:
+                        await self._burst_of_rows()
+                    else:
+                        await self._burst(producer)
                     with trio.move_on_after(self._rng.random()):
                         await self._resting.wait()
                     if self._resting.is_set():
@@ -96,11 +103,18 @@ class Keyed:
         values, batch = brimful.make_batch(SimClock().now_ms())
         network = self._world.network.host(NAME)
         with suppress(HightideError):
-            base = await brimful.store(
-                batch, NAME, self._address, network=network, random=self._rng
-            )
+            base = await store(batch, PLACE, self._address, network=network, random=self._rng)
             for number, key in enumerate(brimful.KEYS):
                 self._newest[key] = _Newest(base + number, values[number])
+
+    async def _burst_of_rows(self) -> None:
+        records = [self._record() for _ in range(self._rng.choice(BURSTS))]
+        keys, values = zip(*records, strict=True)
+        batch, network = make_rows(keys, values, self._rng), self._world.network.host(NAME)
+        with suppress(HightideError):
+            base = await store(batch, PLACE, self._address, network=network, random=self._rng)
+            for offset, (key, value) in enumerate(records, base):
+                self._know(key, offset, value)
 
     async def _burst(self, producer: Producer) -> None:
         sent: list[tuple[bytes, bytes | None, Delivery]] = []
@@ -123,6 +137,9 @@ class Keyed:
             offset = (await delivery).offset
         except HightideError:
             return
+        self._know(key, offset, value)
+
+    def _know(self, key: bytes, offset: int, value: bytes | None) -> None:
         if offset > self._newest[key].offset:
             self._newest[key] = _Newest(offset, value)
 

@@ -24,6 +24,7 @@ from hightide_broker.simulation.group_workload import GroupLog, GroupMember
 from hightide_broker.simulation.impostor import Impostor
 from hightide_broker.simulation.keyed import Keyed
 from hightide_broker.simulation.operator import operate
+from hightide_broker.simulation.rows_workload import RowSending
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.salvage import give_up_what_is_lost
 from hightide_broker.simulation.scheduler import run_seeded
@@ -165,6 +166,7 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
         "given_up": world.given_up,
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
+        "acknowledged_in_rows": records.acknowledged_in_rows,
         "read": records.read,
         "group_commits": group.commits,
         "group_rebalances": group.rebalances,
@@ -209,6 +211,9 @@ async def _two_phases(
             churn = Churn(world, address, replicas=topics[0].replicas)
             if churn.is_on and not world.knobs.forlorn:
                 nursery.start_soon(churn.run)
+            rows = RowSending(world, places, records, address)
+            if rows.is_on:
+                working.start_soon(rows.run)
             if keyed.is_on:
                 working.start_soon(keyed.run)
             await Faults(world, nursery).rage(TROUBLE_S)
@@ -218,6 +223,7 @@ async def _two_phases(
             for sender in senders:
                 sender.rest()
             keyed.rest()
+            rows.rest()
         await _until_read(world, watched, places, readers, group if is_grouped else None)
         await keyed.until_copied(LIVENESS_S)
         _check_end(world, places, records)

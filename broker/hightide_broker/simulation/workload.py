@@ -24,6 +24,8 @@ from hightide_broker.simulation.world import PORT, SimClock, World
 
 NOT_IDEMPOTENT = b"producer-3"
 """Its acks are 1."""
+IN_ROWS = b"rows-1"
+"""Its batches may come late, and in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,17 @@ class Records:
         if first != value:
             raise Violation(f"{tp} offset {offset} was read as {first!r} and as {value!r}")
 
+    def acknowledge(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        """A record is stored there for good; no other one is."""
+        if (tp, offset) in self.acknowledged:
+            raise Violation(f"{tp} offset {offset} was acknowledged twice")
+        self.acknowledged[(tp, offset)] = value
+
+    @property
+    def acknowledged_in_rows(self) -> int:
+        """How many of them came in batches of Kafka's rows."""
+        return sum(value.startswith(IN_ROWS) for value in self.acknowledged.values())
+
     def give_up(self, tp: TopicPartition, end: int) -> None:
         """What was acknowledged from here on is lost with a disk, and that is known."""
         lost = [at for at in self.acknowledged if at[0] == tp and at[1] >= end]
@@ -82,7 +95,7 @@ def _check_order(tp: TopicPartition, values: Iterable[bytes]) -> None:
     newest: dict[bytes, int] = {}
     for value in values:
         producer, _, number = value.partition(b" ")
-        if producer == NOT_IDEMPOTENT:
+        if producer in (NOT_IDEMPOTENT, IN_ROWS):
             continue
         if int(number) <= newest.get(producer, -1):
             raise Violation(f"{tp}: {value!r} follows number {newest[producer]}")
@@ -162,9 +175,7 @@ class Sending:
             return
         if self._acks != "all":
             return  # it may be lost with its leader
-        if (tp, record.offset) in self._records.acknowledged:
-            raise Violation(f"{tp} offset {record.offset} was acknowledged twice")
-        self._records.acknowledged[(tp, record.offset)] = value
+        self._records.acknowledge(tp, record.offset, value)
 
 
 class Reading:

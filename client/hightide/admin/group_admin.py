@@ -15,12 +15,12 @@ from hightide.admin.descriptions import (
     GroupMove,
     described,
 )
-from hightide.consume.membership import unpacked
 from hightide.consume.subscription import OffsetAndTimestamp, checked_places
 from hightide.net.cluster import Cluster, first_refusal, only
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol.consumer_protocol import unpack_assigned
 from hightide.protocol.errors import ApiError, UsageError, whole
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
@@ -78,7 +78,7 @@ class GroupAdmin(ABC):
             TopicPartition(each.topic, number): member.member_id
             for member in described.members
             if member.assignment
-            for each in unpacked(g.unpack_assigned, member.assignment).partitions
+            for each in unpack_assigned(member.assignment).partitions
             for number in each.partitions
         }
         wanted = sorted({*committed, *readers})

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
 
-import msgspec
 import trio
 
 from hightide.consume.assignors import ASSIGNORS, Assignor, Member
@@ -21,21 +19,23 @@ from hightide.consume.subscription import OffsetAndMetadata
 from hightide.net.cluster import Cluster, first_refusal
 from hightide.net.group_channel import GroupChannel
 from hightide.protocol import group_messages as g
+from hightide.protocol.consumer_protocol import (
+    pack_assigned,
+    pack_subscription,
+    unpack_assigned,
+    unpack_subscription,
+)
 from hightide.protocol.errors import (
     UNREACHABLE,
     ApiError,
     ErrorCode,
     HightideError,
-    RemoteProtocolError,
     UsageError,
     error_code,
 )
 from hightide.protocol.topic_partition import TopicPartition
 
-T = TypeVar("T")
 _LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
-_FORGETFUL = ("range", "roundrobin")
-"""Assignors that do not care who owned what."""
 JOIN_GRACE_S = 5.0
 """How much longer than the rebalance timeout an answer to a join may take."""
 LEAVE_TIMEOUT_S = 2.0
@@ -129,13 +129,10 @@ class Membership:
             self._is_joining = False
 
     async def _ask_to_join(self, owned: Sequence[TopicPartition]) -> g.JoinGroupResponse:
-        plain = g.Subscription(topics=self.topics)
-        whole = g.Subscription(
+        said = g.Subscription(
             topics=self.topics, owned=_by_topic(owned), generation=self.generation
         )
-        # Who assigns without looking back is told nothing of it: a static member that begins again
-        # then says what the last process said.
-        words = {name: g.pack(plain if name in _FORGETFUL else whole) for name in self._assignors}
+        words = {name: pack_subscription(said, name) for name in self._assignors}
         while True:
             request = g.JoinGroupRequest(
                 group=self.group,
@@ -172,12 +169,12 @@ class Membership:
         )
         if not answer.assignment:
             return []
-        given = unpacked(g.unpack_assigned, answer.assignment)
+        given = unpack_assigned(answer.assignment)
         return [TopicPartition(t.topic, n) for t in given.partitions for n in t.partitions]
 
     async def _assign(self, joined: g.JoinGroupResponse) -> list[g.MemberAssignment]:
         """Who gets what; this member leads the generation."""
-        members = [_member(each) for each in joined.members]
+        members = [_member(each, joined.protocol) for each in joined.members]
         topics = sorted({topic for member in members for topic in member.topics})
         await self._cluster.refresh(topics)
         counts = {topic: self._cluster.metadata.partition_count(topic) for topic in topics}
@@ -187,7 +184,7 @@ class Membership:
         return [
             g.MemberAssignment(
                 member_id=member.member_id,
-                assignment=g.pack(
+                assignment=pack_assigned(
                     g.Assigned(partitions=_by_topic(given.get(member.member_id, [])))
                 ),
             )
@@ -365,8 +362,8 @@ def named(assignors: str | Sequence[str] | Assignor) -> dict[str, Assignor]:
     return {name: ASSIGNORS[name] for name in assignors}
 
 
-def _member(joined: g.JoinedMember) -> Member:
-    subscription = unpacked(g.unpack_subscription, joined.metadata)
+def _member(joined: g.JoinedMember, assignor: str) -> Member:
+    subscription = unpack_subscription(joined.metadata, assignor)
     return Member(
         member_id=joined.member_id,
         topics=tuple(subscription.topics),
@@ -378,15 +375,6 @@ def _member(joined: g.JoinedMember) -> Member:
         ),
         generation=subscription.generation,
     )
-
-
-def unpacked(unpack: Callable[[bytes], T], data: bytes) -> T:
-    """What a member put into an opaque field; raises `RemoteProtocolError` if it was none of
-    ours."""
-    try:
-        return unpack(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"another member sent what is not ours: {error}") from error
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[g.TopicPartitions]:

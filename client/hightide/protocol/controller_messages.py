@@ -31,6 +31,8 @@ class RegisterBrokerRequest(Message, frozen=True, kw_only=True):
     none, and those that tried to since. If what the controller has is none of them, or one that
     tried and went on to serve, the directory is an older copy. None: the node is of a version that
     does not keep them."""
+    features: dict[str, int] = {}
+    """Up to which level the node knows each feature (KIP-584); none, if it does not say."""
 
 
 class RegisterBrokerResponse(Message, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ class ErrorCode(StrEnum):
     RESOURCE_NOT_FOUND = "RESOURCE_NOT_FOUND"
     DUPLICATE_RESOURCE = "DUPLICATE_RESOURCE"
     UNACCEPTABLE_CREDENTIAL = "UNACCEPTABLE_CREDENTIAL"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
     POLICY_VIOLATION = "POLICY_VIOLATION"
     OUT_OF_ORDER_SEQUENCE_NUMBER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
     DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
@@ -170,6 +171,9 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
     _C.RESOURCE_NOT_FOUND: ErrorInfo(91, False, False, "there is none of this name"),
     _C.DUPLICATE_RESOURCE: ErrorInfo(92, False, False, "the request names one thing twice"),
     _C.UNACCEPTABLE_CREDENTIAL: ErrorInfo(93, False, False, "the password cannot be kept as given"),
+    _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: ErrorInfo(
+        43, False, False, "a broker cannot read batches of this form"
+    ),
     _C.POLICY_VIOLATION: ErrorInfo(44, False, False, "the topic's policy forbids it"),
     _C.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorInfo(45, False, False, "a batch is missing before it"),
     _C.DUPLICATE_SEQUENCE_NUMBER: ErrorInfo(46, False, False, "the batch is stored already"),

@@ -3,12 +3,10 @@
 The rules of `messages.py` hold. Kafka's classic protocol (KIP-62, 345, 394), with its field
 meanings; `instance_id` is empty for dynamic members, `generation` -1 for who is no member. A
 member's subscription and its assignment are opaque to the coordinator: `Subscription` and
-`Assigned` are what hightide's clients put there.
+`Assigned` are what consumers put there, in the bytes that `consumer_protocol.py` knows.
 """
 
 from __future__ import annotations
-
-import msgspec
 
 from hightide.protocol.messages import Message
 
@@ -292,8 +290,3 @@ class Assigned(Message, frozen=True, kw_only=True):
     """What a member is to read."""
 
     partitions: list[TopicPartitions]
-
-
-pack = msgspec.msgpack.Encoder().encode
-unpack_subscription = msgspec.msgpack.Decoder(Subscription).decode
-unpack_assigned = msgspec.msgpack.Decoder(Assigned).decode

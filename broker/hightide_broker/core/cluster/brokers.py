@@ -20,6 +20,7 @@ from hightide_broker.core.cluster.changes import (
     StopBroker,
     UnfenceBroker,
 )
+from hightide_broker.core.cluster.features import check_levels
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.cluster.partition_changes import Forgot
 from hightide_broker.core.cluster.partitions import Partitions
@@ -65,6 +66,7 @@ class Brokers:
             raise Refused(ErrorCode.INVALID_REQUEST, f"broker {request.broker}, expected 0 or more")
         for address in filter(None, ((request.host, request.port), request.internal)):
             check_address(*address)
+        check_levels(request.broker, request.features, self._image.feature_levels())
         known = self._image.brokers.get(request.broker)
         if known is not None and known.incarnation == request.incarnation:
             return [], c.RegisterBrokerResponse(broker_epoch=known.epoch)
@@ -93,6 +95,7 @@ class Brokers:
                 directory=request.directory,
                 keeps_runs=request.runs is not None,
                 internal=request.internal,
+                features=request.features,
             )
         )
         return changes, c.RegisterBrokerResponse(broker_epoch=-1)

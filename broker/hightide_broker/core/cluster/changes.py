@@ -41,6 +41,8 @@ class RegisterBroker(Change, tag="register_broker", frozen=True, kw_only=True):
     """Whether its directory says which processes served from it."""
     internal: tuple[str, int] | None = None
     """Where other nodes reach it, if not where clients do."""
+    features: dict[str, int] = {}
+    """Up to which level it knows each feature (KIP-584)."""
 
 
 class FenceBroker(Change, tag="fence_broker", frozen=True, kw_only=True):

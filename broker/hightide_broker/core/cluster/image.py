@@ -7,7 +7,7 @@ of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
@@ -34,6 +34,7 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
 )
 from hightide_broker.core.cluster.config_key import Key
+from hightide_broker.core.cluster.features import lowest_levels
 from hightide_broker.core.cluster.quotas import Entity
 from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
 from hightide_broker.core.cluster.users import Credential, UserKey
@@ -69,6 +70,8 @@ class BrokerState:
     """Whether its directory says which processes served from it."""
     internal: tuple[str, int] | None = None
     """Where other nodes reach it, if not where clients do."""
+    features: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Up to which level it knows each feature (KIP-584)."""
 
     @property
     def node_address(self) -> tuple[str, int]:
@@ -237,6 +240,7 @@ class ClusterImage:
             served=change.served,
             keeps_runs=change.keeps_runs,
             internal=change.internal,
+            features=change.features,
         )
 
     def _set_broker(
@@ -294,6 +298,10 @@ class ClusterImage:
         """The epoch of a broker's registration, -1 if it has none."""
         state = self.brokers.get(broker)
         return -1 if state is None else state.epoch
+
+    def feature_levels(self) -> dict[str, int]:
+        """Up to which level every registered broker knows each feature, fenced or not."""
+        return lowest_levels(state.features for state in self.brokers.values())
 
     def topic_config(self, topic: str) -> dict[str, str]:
         """What is set on a topic."""
@@ -432,6 +440,7 @@ def _registration(state: BrokerState) -> RegisterBroker:
         served=state.served,
         keeps_runs=state.keeps_runs,
         internal=state.internal,
+        features=dict(state.features),
     )
 
 

@@ -11,6 +11,7 @@ record fails. Pure. Source: Kafka's LogValidator and ProduceRequest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hightide.protocol.codecs import Steps, at_once, is_lz4_linked
@@ -33,6 +34,7 @@ from hightide.protocol.records import (
 )
 from hightide.protocol.row_spans import RowHeaders, Span
 from hightide.protocol.rows import row_spans
+from hightide_broker.core.cluster.features import ROWS
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import (
     MAX_MESSAGE_BYTES,
@@ -87,6 +89,17 @@ def _stated_size(batch: memoryview) -> int:
         return parse_header(batch).size
     except CorruptBatch:
         return 0
+
+
+def check_form(header: BatchHeader, feature_levels: Mapping[str, int]) -> None:
+    """Raise `Refused` unless all brokers can read a batch of this form."""
+    if header.has_rows and feature_levels.get(ROWS, 0) < 1:
+        raise Refused(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            "a batch of Kafka's rows, which some broker of this cluster is too old to read: "
+            f"feature {ROWS} has level {feature_levels.get(ROWS, 0)}, expected 1; upgrade all of "
+            "them first",
+        )
 
 
 def check_size(size: int, config: TopicConfig) -> None:

@@ -11,13 +11,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-import msgspec
 import trio
 
 from hightide.net.ports import WallClock
-from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.consumer_protocol import unpack_subscription
+from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
@@ -254,9 +253,10 @@ def topics_read(group: Group) -> Container[str]:
     found: set[str] = set()
     for member in group.members:
         try:
-            found.update(g.unpack_subscription(member.metadata(group.protocol)).topics)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = unpack_subscription(member.metadata(group.protocol), group.protocol)
+        except RemoteProtocolError:
             return _Everything()
+        found.update(said.topics)
     return found
 
 

@@ -20,11 +20,12 @@ from hightide.protocol.messages import FetchPartition, FetchRequest
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication import validation
 from hightide_broker.core.replication.follower import Follower
 from hightide_broker.core.replication.leader import UNKNOWN, Contact, Leader
 from hightide_broker.core.replication.producers import Producers
 from hightide_broker.core.replication.retention import start_after_deletion
-from hightide_broker.core.replication.validation import Facts, admit, check_sent, looking_at
+from hightide_broker.core.replication.validation import Facts
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Waker, Watermark
 from hightide_broker.runtime.replication import producer_snapshots
@@ -101,6 +102,7 @@ class Replica:
         self.log_is_missing = log is None
         self.troubles = troubles or Troubles()
         self.traffic = Traffic()
+        self.feature_levels: Mapping[str, int] = {}
         self._log = log
         self.tell = tell or _tell_nobody
         """Told of each change of role or offset, and when it goes offline: `ReplicaInstrument`."""
@@ -293,7 +295,7 @@ class Replica:
     def looking_at(self, batch: memoryview) -> Steps[Facts]:
         """What has to be known of a batch that a Kafka client sent, before it is appended; raises
         `Refused`. In steps of a few ms: it takes longer than a stretch may."""
-        return looking_at(batch, self.config, inflated_max=self._inflated_max)
+        return validation.looking_at(batch, self.config, inflated_max=self._inflated_max)
 
     def append(
         self, batch: memoryview, *, acks_all: bool, now_ms: int, facts: Facts | None = None
@@ -305,11 +307,12 @@ class Replica:
         leader = leadership.leader
         if acks_all:
             leader.refuse_if_too_few()
-        header = check_sent(batch) if facts is None else facts.header
+        header = validation.check_sent(batch) if facts is None else facts.header
+        validation.check_form(header, self.feature_levels)
         known = self.producers.check(header)
         if known is not None:
             return Appended(known.base_offset, known.last_offset + 1, -1, is_repeated=True)
-        header = admit(
+        header = validation.admit(
             batch, header, facts, self.config, now_ms=now_ms, inflated_max=self._inflated_max
         )
         append_time = now_ms if self.config.append_time else -1

@@ -49,6 +49,8 @@ class Replicas:
         self.happened = tell
         """Where to tell what happens to a replica."""
         self.traffic = TrafficByTopic()
+        self.feature_levels: dict[str, int] = {}
+        """What may be stored: up to which level all brokers know each feature."""
         self._disk = disk
         self._syncer = syncer
         self.isr_changes = isr_changes
@@ -98,6 +100,7 @@ class Replicas:
         """From here on this is the partition's replica."""
         self._by_tp[replica.tp] = replica
         replica.traffic = self.traffic[replica.topic]
+        replica.feature_levels = self.feature_levels
 
     def remove(self, replica: Replica) -> None:
         """The partition has no replica here any more."""

@@ -1,0 +1,71 @@
+"""Batches of Kafka's rows through a node: stored as they came, read by its own clients.
+
+Goal: what holds for a produced batch holds for one of rows: it is stored byte for byte, once,
+committed, found by time; and none is stored before all brokers can read it. Method: one node on a
+simulated disk; the batches come by our own protocol.
+"""
+
+from brokers import NOW_MS, batch, broker, client_of, new_node
+
+from hightide.protocol.conversion import to_rows
+from hightide.protocol.errors import ErrorCode
+from hightide.protocol.records import iter_batches, parse_header
+from hightide_broker.core.cluster.features import ROWS
+from hightide_broker.simulation.disk import SimDisk
+
+
+def rows(*values, **over):
+    data = batch(*values, **over)
+    return bytearray(to_rows(data, parse_header(data)))
+
+
+async def test_rows_are_stored_as_they_came_among_columns_and_survive_a_restart():
+    disk = SimDisk()
+    async with new_node(disk) as node, client_of(node) as client:
+        await client.create()
+        sent = [rows(b"a", b"b", keys=[b"k", None]), batch(b"c"), rows(b"d", codec="zstd")]
+        for data in sent:
+            assert (await client.send(data)).error is None
+        stored = node.replicas.get("t", 0).read(0, limit=4, max_bytes=1 << 20, at_least_one=True)
+        found = [bytes(each[16:]) for _, each in iter_batches(stored.read())]
+        assert found == [bytes(each[16:]) for each in sent]
+    async with broker(disk) as client:
+        assert await client.values() == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_retried_batch_of_rows_is_stored_once():
+    async with broker(SimDisk()) as client:
+        await client.create()
+        data = rows(b"a", b"b", producer=(7, 0, 0))
+        first = await client.send(bytes(data))
+        again = await client.send(bytes(data))
+        assert (again.base_offset, again.is_repeated) == (first.base_offset, True)
+        assert (await client.send(rows(b"c", producer=(7, 0, 2)))).base_offset == 2
+        assert await client.values() == [b"a", b"b", b"c"]
+
+
+async def test_a_record_in_rows_is_found_by_its_time():
+    async with broker(SimDisk()) as client:
+        await client.create()
+        await client.send(rows(b"a", b"b", b"c", times=[NOW_MS, NOW_MS + 10, NOW_MS + 20]))
+        found = await client.offset(NOW_MS + 5)
+        assert (found.offset, found.timestamp) == (1, NOW_MS + 10)
+
+
+async def test_the_topics_time_is_stamped_on_rows():
+    async with broker(SimDisk()) as client:
+        await client.create(configs={"message.timestamp.type": "LogAppendTime"})
+        result = await client.send(rows(b"a", b"b", times=[5, 6]))
+        records = await client.read_all()
+        assert [record.timestamp for record in records] == [result.log_append_time_ms] * 2
+
+
+async def test_no_rows_are_stored_before_every_broker_can_read_them():
+    async with new_node(SimDisk()) as node, client_of(node) as client:
+        await client.create()
+        assert node.replicas.feature_levels == {ROWS: 1}
+        node.replicas.feature_levels[ROWS] = 0
+        refused = await client.send(rows(b"a"))
+        assert refused.error == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        assert "too old" in refused.message
+        assert (await client.send(batch(b"b"))).base_offset == 0
