@@ -42,9 +42,9 @@ def address():
         yield cluster.bootstrap
 
 
-def test_there_is_one_for_trio_for_scripts_for_notebooks_and_for_tests():
-    assert len(BLOCKS) == 4
-    for sign in ("trio.run(", "with Producer(", ".open()", "hightide_cluster"):
+def test_there_is_one_for_trio_for_scripts_for_notebooks_for_tests_and_for_kafkas_clients():
+    assert len(BLOCKS) == 5
+    for sign in ("trio.run(", "with Producer(", ".open()", "hightide_cluster", "confluent_kafka"):
         assert sum(sign in block for block in BLOCKS) == 1, sign
 
 

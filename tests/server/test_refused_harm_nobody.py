@@ -21,7 +21,7 @@ from hightide.protocol import access_messages as a
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ApiError, ErrorCode
-from hightide_broker.runtime.server import budget, connection
+from hightide_broker.runtime.server import budget, terms
 from hightide_broker.simulation.disk import SimDisk
 
 LIMIT = 100_000
@@ -44,7 +44,7 @@ class World(NamedTuple):
 
 @pytest.fixture
 async def world(tmp_path, mock_clock, monkeypatch):
-    monkeypatch.setattr(connection, "RECEIVE_BYTES_MAX", ROOM)
+    monkeypatch.setattr(terms, "RECEIVE_BYTES_MAX", ROOM)
     nodes, clients = Authority(tmp_path / "nodes"), Authority(tmp_path / "clients")
     config = settings(
         {

@@ -97,7 +97,7 @@ ARROWS = {
         (
             "hightide.protocol",
             "hightide.net",
-            *these("hightide_broker", "kafka ports core.cluster core.quorum storage"),
+            *these("hightide_broker", "kafka ports config_keys core.cluster core.quorum storage"),
             *these("hightide_broker.runtime", "base server"),
         )
     ),

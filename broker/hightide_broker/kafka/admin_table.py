@@ -223,23 +223,6 @@ results []
   usable_bytes int64 4+ =-1
 """,
 )
-LIST_CONFIG_RESOURCES = kafka_api(
-    74,
-    "list_config_resources",
-    0,
-    1,
-    flexible=0,
-    request="""
-resource_types []int8 1+
-""",
-    response="""
-throttle_time_ms int32 =0
-error_code int16
-config_resources []
-  resource_name string
-  resource_type int8 1+ =16
-""",
-)
 
 APIS = (
     CREATE_TOPICS,
@@ -250,5 +233,4 @@ APIS = (
     ALTER_CONFIGS,
     ELECT_LEADERS,
     DESCRIBE_LOG_DIRS,
-    LIST_CONFIG_RESOURCES,
 )

@@ -22,6 +22,10 @@ class Facts:
         state = self._image().topics_by_id.get(topic_id)
         return "" if state is None else state.name
 
+    def set_on(self, kind: str, name: str) -> dict[str, str]:
+        """What is set on a resource, by kind and name of ours."""
+        return self._image().configs.get((kind, name), {})
+
     def endpoint(self, broker: int) -> Fields | None:
         """Where a broker is; None: it is not there for clients."""
         image = self._image()

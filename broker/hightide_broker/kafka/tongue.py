@@ -13,11 +13,13 @@ from hightide.protocol.errors import ErrorCode, RemoteProtocolError
 from hightide_broker.kafka import (
     about_cluster,
     about_commits,
+    about_configs,
     about_fetches,
     about_groups,
     about_logins,
     about_offsets,
     about_records,
+    about_topics,
 )
 from hightide_broker.kafka.asked import Asked, question
 from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, read_request
@@ -65,6 +67,8 @@ TRANSLATORS: dict[int, Translate] = {
     **about_groups.TRANSLATORS,
     **about_commits.TRANSLATORS,
     **about_logins.TRANSLATORS,
+    **about_topics.TRANSLATORS,
+    **about_configs.TRANSLATORS,
 }
 
 

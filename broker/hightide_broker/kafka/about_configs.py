@@ -1,0 +1,236 @@
+"""Settings of topics, of brokers and of the cluster, and what lies in a broker's directory.
+
+Kafka calls what holds for all brokers a broker without a name (KIP-226); here that is the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker import config_keys as keys
+from hightide_broker.core.cluster.config_key import Key
+from hightide_broker.core.cluster.image import CLUSTER
+from hightide_broker.core.cluster.topic_keys import TOPIC_KEYS
+from hightide_broker.kafka.asked import Asked, question, told
+from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.grouped import by_topic
+from hightide_broker.kafka.numbers import number_of
+from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.writing import Attached
+from hightide_broker.runtime.server.tongue import Heard
+
+TOPIC, BROKER = 2, 4
+"""Kinds of resources."""
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""What may be done to a key (KIP-339)."""
+FROM_TOPIC, FROM_CLUSTER, FROM_FILE, DEFAULT = 1, 3, 4, 5
+"""Where a value comes from: set on a topic, for all brokers, in a broker's file, or nowhere."""
+TYPES = {bool: 1, str: 2, int: 5, float: 6, frozenset: 7}
+"""Kafka's numbers for the types of values (KIP-569): boolean, string, long, double, list."""
+
+
+class Resource(NamedTuple):
+    """What has settings, in Kafka's words and in ours."""
+
+    kind: int
+    name: str
+
+    @property
+    def ours(self) -> tuple[str, str]:
+        """Our kind and name. Raises `Refused`."""
+        if self.kind == TOPIC:
+            return "topic", self.name
+        if self.kind == BROKER:
+            return ("broker", self.name) if self.name else CLUSTER
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"a resource of type {self.kind}, expected {TOPIC}, a topic, or {BROKER}, a broker",
+        )
+
+    def result(self, error: str | None, message: str) -> Fields:
+        """What became of it."""
+        return {
+            "error_code": number_of(error),
+            "error_message": told(message) or None,
+            "resource_type": self.kind,
+            "resource_name": self.name,
+        }
+
+
+def _resource(fields: Fields) -> Resource:
+    return Resource(fields["resource_type"], fields["resource_name"])
+
+
+def describe_configs(asked: Asked, _facts: Facts) -> Heard:
+    """Every key of some resources, or those that are asked for, with where its value comes from."""
+    wanted: dict[tuple[str, str], tuple[Resource, Sequence[str] | None]] = {}
+    refused: list[Fields] = []
+    for fields in asked.fields["resources"]:
+        resource = _resource(fields)
+        try:
+            wanted[resource.ours] = resource, fields["configuration_keys"]
+        except Refused as why:
+            refused.append({**resource.result(why.code, why.message), "configs": []})
+    with_docs = asked.fields.get("include_documentation", False)
+
+    def one(result: m.ConfigResult) -> Fields:
+        resource, names = wanted[result.kind, result.name]
+        entries = [each for each in result.entries if names is None or each.name in names]
+        configs = [_entry(result.kind, each, with_docs) for each in entries]
+        return {**resource.result(result.error, result.message), "configs": configs}
+
+    def answer(body: m.DescribeConfigsResponse, _parts: Sequence[Attached]) -> Fields:
+        return {"results": [*map(one, body.resources), *refused]}
+
+    def refuse(number: int, message: str) -> Fields:
+        return {"results": [_refused(each, number, message) for each, _ in wanted.values()]}
+
+    request = m.DescribeConfigsRequest(
+        resources=[m.ConfigResource(kind=kind, name=name) for kind, name in wanted]
+    )
+    return question(asked, request, answer, refuse)
+
+
+def _refused(resource: Resource, number: int, message: str) -> Fields:
+    told_of = {"error_code": number, "error_message": message, "configs": []}
+    return {"resource_type": resource.kind, "resource_name": resource.name, **told_of}
+
+
+def _entry(kind: str, entry: m.ConfigEntry, with_docs: bool) -> Fields:
+    key = (keys.KEYS if kind == "broker" else TOPIC_KEYS).get(entry.name)
+    sources = {"topic": FROM_TOPIC, "broker": FROM_FILE}
+    return {
+        "name": entry.name,
+        "value": entry.value if key is None else _shown(key, entry.value),
+        "read_only": entry.read_only,
+        "config_source": DEFAULT if entry.default else sources.get(kind, FROM_CLUSTER),
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": 0 if key is None else TYPES[type(key.value(key.default))],
+        "documentation": entry.doc if with_docs else None,
+    }
+
+
+def _shown(key: Key[object], text: str) -> str:
+    """Numbers without the units that people wrote: Kafka's tools know none."""
+    value = key.value(text)
+    return str(value) if type(value) is int else text
+
+
+def incremental_alter_configs(asked: Asked, facts: Facts) -> Heard:
+    """Set and unset single keys."""
+
+    def change(fields: Fields, kind: str, name: str) -> m.ConfigChange:
+        known, given, unset = facts.set_on(kind, name), {}, []
+        for each in fields["configs"]:
+            key, operation, value = each["name"], each["config_operation"], each["value"]
+            if operation == DELETE:
+                unset.append(key)
+            elif operation == SET and value is not None:
+                given[key] = value
+            elif operation in (APPEND, SUBTRACT) and value is not None:
+                given[key] = _listed(key, given.get(key, known.get(key)), value, operation)
+            else:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"operation {operation} on {key} with value {value!r}, expected 0 to 3, and "
+                    "a value for all but 1",
+                )
+        return m.ConfigChange(kind=kind, name=name, set=given, unset=unset)
+
+    return _altering(asked, change)
+
+
+def _listed(name: str, before: str | None, value: str, operation: int) -> str:
+    """A list with more or fewer words in it. Raises `Refused` where it is none."""
+    key = TOPIC_KEYS.get(name)
+    if key is None or not isinstance(key.value(key.default), frozenset):
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is no list: set it")
+    words = [word for word in (before or key.default).split(",") if word]
+    given = value.split(",")
+    kept = [word for word in words if word not in given]
+    return ",".join(kept + given if operation == APPEND else kept)
+
+
+def alter_configs(asked: Asked, facts: Facts) -> Heard:
+    """Set some keys, and unset all others."""
+
+    def change(fields: Fields, kind: str, name: str) -> m.ConfigChange:
+        given = {
+            each["name"]: each["value"] for each in fields["configs"] if each["value"] is not None
+        }
+        unset = [key for key in facts.set_on(kind, name) if key not in given]
+        return m.ConfigChange(kind=kind, name=name, set=given, unset=unset)
+
+    return _altering(asked, change)
+
+
+def _altering(asked: Asked, change: Callable[[Fields, str, str], m.ConfigChange]) -> Heard:
+    changes: list[m.ConfigChange] = []
+    refused: list[Fields] = []
+    known: dict[tuple[str, str], Resource] = {}
+    for fields in asked.fields["resources"]:
+        resource = _resource(fields)
+        try:
+            kind, name = resource.ours
+            changes.append(change(fields, kind, name))
+            known[kind, name] = resource
+        except Refused as why:
+            refused.append(resource.result(why.code, why.message))
+
+    def one(result: m.ConfigResult) -> Fields:
+        return known[result.kind, result.name].result(result.error, result.message)
+
+    def answer(body: m.AlterConfigsResponse, _parts: Sequence[Attached]) -> Fields:
+        return {"responses": [*map(one, body.resources), *refused]}
+
+    def refuse(number: int, message: str) -> Fields:
+        return {"responses": [_refused(each, number, message) for each in known.values()]}
+
+    request = m.AlterConfigsRequest(resources=changes, validate_only=asked.fields["validate_only"])
+    return question(asked, request, answer, refuse)
+
+
+def describe_log_dirs(asked: Asked, _facts: Facts) -> Heard:
+    """This broker's replicas, and the room beside them (KIP-113, KIP-827)."""
+    topics = asked.fields["topics"]
+    wanted = None if topics is None else {each["topic"]: each["partitions"] for each in topics}
+
+    def one(replica: m.ReplicaInfo) -> Fields:
+        return {
+            "partition_index": replica.partition,
+            "partition_size": max(replica.size_bytes, 0),
+            "offset_lag": 0,
+            "is_future_key": False,
+        }
+
+    def answer(body: m.DescribeLogDirsResponse, _parts: Sequence[Attached]) -> Fields:
+        replicas = [
+            each
+            for each in body.replicas
+            if wanted is None or each.partition in wanted.get(each.topic, ())
+        ]
+        directory = {
+            "error_code": 0,
+            "log_dir": body.path,
+            "topics": by_topic(replicas, one, parts_name="partitions"),
+            "usable_bytes": body.free_bytes,
+        }
+        return {"error_code": 0, "results": [directory]}
+
+    def refuse(number: int, _message: str) -> Fields:
+        return {"error_code": number, "results": []}
+
+    request = m.DescribeLogDirsRequest(topics=None if wanted is None else [*wanted])
+    return question(asked, request, answer, refuse)
+
+
+TRANSLATORS: dict[int, Callable[[Asked, Facts], Heard]] = {
+    32: describe_configs,
+    33: alter_configs,
+    35: describe_log_dirs,
+    44: incremental_alter_configs,
+}

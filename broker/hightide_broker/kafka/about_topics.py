@@ -1,0 +1,213 @@
+"""Topics that are made, deleted and given more partitions, and leaders that are elected by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide_broker.kafka.asked import Asked, at_once, question, told
+from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.grouped import by_topic
+from hightide_broker.kafka.numbers import number_of
+from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.writing import Attached
+from hightide_broker.runtime.server.tongue import Heard
+
+IDS_FROM = 6
+"""The first version of delete_topics that may name topics by their ids (KIP-516)."""
+PREFERRED, UNCLEAN = 0, 1
+"""Kinds of elections (KIP-460)."""
+WITHOUT_EFFECT = {"compression.type": "producer"}
+"""What tools set on every topic, and is so here in any case: batches stay as they came."""
+
+
+def create_topics(asked: Asked, _facts: Facts) -> Heard:
+    """Make topics, with the cluster's defaults for what is not said."""
+    topics: list[m.NewTopic] = []
+    refused: list[m.TopicResult] = []
+    for topic in asked.fields["topics"]:
+        try:
+            topics.append(_new(topic))
+        except Refused as why:
+            refused.append(m.TopicResult(topic=topic["name"], error=why.code, message=why.message))
+    request = m.CreateTopicsRequest(topics=topics, validate_only=asked.fields["validate_only"])
+
+    def answer(body: m.CreateTopicsResponse, _parts: Sequence[Attached]) -> Fields:
+        results = [*body.topics, *refused]
+        return {"throttle_time_ms": _throttled_ms(results), "topics": [*map(_created, results)]}
+
+    def refuse(number: int, message: str) -> Fields:
+        return {"topics": [_not_created(topic.topic, number, message) for topic in topics]}
+
+    return question(asked, request, answer, refuse)
+
+
+def _new(topic: Fields) -> m.NewTopic:
+    configs = {
+        each["name"]: each["value"]
+        for each in topic["configs"]
+        if each["value"] is not None and WITHOUT_EFFECT.get(each["name"]) != each["value"]
+    }
+    return m.NewTopic(
+        topic=topic["name"],
+        partitions=topic["num_partitions"],
+        replication_factor=topic["replication_factor"],
+        configs=configs,
+        assignment=_assignment(topic["assignments"]),
+    )
+
+
+def _assignment(assignments: Sequence[Fields]) -> list[list[int]] | None:
+    """The replicas of each partition, in their order. Raises `Refused`."""
+    if not assignments:
+        return None
+    by_number = {each["partition_index"]: each["broker_ids"] for each in assignments}
+    numbers = [*range(len(assignments))]
+    if sorted(by_number) != numbers or not all(by_number.values()):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"an assignment of {len(assignments)} partitions, expected each of 0 to "
+            f"{len(assignments) - 1} once, with a replica or more",
+        )
+    return [by_number[number] for number in numbers]
+
+
+def _created(result: m.TopicResult) -> Fields:
+    if result.error is not None:
+        return _not_created(result.topic, number_of(result.error), told(result.message))
+    return {
+        "name": result.topic,
+        "topic_id": result.topic_id,
+        "error_code": 0,
+        "error_message": None,
+        "num_partitions": result.partitions,
+        "replication_factor": result.replication_factor,
+        "configs": [],  # never null where there is no error: Java would not bear it
+    }
+
+
+def _not_created(name: str, number: int, message: str) -> Fields:
+    why = {"error_code": number, "error_message": message}
+    return {"name": name, "topic_id": "", **why, "configs": []}
+
+
+def _throttled_ms(results: Sequence[m.TopicResult]) -> int:
+    return max((result.throttle_time_ms for result in results), default=0)
+
+
+def delete_topics(asked: Asked, facts: Facts) -> Heard:
+    """Delete topics, by their names or ids."""
+    by_id: dict[str, str] = {}
+    """Ids that were asked for, by the names of their topics."""
+    unknown: list[str] = []
+    names: list[str] = list(asked.fields.get("topic_names", ()))
+    for topic in asked.fields.get("topics", ()):
+        if topic["name"] is not None:
+            names.append(topic["name"])
+        elif name := facts.name_of(topic["topic_id"]):
+            names.append(name)
+            by_id[name] = topic["topic_id"]
+        else:
+            unknown.append(topic["topic_id"])
+
+    def one(result: m.TopicResult) -> Fields:
+        if result.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and result.topic in by_id:
+            return _unknown_id(by_id[result.topic])  # its name is not to be told
+        return {
+            "name": result.topic,
+            "topic_id": by_id.get(result.topic, ""),
+            "error_code": number_of(result.error),
+            "error_message": told(result.message) or None,
+        }
+
+    def answer(body: m.DeleteTopicsResponse, _parts: Sequence[Attached]) -> Fields:
+        return {
+            "throttle_time_ms": _throttled_ms(body.topics),
+            "responses": [*map(one, body.topics), *map(_unknown_id, unknown)],
+        }
+
+    def refuse(number: int, message: str) -> Fields:
+        why = {"error_code": number, "error_message": message}
+        return {"responses": [{"name": name, "topic_id": "", **why} for name in names]}
+
+    return question(asked, m.DeleteTopicsRequest(topics=names), answer, refuse)
+
+
+def _unknown_id(topic_id: str) -> Fields:
+    error = number_of(ErrorCode.UNKNOWN_TOPIC_ID)
+    return {"name": None, "topic_id": topic_id, "error_code": error}
+
+
+def create_partitions(asked: Asked, _facts: Facts) -> Heard:
+    """Give topics more partitions; where those lie is the controller's to decide."""
+    wanted: Sequence[Fields] = asked.fields["topics"]
+    placed = [topic["name"] for topic in wanted if topic["assignments"] is not None]
+    more = [
+        m.MorePartitions(topic=topic["name"], count=topic["count"])
+        for topic in wanted
+        if topic["assignments"] is None
+    ]
+
+    def result(name: str, number: int, message: str) -> Fields:
+        return {"name": name, "error_code": number, "error_message": message or None}
+
+    def answer(body: m.CreatePartitionsResponse, _parts: Sequence[Attached]) -> Fields:
+        done = [result(e.topic, number_of(e.error), told(e.message)) for e in body.topics]
+        error = number_of(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        refused = [result(name, error, "the controller places them: say none") for name in placed]
+        return {"throttle_time_ms": _throttled_ms(body.topics), "results": done + refused}
+
+    def refuse(number: int, message: str) -> Fields:
+        return {"results": [result(topic["name"], number, message) for topic in wanted]}
+
+    request = m.CreatePartitionsRequest(topics=more, validate_only=asked.fields["validate_only"])
+    return question(asked, request, answer, refuse)
+
+
+def elect_leaders(asked: Asked, _facts: Facts) -> Heard:
+    """Elections of some partitions, or of all that need one."""
+    kind = asked.fields.get("election_type", PREFERRED)
+    wanted = asked.fields["topic_partitions"]
+    if kind not in (PREFERRED, UNCLEAN):
+        error = number_of(ErrorCode.INVALID_REQUEST)
+        return at_once(asked, {"error_code": error, "replica_election_results": []})
+    parts = [
+        m.PartitionName(topic=topic["topic"], partition=number)
+        for topic in wanted or ()
+        for number in topic["partitions"]
+    ]
+    request = m.ElectLeadersRequest(
+        unclean=kind == UNCLEAN,
+        partitions=None if wanted is None else parts,
+        timeout_ms=asked.fields["timeout_ms"],
+    )
+
+    def one(result: m.ElectLeadersResult) -> Fields:
+        return {
+            "partition_id": result.partition,
+            "error_code": number_of(result.error),
+            "error_message": told(result.message) or None,
+        }
+
+    def answer(body: m.ElectLeadersResponse, _parts: Sequence[Attached]) -> Fields:
+        found = by_topic(body.partitions, one, name="topic", parts_name="partition_result")
+        return {"error_code": 0, "replica_election_results": found}
+
+    def refuse(number: int, message: str) -> Fields:
+        def refused(part: m.PartitionName) -> Fields:
+            why = {"error_code": number, "error_message": message}
+            return {"partition_id": part.partition, **why}
+
+        found = by_topic(parts, refused, name="topic", parts_name="partition_result")
+        return {"error_code": number, "replica_election_results": found}
+
+    return question(asked, request, answer, refuse)
+
+
+TRANSLATORS: dict[int, Callable[[Asked, Facts], Heard]] = {
+    19: create_topics,
+    20: delete_topics,
+    37: create_partitions,
+    43: elect_leaders,
+}
