@@ -102,7 +102,7 @@ class Place(NamedTuple):
     def leader(self, topic: str) -> int:
         """Who leads partition 0."""
         told = self.hightide("topics", "describe", topic, "-b", self.address, "-o", "json")
-        return int(json.loads(told)["partitions"][0]["leader"])
+        return int(json.loads(told)[0]["partitions"][0]["leader"])
 
     def kill(self, node: int) -> None:
         """End a broker with `kill -9`."""

@@ -36,8 +36,8 @@ def native_to_java(place: Place) -> str:
     found = java.tool(
         "consumer.ConsoleConsumer",
         *("--bootstrap-server", place.address, "--topic", topic, "--from-beginning"),
-        *("--max-messages", "2", "--timeout-ms", "60000", "--formatter-property"),
-        *("print.key=true", "--formatter-property", "print.headers=true"),
+        *("--max-messages", "2", "--timeout-ms", "60000", "--property"),
+        *("print.key=true", "--property", "print.headers=true"),
     )
     expected = "from:hightide\tkey\tone\nfrom:hightide\tkey\ttwo\n"
     expect(found.startswith(expected), f"it read {found[:200]!r}")
