@@ -65,7 +65,8 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
     def refuse(number: int, _message: str) -> Fields:
         return _every([*parts, *elsewhere], number)
 
-    rest = partial(converted, facts.conversions, zstd=asked.version >= ZSTD_FROM)
+    zstd = asked.version >= ZSTD_FROM
+    rest = partial(converted, facts.conversions, facts.id_of, zstd=zstd)
     return question(asked, request, answer, refuse, rest=rest)
 
 
