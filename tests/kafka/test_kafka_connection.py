@@ -18,7 +18,7 @@ from tries import tries
 
 from hightide_broker.kafka.fields import STRUCT, fields_of, in_version
 from hightide_broker.kafka.tables import API_BY_KEY
-from hightide_broker.kafka.tongue import OTHERS_BYTES_MAX, TRANSLATORS
+from hightide_broker.kafka.tongue import KEPT_BYTES_MAX, OTHERS_BYTES_MAX, TRANSLATORS
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -124,13 +124,16 @@ METADATA_OF_ALL = {
 }
 
 
-async def test_a_large_request_that_is_no_produce_is_refused_before_it_comes(caplog):
+@pytest.mark.parametrize(
+    ("key", "limit"), [(3, OTHERS_BYTES_MAX), (1, OTHERS_BYTES_MAX), (11, KEPT_BYTES_MAX)]
+)
+async def test_a_large_request_that_is_no_produce_is_refused_before_it_comes(caplog, key, limit):
     caplog.set_level(logging.INFO, "hightide.server")
-    head = struct.pack(">ihh", OTHERS_BYTES_MAX + 1, 3, 0)
+    head = struct.pack(">ihh", limit + 1, key, 4)
     async with new_node(SimDisk()) as node, kafka_client(node) as client:
         await client.stream.send_all(head)
         assert await client.is_closed()
-    assert f"the limit is {OTHERS_BYTES_MAX}" in caplog.text
+    assert f"the limit is {limit}" in caplog.text
 
 
 async def test_a_client_that_leaves_in_the_middle_harms_nobody():
