@@ -46,6 +46,7 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
         min_bytes=fields["min_bytes"],
         max_bytes=fields["max_bytes"],
         rack=fields.get("rack_id", ""),
+        reads_rows=True,
         partitions=parts,
     )
     ids = {part.topic: part.topic_id for part in parts}
