@@ -208,6 +208,14 @@ class Native:
             (each.offset, each.key, each.value, [*each.headers], each.timestamp) for each in found
         ]
 
+    def read_in_group(self, address, topic, found, enough):
+        """Read as a member until there is enough; commits, and leaves."""
+        options = {"group_id": "shared", "topics": [topic], "auto_offset_reset": "earliest"}
+        more = {"partition_assignment_strategy": "range", "heartbeat_interval_ms": 200}
+        with hightide.blocking.Consumer(address, **options, **more) as consumer:
+            while not enough():
+                found += [(each.partition, each.offset) for each in consumer.poll(timeout_ms=100)]
+
     def topics(self, address):
         with hightide.blocking.Admin(address) as admin:
             return {topic.topic for topic in admin.list_topics()}

@@ -81,7 +81,7 @@ async def test_many_records_are_written_and_read_in_order(writer):
 async def test_clients_of_all_kinds_share_a_group():
     """They come one after the other, each is given partitions; together they read everything."""
     async with address({"num.partitions": "6"}) as there:
-        found = [[] for _ in THEIRS]
+        found = [[] for _ in EVERY]
         some = [(b"%d" % n, b"v", [], NOW_MS) for n in range(60)]
         written, is_over = 0, False
 
@@ -89,7 +89,7 @@ async def test_clients_of_all_kinds_share_a_group():
             return {record for its in found for record in its}
 
         async with trio.open_nursery() as nursery:
-            for client, its in zip(THEIRS, found, strict=True):
+            for client, its in zip(EVERY, found, strict=True):
                 join = client.read_in_group
                 nursery.start_soon(in_thread, join, there, "shared", its, lambda: is_over)
                 while not its:

@@ -35,7 +35,7 @@ from hightide.protocol.records import (
     stamp_append_time,
 )
 from hightide.protocol.row_spans import HEADERS_MAX, SPAN_RECORDS, RowHeaders, read_span
-from hightide.protocol.rows import NUMPY_FROM, decode_rows, encode_rows
+from hightide.protocol.rows import NUMPY_FROM, decode_rows, encode_rows, make_ready
 
 BASE = 1_700_000_000_000
 
@@ -273,6 +273,7 @@ def large(draft_headers: Headers = ()) -> tuple[bytes, list[int]]:
 def test_many_records_are_read_alike_with_numpy_and_without(
     headers: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert make_ready()
     payload, times = large(headers)
     fast = decode_rows(payload, len(times))
     monkeypatch.setattr("hightide.protocol.rows._numpy_reader", lambda: None)

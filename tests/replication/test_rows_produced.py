@@ -69,3 +69,15 @@ async def test_no_rows_are_stored_before_every_broker_can_read_them():
         assert refused.error == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         assert "too old" in refused.message
         assert (await client.send(batch(b"b"))).base_offset == 0
+
+
+async def test_a_consumer_from_before_there_were_rows_is_told_so():
+    async with broker(SimDisk()) as client:
+        await client.create()
+        await client.send(batch(b"a"))
+        assert (await client.fetch(0, reads_rows=False)).values == [b"a"]
+        await client.send(rows(b"b"))
+        refused = (await client.fetch(0, reads_rows=False)).result
+        assert refused.error == ErrorCode.UNSUPPORTED_VERSION
+        assert "too old" in refused.message
+        assert (await client.fetch(0)).values == [b"a", b"b"]

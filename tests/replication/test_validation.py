@@ -214,7 +214,7 @@ def test_columns_that_do_not_add_up_are_refused(name):
 
 def test_offset_deltas_are_not_a_producers_to_send_even_right_ones():
     assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(0)))
-    assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(1)))
+    assert_refused("CORRUPT_MESSAGE", of_columns(offset_deltas=integers(1)))
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])

@@ -183,12 +183,17 @@ class Client:
         max_bytes: int = 1 << 20,
         max_wait_ms: int = 0,
         min_bytes: int = 1,
+        reads_rows: bool = True,
     ) -> Fetched:
         part = m.FetchPartition(
             topic=topic, partition=partition, fetch_offset=offset, max_bytes=max_bytes
         )
         request = m.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, partitions=[part]
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            partitions=[part],
+            reads_rows=reads_rows,
         )
         body, attachments = await self.connection.call(request, timeout_s=PATIENCE_S)
         (result,) = body.partitions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode, RemoteProtocolError
 from hightide_broker.kafka.asked import (
     Asked,
     asked_each,
@@ -28,13 +28,15 @@ from hightide_broker.runtime.server.tongue import Ask, Heard
 
 GROUP, BROKERS, CONTROLLERS = 0, 1, 2
 """Types: of a coordinator's key (KIP-98), and of endpoints (KIP-919)."""
+IDS_FROM = 12
+"""The first version of metadata that may name topics by their ids."""
 KEYS_MAX = 1000
 """Coordinators that are looked for in one request."""
 _ADDRESS = ("node_id", "host", "port")
 
 
 def metadata(asked: Asked, facts: Facts) -> Heard:
-    """Brokers and topics; topics by their ids, too, from version 12 on (KIP-516)."""
+    """Brokers and topics; topics by their ids, too (KIP-516). Raises `RemoteProtocolError`."""
     wanted = asked.fields["topics"]
     every = wanted is None or (asked.version == 0 and not wanted)
     names: list[str] = []
@@ -44,6 +46,8 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
     for topic in wanted or ():
         if topic["name"] is not None:
             names.append(topic["name"])
+        elif asked.version < IDS_FROM:
+            raise RemoteProtocolError(f"a topic by its id before version {IDS_FROM} of metadata")
         elif name := facts.name_of(topic["topic_id"]):
             names.append(name)
             by_id[name] = topic["topic_id"]

@@ -46,6 +46,7 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
         min_bytes=fields["min_bytes"],
         max_bytes=fields["max_bytes"],
         rack=fields.get("rack_id", ""),
+        reads_rows=True,
         partitions=parts,
     )
     ids = {part.topic: part.topic_id for part in parts}
@@ -65,7 +66,8 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
     def refuse(number: int, _message: str) -> Fields:
         return _every([*parts, *elsewhere], number)
 
-    rest = partial(converted, facts.conversions, zstd=asked.version >= ZSTD_FROM)
+    zstd = asked.version >= ZSTD_FROM
+    rest = partial(converted, facts.conversions, facts.id_of, zstd=zstd)
     return question(asked, request, answer, refuse, rest=rest)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,8 +32,10 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _MAGIC_AT, _ATTRIBUTES_LOW_AT = 8, 16, 22
 
 Key = tuple[str, int, int, int, int]
-"""Topic, partition, base offset, leader epoch and checksum: compaction rewrites a batch under the
-same offset."""
+"""A topic's id, partition, base offset, leader epoch and checksum: compaction rewrites a batch
+under the same offset."""
+IdOf = Callable[[str], str]
+"""The id of a topic by its name."""
 
 
 class Conversions:
@@ -67,15 +69,22 @@ class _Found(NamedTuple):
     has_zstd: bool
 
 
-def converted(conversions: Conversions, reply: Reply, *, zstd: bool) -> Later | None:
+def converted(conversions: Conversions, id_of: IdOf, reply: Reply, *, zstd: bool) -> Later | None:
     """The rest of a fetch's answer: None if it may be sent as it is. `zstd`: whether its reader
-    knows that codec."""
+    knows that codec. Raises `OSError` or `DiskError`."""
     slices = [part for part in reply.attachments if isinstance(part, FileSlice)]
-    found = [_look(each.read()) for each in slices]
+    found = [_look(_read(each)) for each in slices]
     if not any(each.has_columns or (each.has_zstd and not zstd) for each in found):
         return None
     assert isinstance(reply.body, m.FetchResponse), "what a fetch is answered with"
-    return partial(_convert, conversions, reply.body, found, zstd=zstd)
+    return partial(_convert, conversions, id_of, reply.body, found, zstd=zstd)
+
+
+def _read(found: FileSlice) -> bytes:
+    data = found.read()
+    if len(data) != found.size:
+        raise OSError(f"{found.file.path} shrank while it was being read")
+    return data
 
 
 def _look(data: bytes) -> _Found:
@@ -97,7 +106,12 @@ def _batches(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 async def _convert(
-    conversions: Conversions, body: m.FetchResponse, found: Sequence[_Found], *, zstd: bool
+    conversions: Conversions,
+    id_of: IdOf,
+    body: m.FetchResponse,
+    found: Sequence[_Found],
+    *,
+    zstd: bool,
 ) -> Reply:
     results: list[m.FetchResult] = []
     attachments: list[Buffer] = []
@@ -111,7 +125,8 @@ async def _convert(
             results.append(_refused(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _NO_ZSTD))
             continue
         try:
-            rows = await _in_rows(conversions, result, part, left)
+            topic_id = id_of(result.topic)
+            rows = await _in_rows(conversions, (topic_id, result.partition), part, left)
         except CorruptBatch as error:
             results.append(_refused(result, ErrorCode.CORRUPT_MESSAGE, str(error)))
             continue
@@ -129,7 +144,7 @@ def _refused(result: m.FetchResult, error: ErrorCode, message: str) -> m.FetchRe
 
 
 async def _in_rows(
-    conversions: Conversions, result: m.FetchResult, part: _Found, left: int
+    conversions: Conversions, whose: tuple[str, int], part: _Found, left: int
 ) -> bytes:
     """As many batches as there is room for; where nothing was converted yet, one at least."""
     if not part.has_columns:
@@ -142,15 +157,15 @@ async def _in_rows(
         batch = memoryview(part.data)[start:end]
         rows: Buffer = batch
         if batch[_MAGIC_AT] != ROWS_MAGIC:
-            rows = await _one(conversions, result, batch)
+            rows = await _one(conversions, whose, batch)
         pieces.append(rows)
         size += len(rows)
     return b"".join(pieces)
 
 
-async def _one(conversions: Conversions, result: m.FetchResult, batch: memoryview) -> bytes:
+async def _one(conversions: Conversions, whose: tuple[str, int], batch: memoryview) -> bytes:
     header = parse_header(batch)
-    key = (result.topic, result.partition, header.base_offset, header.leader_epoch, header.crc)
+    key = (*whose, header.base_offset, header.leader_epoch, header.crc)
     rows = conversions.get(key)
     if rows is None:
         rows = bytes(await in_slices(converting(batch, header)))

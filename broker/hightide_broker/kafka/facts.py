@@ -22,6 +22,11 @@ class Facts:
         state = self._image().topics_by_id.get(topic_id)
         return "" if state is None else state.name
 
+    def id_of(self, topic: str) -> str:
+        """The id of the topic with this name; empty: there is none any more."""
+        state = self._image().topics.get(topic)
+        return "" if state is None else state.topic_id
+
     def set_on(self, kind: str, name: str) -> dict[str, str]:
         """What is set on a resource, by kind and name of ours."""
         return self._image().configs.get((kind, name), {})

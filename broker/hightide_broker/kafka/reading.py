@@ -85,8 +85,11 @@ class Source:
 
     def varint(self) -> int:
         """An unsigned number, 7 bits a byte, the low ones first."""
-        value = 0
-        for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+        value: int = self.data[self.take(1)]
+        if value < 0x80:
+            return value
+        value &= 0x7F
+        for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
             byte = self.data[self.take(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -155,8 +158,13 @@ def _nothing(_: Source) -> None:
 
 def _of_field(field: Field, version: int, flexible: bool) -> Read:
     nullable = version in field.nullable
-    one = _one(field, version, flexible, nullable and not field.is_array)
-    return _array(field.name, one, flexible, nullable) if field.is_array else one
+    if not field.is_array:
+        return _one(field, version, flexible, nullable)
+    if field.kind in NUMBERS:
+        several = _several(NUMBERS[field.kind])
+    else:
+        several = _each(_one(field, version, flexible, nullable=False))
+    return _array(field.name, several, flexible, nullable)
 
 
 def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Read:
@@ -165,8 +173,9 @@ def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Read:
         return _nullable_struct(read) if nullable else read
     if field.kind == "uuid":
         return _id
-    if field.kind in NUMBERS:
-        return _number(struct.Struct(f">{NUMBERS[field.kind]}"))
+    if field.kind in NUMBERS:  # of a tag; all others stand in a row
+        kind = struct.Struct(f">{NUMBERS[field.kind]}")
+        return lambda source: kind.unpack_from(source.data, source.take(kind.size))[0]
     length = _length_of(_INT16 if field.kind == "string" else _INT32, flexible)
     take = {"string": _text, "bytes": _bytes, "records": _slice}[field.kind]
 
@@ -181,10 +190,6 @@ def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Read:
     return read_sized
 
 
-def _number(kind: struct.Struct) -> Read:
-    return lambda source: kind.unpack_from(source.data, source.take(kind.size))[0]
-
-
 def _length_of(old: struct.Struct, flexible: bool) -> Callable[[Source], int]:
     """Reads a length; below zero is null."""
     if flexible:
@@ -192,13 +197,30 @@ def _length_of(old: struct.Struct, flexible: bool) -> Callable[[Source], int]:
     return lambda source: int(old.unpack_from(source.data, source.take(old.size))[0])
 
 
-def _array(name: str, one: Read, flexible: bool, nullable: bool) -> Read:
+ReadSeveral = Callable[[Source, int], list[Any]]
+
+
+def _each(one: Read) -> ReadSeveral:
+    return lambda source, count: [one(source) for _ in range(count)]
+
+
+def _several(letter: str) -> ReadSeveral:
+    size = struct.calcsize(f">{letter}")
+
+    def read(source: Source, count: int) -> list[Any]:
+        at = source.take(count * size)
+        return [*struct.unpack_from(f">{count}{letter}", source.data, at)]
+
+    return read
+
+
+def _array(name: str, several: ReadSeveral, flexible: bool, nullable: bool) -> Read:
     length = _length_of(_INT32, flexible)
 
     def read(source: Source) -> list[Any] | None:
         count = length(source)
         if count >= 0:
-            return [one(source) for _ in range(source.count(count))]
+            return several(source, source.count(count))
         if not nullable:
             raise RemoteProtocolError(f"{name} before byte {source.at} is null")
         return None

@@ -30,8 +30,12 @@ from hightide_broker.kafka.tables import API_BY_KEY
 from hightide_broker.runtime.server.tongue import Heard, Parts
 
 OTHERS_BYTES_MAX = 8 << 20
-"""The largest request but for a produce."""
+"""The largest request but for a produce, and those of which the coordinator keeps what they say."""
+KEPT_BYTES_MAX = 1 << 20
+"""The largest one of those, as by our own protocol."""
 PRODUCE_KEY = 0
+KEPT_KEYS = (8, 11, 14)
+"""offset_commit, join_group, sync_group."""
 Translate = Callable[[Asked, Facts], Heard]
 
 
@@ -102,9 +106,10 @@ class KafkaTongue:
     def check_length(self, length: int, start: bytes) -> None:
         """Only records may be many."""
         key = int.from_bytes(start, "big")
-        if key != PRODUCE_KEY and length > OTHERS_BYTES_MAX:
+        limit = KEPT_BYTES_MAX if key in KEPT_KEYS else OTHERS_BYTES_MAX
+        if key != PRODUCE_KEY and length > limit:
             raise RemoteProtocolError(
-                f"a request of {length} bytes to API {key}, the limit is {OTHERS_BYTES_MAX}"
+                f"a request of {length} bytes to API {key}, the limit is {limit}"
             )
 
     def farewell(self, why: str) -> Parts:

@@ -2,8 +2,9 @@
 
 The other half of `reading.py`: functions for each version of a message are put together once, for
 dicts of the same names. Records are not copied: they stay what they are, and are sent between what
-is written around them. A field that is missing has its default; one without a default, and a number
-that has no place, are bugs of ours.
+is written around them. A field that is missing has its default. One without a default, a null where
+there is none, and a number that has no place, are bugs of ours; but answers have in them what
+strangers said, so they are no asserts: a bug costs one connection, and not the node.
 """
 
 from __future__ import annotations
@@ -121,8 +122,9 @@ def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Write:
     put = puts[field.kind]
 
     def write_sized(out: Target, value: Any) -> None:
-        assert value is not None or nullable, f"{field.name} is null"
         if value is None:
+            if not nullable:
+                raise ValueError(f"{field.name} is null")
             length(out, -1)
         else:
             put(out, value, length)
@@ -152,7 +154,8 @@ def _array(one: Write, flexible: bool, nullable: bool) -> Write:
     length = _length_of(_INT32, flexible)
 
     def write(out: Target, values: Sequence[Any] | None) -> None:
-        assert values is not None or nullable, "an array is null"
+        if values is None and not nullable:
+            raise ValueError("an array is null")
         length(out, -1 if values is None else len(values))
         for value in values or ():
             one(out, value)

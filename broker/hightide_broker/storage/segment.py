@@ -23,6 +23,7 @@ from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
     HEADER_BYTES,
     NO_LEADER_EPOCH,
+    ROWS_MAGIC,
     BatchHeader,
     Buffer,
     check_crc,
@@ -59,6 +60,8 @@ class FileSlice(NamedTuple):
     size: int
     next_offset: int
     """The offset after the last batch of the slice."""
+    has_rows: bool = False
+    """Whether any of them is one of Kafka's rows."""
 
     def read(self) -> bytes:
         """The bytes of the slice."""
@@ -248,20 +251,21 @@ class Segment:
         size = min(size, self.size - position)
         if first.size > size:
             return None
-        end, next_offset = 0, min(offset, first.base_offset)
+        end, next_offset, has_rows = 0, min(offset, first.base_offset), False
         try:
             for header in self._checked(position, size, first.size, next_offset):
                 if header.next_offset > limit_offset:
                     break
                 end += header.size
                 next_offset = header.next_offset
+                has_rows = has_rows or header.magic == ROWS_MAGIC
         except (CorruptBatch, SegmentDamage) as error:
             if end == 0:
                 raise SegmentDamage(self.path, position, str(error)) from error
         if end == 0:
             return None
         self._remember(next_offset, position + end)
-        return FileSlice(self.file, position, end, next_offset)
+        return FileSlice(self.file, position, end, next_offset, has_rows)
 
     def _checked(
         self, position: int, size: int, first_size: int, expected: int

@@ -338,6 +338,7 @@ class Fetcher:
             max_bytes=min(options.fetch_max_bytes, max(left, options.max_partition_fetch_bytes)),
             rack=options.client_rack if source.names_rack else "",
             partitions=[*asked.values()],
+            reads_rows=True,
         )
         connection = await self._cluster.connection_to(source.broker)
         response, attachments = await connection.call(

@@ -27,7 +27,7 @@ from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.opened import Columns as Columns
 from hightide.protocol.opened import Headers as Headers
 from hightide.protocol.opened import SparseHeaders
-from hightide.protocol.records import HEADER_BYTES, BatchHeader, encode_batch
+from hightide.protocol.records import CODEC_MASK, HEADER_BYTES, BatchHeader, encode_batch
 from hightide.protocol.rows import decode_rows
 
 if sys.byteorder != "little":  # pragma: no cover
@@ -185,7 +185,9 @@ def open_batch(
 ) -> Columns:
     """The records of a whole batch whose CRC holds, as columns, be they stored in columns or in
     rows; raises `CorruptBatch`."""
-    payload = at_once(payload_of(batch, header, inflated_max=inflated_max))
+    payload: Buffer = memoryview(batch)[HEADER_BYTES:]
+    if header.attributes & CODEC_MASK or len(payload) > inflated_max:
+        payload = at_once(payload_of(batch, header, inflated_max=inflated_max))
     if header.has_rows:
         columns = decode_rows(payload, header.record_count)
     else:

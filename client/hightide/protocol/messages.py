@@ -183,13 +183,13 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     cluster_id: str = ""
     """Checked where the metadata log is fetched; empty: not known."""
     replica_directory: str = ""
-    """Whose directory fetches the metadata log (KIP-853); empty: not to be counted as a voter that
-    a record names."""
+    """Whose directory fetches the metadata log (KIP-853); empty: no voter that a record names."""
     session_id: int = -1
     """A follower's session, by a number of its own (KIP-227): `partitions` are handed to it, and
     it answers with news of any that it has. What was named leaves it. -1: no session."""
     session_epoch: int = 0
     """0 begins the session, each further request is one more."""
+    reads_rows: bool = False  # A consumer that knows batches of Kafka's rows, or one from before.
 
 
 class EpochEnd(Message, frozen=True, kw_only=True):

@@ -364,7 +364,10 @@ class BlockingClient:
                 for tp in tps
             ]
             request = m.FetchRequest(
-                max_wait_ms=int(wait_s * 1000 / len(leaders)), partitions=parts, max_bytes=1
+                max_wait_ms=int(wait_s * 1000 / len(leaders)),
+                partitions=parts,
+                max_bytes=1,
+                reads_rows=True,
             )
             try:
                 response, _ = self.call((broker.host, broker.port), request)

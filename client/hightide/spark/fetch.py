@@ -233,5 +233,9 @@ class _Fetches:
             max_bytes=FETCH_BYTES,
         )
         return m.FetchRequest(
-            max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part], rack=rack
+            max_wait_ms=FETCH_WAIT_MS,
+            max_bytes=FETCH_BYTES,
+            partitions=[part],
+            rack=rack,
+            reads_rows=True,
         )

@@ -59,7 +59,7 @@ def batches_of(
             topic=tp[0], partition=tp[1], fetch_offset=position, max_bytes=FETCH_BYTES
         )
         request = m.FetchRequest(
-            max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part]
+            max_wait_ms=FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partitions=[part], reads_rows=True
         )
         answer, received = client.call_leader(*tp, request, timeout_s=timeout_s)
         number = answer.partitions[0].records

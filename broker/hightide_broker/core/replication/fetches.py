@@ -34,6 +34,16 @@ def check_follower(
         )
 
 
+def check_reader(request: m.FetchRequest, offset: int, name: str, *, has_rows: bool) -> None:
+    """Raise `Refused` if a consumer is of a version that cannot read what was found for it."""
+    if has_rows and not request.reads_rows and request.replica_id < 0:
+        raise Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{name} holds batches of Kafka's rows behind offset {offset}, which this consumer is "
+            "of a version too old to read: use a newer one",
+        )
+
+
 def diverging(part: m.FetchPartition, log: OwnLog, name: str) -> m.EpochEnd | None:
     """Where the logs part, if they do before the fetch offset; None if they agree, or it is not
     asked. Raises `Refused` OFFSET_OUT_OF_RANGE where this log does not reach back so far."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hightide.protocol.codecs import Steps, at_once, is_lz4_linked
-from hightide.protocol.columns import decode_columns, payload_of
+from hightide.protocol.codecs import Steps, is_lz4_linked
+from hightide.protocol.columns import Columns, open_batch, payload_of
 from hightide.protocol.errors import CorruptBatch, ErrorCode, InflatesTooFar, Refused
 from hightide.protocol.records import (
     CODEC_MASK,
@@ -26,7 +26,6 @@ from hightide.protocol.records import (
     ROWS_MAGIC,
     TIMESTAMP_MAX,
     BatchHeader,
-    Buffer,
     check_crc,
     parse_header,
     stamp_append_time,
@@ -149,34 +148,33 @@ def admit(
 
 
 def look_inside(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Steps[Facts]:
-    """What the records say, of which each field was checked; raises `Refused`.
-
-    Every step takes a few ms at most, but for columns, which are added up in one.
-    """
+    """What records in rows say, of which each field was checked; raises `Refused`. Each step takes
+    a few ms at most."""
+    assert header.has_rows, "columns are added up at once"
     try:
         payload = yield from payload_of(batch, header, inflated_max=inflated_max)
-        if not header.has_rows:
-            return _facts_of_columns(payload, header)
         if header.codec == "lz4" and is_lz4_linked(batch[HEADER_BYTES:]):
             _refuse("lz4 blocks that refer to the one before, which Kafka's Java clients refuse")
         rows = bytes(payload) if isinstance(payload, memoryview) else payload
         return (yield from _facts_of_rows(rows, header))
     except InflatesTooFar as error:
-        if not header.has_rows:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         # Who sent it may split it.
         why = f"{error}, as message.inflated.max.bytes says"
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE, why) from error
     except CorruptBatch as error:
-        code = ErrorCode.INVALID_RECORD if header.has_rows else ErrorCode.CORRUPT_MESSAGE
-        raise Refused(code, str(error)) from error
+        raise Refused(ErrorCode.INVALID_RECORD, str(error)) from error
 
 
 def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Facts:
-    """The same without a pause; raises `Refused` if rows take more than `STEPS_AT_ONCE`."""
-    steps = look_inside(batch, header, inflated_max=inflated_max)
+    """What records say, without a pause; raises `Refused`, also if rows take more than
+    `STEPS_AT_ONCE`."""
     if not header.has_rows:
-        return at_once(steps)
+        try:
+            columns = open_batch(batch, header, inflated_max=inflated_max)
+        except CorruptBatch as error:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        return _facts_of_columns(columns, header)
+    steps = look_inside(batch, header, inflated_max=inflated_max)
     try:
         for _ in range(STEPS_AT_ONCE + 1):
             next(steps)
@@ -212,8 +210,7 @@ def check_facts(facts: Facts, config: TopicConfig, *, now_ms: int) -> None:
         )
 
 
-def _facts_of_columns(payload: Buffer, header: BatchHeader) -> Facts:
-    columns = decode_columns(payload, header.record_count)
+def _facts_of_columns(columns: Columns, header: BatchHeader) -> Facts:
     if columns.offset_deltas is not None:
         _refuse("offset deltas are compaction's to write, a producer sends nil")
     deltas = columns.timestamp_deltas.tolist()

@@ -13,7 +13,7 @@ from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
-from hightide.protocol.wire import decode_body
+from hightide.protocol.wire import MESSAGE_BYTES_MAX, decode_body
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
@@ -23,6 +23,9 @@ from hightide_broker.runtime.quorum.peers import NotSent, Peers
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
+PASSED_ON_BYTES_MAX = MESSAGE_BYTES_MAX - 1024
+"""The largest envelope: the other node would end the connection for more, on which the requests of
+others are, too."""
 
 
 class ControllerChannel:
@@ -94,6 +97,13 @@ class ControllerChannel:
             host="" if sender is None else sender.host,
             client="" if sender is None else sender.client_id,
         )
+        size = len(msgspec.msgpack.encode(envelope))
+        if size > PASSED_ON_BYTES_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{size} bytes to be passed on to the controller, {PASSED_ON_BYTES_MAX} are the "
+                "most: ask for less at a time",
+            )
         answer, _ = await self._peers.call(leader, envelope, timeout_s=timeout_s)
         assert isinstance(answer, c.EnvelopeResponse)
         return decode_body(answer.body, api.response), answer.metadata_offset

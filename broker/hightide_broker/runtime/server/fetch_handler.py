@@ -26,6 +26,7 @@ from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.replication.fetches import (
     check_follower,
+    check_reader,
     completes,
     diverging,
     enough,
@@ -206,6 +207,9 @@ class FetchHandler:
                 # However large: nobody would ever get past a batch above all limits (KIP-74).
                 at_least_one=not look.slices,
             )
+            if found is not None:
+                has_rows = found.has_rows
+                check_reader(request, part.fetch_offset, replica.name, has_rows=has_rows)
             if is_follower and look.is_new:
                 # Only now: a fetch that is refused acknowledges nothing.
                 replica.fetched_by(request, part, look.contact)
