@@ -1,4 +1,4 @@
-"""Nodes that are scraped, and the alerts of `deploy/alerts.yml` judged by it, on a clock of its own.
+"""Nodes that are scraped, and the alerts of `deploy/alerts.yml` as they judge that.
 
 No test lives here. Each look scrapes all nodes, a stated time after the last one by the clock that
 the rules see, however long it really took.

@@ -9,6 +9,7 @@ import math
 import re
 from collections import defaultdict
 from datetime import timedelta
+from itertools import pairwise
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
 
 import promql_parser as p
@@ -151,7 +152,7 @@ def _fits(value, matcher):
 
 def _risen(seen):
     values = [value for _, value in seen]
-    steps = zip(values, values[1:], strict=False)
+    steps = pairwise(values)
     return sum(after - before if after >= before else after for before, after in steps)
 
 

@@ -1,7 +1,7 @@
 """Python runs this first in every process that is started with this directory on its path: nodes
 then have a machine that goes wrong as files in the directory FAULTS say. Each is looked at whenever
-it would matter: `slow-sync`, how many seconds a sync takes longer; `free-bytes`, what is left of the
-disk, whatever is; `unheard`, the id of a broker whose heartbeats get lost."""
+it would matter: `slow-sync`, how many seconds a sync takes longer; `free-bytes`, what is left of
+the disk, whatever is; `unheard`, the id of a broker whose heartbeats get lost."""
 
 import os
 import sys
