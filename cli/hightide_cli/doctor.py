@@ -14,7 +14,6 @@ from hightide.protocol.words import counted
 from hightide_cli.certs import SOON_DAYS
 from hightide_cli.client_config import use_client_file
 from hightide_cli.cluster import data_option
-from hightide_cli.doctor_config import examine_config
 from hightide_cli.failures import UNHEALTHY
 from hightide_cli.findings import (
     FAIL,
@@ -71,6 +70,8 @@ def examine(data: Path, port: int, broker_config: Path | None = None) -> Iterato
     yield _java()
     yield _spark()
     if broker_config is not None:
+        from hightide_cli.doctor_config import examine_config
+
         yield _open_files()
         yield from examine_config(broker_config)
         return

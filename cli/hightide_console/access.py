@@ -107,7 +107,7 @@ async def _delete_user(admin: Admin, user: str) -> Change:
     named = sum(each.principal == f"User:{user}" for each in rules)
     told = [
         f"{user} logs in no more; where it is logged in, it stays so until that connection ends",
-        f"{named} rules that name {user} stay",
+        f"rules that name {user} stay: {named}",
     ]
 
     async def make() -> None:

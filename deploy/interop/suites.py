@@ -43,7 +43,18 @@ def kafka_python(place: Place) -> str:
     (source / "test/service.py").write_text(SERVICE)
     names = [f"test/integration/test_{part}_integration.py" for part in PARTS]
     told = ran(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", *names],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "addopts=",
+            "-rfE",
+            *names,
+        ],
         cwd=source,
         timeout_s=SUITE_S,
         environment={

@@ -124,7 +124,7 @@ CHANGES = {
     ),
     "a user less": (
         {"what": "delete-user", "user": "ann"},
-        "1 rules that name ann stay",
+        "rules that name ann stay: 1",
         "hightide users delete ann",
         [("delete_user", "ann")],
     ),

@@ -143,7 +143,10 @@ async def test_acks_0_is_not_answered_and_a_refusal_closes():
     async with both() as (ours, client):
         await produce(client, 9, rows(b"v"), acks=0, wait=False)
         assert (await client.call("api_versions", 0))["error_code"] == 0
-        assert await ours.values() == [b"v"]
+        with trio.fail_after(PATIENCE_S):
+            while not (found := await ours.values()):
+                await trio.sleep(0.01)  # it was not waited for until it is on the disk
+        assert found == [b"v"]
         await produce(client, 9, rows(b"v"), acks=0, topic="missing", wait=False)
         assert await client.is_closed()
 

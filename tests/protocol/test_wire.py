@@ -65,7 +65,7 @@ def smallest(kind: object) -> object:
     if origin is list:
         return [smallest(inside[0])]
     if origin is dict:
-        return {"k": "v"}
+        return {"k": smallest(inside[1])}
     if origin in (Union, UnionType):
         return None
     if isinstance(kind, type) and issubclass(kind, Message):
@@ -85,7 +85,7 @@ def values(kind: object, *, least: int = 0) -> st.SearchStrategy:
     if origin is list:
         return st.lists(values(inside[0], least=1), min_size=least, max_size=3)
     if origin is dict:
-        return st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
+        return st.dictionaries(st.text(max_size=5), values(inside[1]), max_size=2)
     if origin in (Union, UnionType):
         return st.none() | st.one_of([values(i) for i in inside if i is not type(None)])
     if origin is tuple:

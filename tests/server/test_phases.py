@@ -66,7 +66,7 @@ async def test_an_answer_that_is_not_taken_is_on_its_way(mock_clock):
                     await stream.send_all(metadata * QUESTIONS_AT_ONCE)
 
             nursery.start_soon(ask)
-            while all(each._outbox.is_empty for each in node.server._inside):
+            while all(each._answers._outbox.is_empty for each in node.server._inside):
                 await quiet()
             before = spent(node, "other", SEND)
             mock_clock.jump(3)

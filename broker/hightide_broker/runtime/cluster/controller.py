@@ -26,6 +26,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.addresses import check_address
@@ -321,7 +322,8 @@ class ControllerShell:
             self._tell_of(event_of(change, active.image, heard, offset=offset, cause=cause))
             active.image.replay(change, first + number)
         if left_out:
-            log.info("and %d changes more with these: hightide trace tells of all", left_out)
+            more = counted(left_out, "change")
+            log.info("and %s more with these: hightide trace tells of all", more)
         return first
 
     def _tell_of(self, event: Event | None) -> None:
