@@ -5,8 +5,10 @@ number, and only that partition. Method: a real node, a bare client of each prot
 """
 
 import pytest
+import trio
 from brokers import batch, new_node, quiet
 from kafkakit import both, kafka_client, records
+from patience import PATIENCE_S
 
 from hightide.protocol.conversion import to_rows
 from hightide.protocol.records import iter_batches, parse_header
