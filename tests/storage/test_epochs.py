@@ -214,13 +214,13 @@ def test_what_a_worker_thread_writes_is_what_was_known_when_it_was_told_to():
     disk = SimDisk()
     cache = cache_of({0: 0}, disk)
     cache.assign(1, 10)
-    write = cache.writing()
+    write = cache.writing(99)
     cache.assign(2, 20)
     cache.truncate_from_start(5)
     write()
     assert disk.read_file(PATH) == b"0\n2\n0 0\n1 10\n"
     assert cache.is_ahead, "more has become known since"
-    cache.writing()()
+    cache.writing(99)()
     assert disk.read_file(PATH) == b"0\n3\n0 5\n1 10\n2 20\n"
     assert not cache.is_ahead
 
@@ -230,7 +230,7 @@ def test_an_older_write_that_comes_after_a_newer_one_writes_nothing():
     disk = SimDisk()
     cache = cache_of(THREE, disk)
     cache.assign(8, 20)
-    write = cache.writing()
+    write = cache.writing(99)
     cache.truncate_from_end(12)
     cache.write()
     assert not cache.is_ahead

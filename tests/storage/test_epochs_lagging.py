@@ -371,7 +371,7 @@ class LateWriter:
                     disk.sync_now(job.files, job.directories)
                     log.finish_sync(job)
             case "told to write":
-                self.write = log.epochs.writing()
+                self.write = log.epochs.writing(log.log_end)
             case "written late":
                 self.write()
             case _:

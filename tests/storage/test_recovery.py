@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from brokers import LoseAll
 from logkit import (
     CONFIG,
     DIRECTORY,
@@ -21,6 +22,7 @@ from logkit import (
     create,
     files_of,
     fill,
+    follow,
     lead,
     make_batch,
     path_of,
@@ -158,24 +160,34 @@ def test_epochs_that_begin_behind_the_first_records_come_back_from_the_batches(c
     assert again.epochs.end_offset_for(5, again.log_end) == (3, 4)
 
 
-@pytest.mark.parametrize("epoch", [0, 2, 4, 7, 8])
-def test_epochs_beyond_the_log_end_are_dropped_and_gone_from_the_file_once_it_says_more(epoch):
+def test_epochs_beyond_the_log_end_are_dropped_from_cache_and_file():
     disk = SimDisk()
     stored_log(disk, 5)
-    before = b"0\n3\n0 0\n4 5\n7 90\n"
-    put(disk, EPOCHS, before)
-    log = reopen(disk)
-    assert dict(log.epochs.entries) == {0: 0}
-    assert disk.read_file(EPOCHS) == before, "a start writes nothing that it need not"
-    fill(log, 1, epoch=epoch)
+    put(disk, EPOCHS, b"0\n3\n0 0\n4 5\n7 90\n")
+    assert dict(reopen(disk).epochs.entries) == {0: 0}
+    assert disk.read_file(EPOCHS) == b"0\n1\n0 0\n"
+
+
+def test_an_epoch_that_a_power_loss_took_hides_none_that_comes_in_its_place():
+    """The file names epoch 7, whose records are gone; those of another leader's epoch 6 come, and
+    the process dies before their epoch is written. A follower of old was told to keep its own."""
+    disk = SimDisk()
+    log = create(disk)
+    fill(log, 10, epoch=3)
     sync(disk, log)
-    expected = {0: 0, epoch: 5 if epoch else 0}
-    assert dict(log.epochs.entries) == expected
-    if epoch != 4:
-        lines = "".join(f"{each} {start}\n" for each, start in expected.items())
-        assert disk.read_file(EPOCHS) == f"0\n{len(expected)}\n{lines}".encode()
+    fill(log, 10, epoch=3)
+    fill(log, 1, epoch=7)
+    log.begin_sync().epochs()
+    assert disk.read_file(EPOCHS) == b"0\n2\n3 0\n7 20\n"
+    disk.crash(LoseAll())
+    log = reopen(disk, recovery_point=10)
+    assert (log.log_end, dict(log.epochs.entries)) == (10, {3: 0})
+    for _ in range(3):
+        follow(log, make_batch(base_offset=log.log_end, epoch=6))
     log.close()
-    assert dict(reopen(disk).epochs.entries) == expected
+    log = reopen(disk, recovery_point=10)
+    assert (log.log_end, dict(log.epochs.entries)) == (13, {3: 0, 6: 10})
+    assert log.epochs.end_offset_for(3, log.log_end) == (3, 10)
 
 
 def test_epochs_below_the_log_start_are_dropped_from_cache_and_file():
@@ -186,6 +198,18 @@ def test_epochs_below_the_log_start_are_dropped_from_cache_and_file():
     sync(disk, log)
     assert dict(reopen(disk, log_start=3).epochs.entries) == {2: 3, 3: 4}
     assert disk.read_file(EPOCHS) == b"0\n2\n2 3\n3 4\n"
+
+
+def test_a_log_that_begins_again_behind_what_is_left_is_durable_there():
+    """Deleted up to offset 8, and a power loss took the segments behind: the checkpoint may say at
+    once that everything up to there is on the disk."""
+    disk = SimDisk()
+    stored_log(disk, 5)
+    log = reopen(disk, log_start=8)
+    assert (log.log_start, log.log_end, log.synced_end) == (8, 8, 8)
+    disk.crash(LoseAll())
+    log = reopen(disk, log_start=8, recovery_point=8)
+    assert (log.log_start, log.log_end) == (8, 8)
 
 
 # --- S21: a torn tail ---------------------------------------------------------------------------

@@ -97,6 +97,23 @@ def test_an_epoch_without_records_is_not_written_before_its_first_record_is():
     assert log.begin_sync() is None
 
 
+def test_names_are_owed_until_a_job_that_has_them_is_finished():
+    """An orderly stop may come while one is under way, and waits for its own alone."""
+    disk = SimDisk()
+    log = create(disk)
+    fill(log, 1)
+    sync(disk, log)
+    log.roll()
+    under_way = log.begin_sync()
+    last = log.finish()
+    assert under_way.directories == last.directories == [log.directory]
+    finish(disk, log, last)
+    disk.crash(LoseAll())
+    assert reopen(disk, clean=True, recovery_point=1).segment_bases() == [0, 1]
+    log.finish_sync(under_way)
+    assert log.begin_sync() is None
+
+
 async def test_what_could_not_be_written_is_owed_until_it_is():
     disk = SimDisk()
     log = create(disk)

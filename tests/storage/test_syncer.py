@@ -9,7 +9,7 @@ import trio.testing
 
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.agenda import Agenda
-from hightide_broker.runtime.base.syncer import SYNCS_MAX, UNHURRIED_MAX, Syncer
+from hightide_broker.runtime.base.syncer import PASSED_OVER_MAX, SYNCS_MAX, UNHURRIED_MAX, Syncer
 from hightide_broker.storage.sync_job import SyncJob
 
 
@@ -131,3 +131,26 @@ async def test_as_long_as_there_is_room_logs_are_synced_in_the_order_of_their_ma
     nursery.start_soon(syncer.run)
     await trio.sleep(0.5)
     assert begun == logs
+
+
+@pytest.mark.parametrize("busy", [4, 12, 2 * SYNCS_MAX])
+async def test_leader_epochs_are_written_under_any_load(busy, autojump_clock, nursery):
+    disk, agenda = Disk(), Agenda()
+    syncer = Syncer(disk, agenda)
+    nursery.start_soon(agenda.run)
+    nursery.start_soon(syncer.run)
+
+    async def append(log) -> None:
+        while True:
+            log.needs_sync = True
+            syncer.mark(log)
+            await trio.sleep(0.25)
+
+    for _ in range(busy):
+        nursery.start_soon(append, Log())
+    await trio.sleep(1.5)
+    elected = Log(owes_records=False)
+    syncer.mark(elected)
+    await trio.sleep(PASSED_OVER_MAX)
+    assert elected.synced == 1
+    nursery.cancel_scope.cancel()

@@ -31,6 +31,8 @@ class EpochCache:
         self._entries: list[tuple[int, int]] = entries if entries is not None else []
         self._in_file: list[tuple[int, int]] | None = list(self._entries)
         """What the file says; None: it could not be written."""
+        self._agreed = -1
+        """At which version the file was found to say everything."""
         self._versions = Versions()
 
     @classmethod
@@ -59,12 +61,15 @@ class EpochCache:
 
     def is_owed(self, log_end: int) -> bool:
         """Whether the file would not do for a log that ends there. What begins at the end of a log
-        is dropped when that is opened, so that it need not be written."""
-        if not self.is_ahead:
+        is dropped when that is opened, so that it is not written."""
+        if self._agreed == self._versions.given:
             return False
-        return self._in_file is None or _below(self._entries, log_end) != _below(
-            self._in_file, log_end
-        )
+        wanted = _below(self._entries, log_end)
+        if self._in_file is None or wanted != _below(self._in_file, log_end):
+            return True
+        if len(wanted) == len(self._entries):
+            self._agreed = self._versions.given
+        return False
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`; whether anything changed.
@@ -159,12 +164,12 @@ class EpochCache:
     def write(self) -> None:
         """Replace the file, durably."""
         self._versions.give()
-        self.writing()()
+        self._write(self._versions.given, list(self._entries))
 
-    def writing(self) -> Callable[[], None]:
-        """What replaces the file by what is known now, in any thread; nothing, if something newer
-        was written meanwhile."""
-        return partial(self._write, self._versions.given, list(self._entries))
+    def writing(self, log_end: int) -> Callable[[], None]:
+        """What replaces the file by what is known now of a log that ends there, in any thread;
+        nothing, if something newer was written meanwhile."""
+        return partial(self._write, self._versions.given, _below(self._entries, log_end))
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
         def replace(unless: Callable[[], bool]) -> None:

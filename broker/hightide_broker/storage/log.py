@@ -70,7 +70,10 @@ class Log:
         """Everything below it survives a power loss."""
         self._disk = disk
         self._segments = loaded.segments
-        self._directory_dirty = loaded.has_new_names
+        self._names = int(loaded.has_new_names)
+        """How often names in the directory changed."""
+        self._names_synced = 0
+        """How many of these changes are durable."""
         self._cuts = 0
 
     @classmethod
@@ -233,7 +236,7 @@ class Log:
         assert base > active.base_offset, f"{self!r}: roll at {base} below {active.base_offset}"
         active.indexes.flush(final=True)
         self._segments.append(Segment(self._disk, self.directory, base, config=self.config))
-        self._directory_dirty = True
+        self._names += 1
         return base
 
     def update_config(self, config: LogConfig) -> None:
@@ -246,20 +249,23 @@ class Log:
 
     def begin_sync(self) -> SyncJob | None:
         """What has to be synced for everything written so far; None if nothing has."""
-        epochs = self.epochs.writing() if self.epochs.is_owed(self.log_end) else None
-        if self.synced_end == self.log_end and not self._directory_dirty and epochs is None:
+        epochs = None
+        if self.epochs.is_owed(self.log_end):
+            epochs = self.epochs.writing(self.log_end)
+        has_new_names = self._names_synced < self._names
+        if self.synced_end == self.log_end and not has_new_names and epochs is None:
             return None
         first = self._segment_number(self.synced_end)
-        directories = [self.directory] if self._directory_dirty else []
-        self._directory_dirty = False
+        directories = [self.directory] if has_new_names else []
         files = [segment.file for segment in self._segments[first:]]
-        return SyncJob(files, directories, self.log_end, self._cuts, epochs)
+        return SyncJob(files, directories, self.log_end, self._cuts, epochs, names=self._names)
 
     def finish_sync(self, job: SyncJob) -> int:
         """Take a finished job into account; the new synced end.
 
         Not if the log was cut meanwhile: what lies there now is not what was synced.
         """
+        self._names_synced = max(self._names_synced, job.names)
         if job.cuts != self._cuts:
             return self.synced_end
         self.synced_end = max(self.synced_end, min(job.end, self.log_end))
@@ -267,7 +273,8 @@ class Log:
 
     def flush_indexes(self) -> None:
         """Write gathered index entries, so that a recovery need not build them again."""
-        self._segments[-1].indexes.flush()
+        if self._segments[-1].size:
+            self._segments[-1].indexes.flush()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -425,7 +432,7 @@ class Log:
             renamed.append(f"{segment.path}.deleted")
             self.producer_snapshots.remove(segment.base_offset)
         del self._segments[:count]
-        self._directory_dirty = True
+        self._names += 1
         self.advance_log_start(self._segments[0].base_offset)
         return renamed
 
@@ -445,7 +452,7 @@ class Log:
         for index in (old.indexes.offsets, old.indexes.times):
             if self._disk.exists(f"{index.path}{CLEANED}"):
                 self._disk.rename(f"{index.path}{CLEANED}", index.path)
-        self._directory_dirty = True
+        self._names += 1
         segment = Segment(self._disk, self.directory, base, config=self.config)
         load_trusted(segment)
         self._segments[number] = segment
@@ -458,7 +465,7 @@ class Log:
     def _drop(self, segment: Segment) -> None:
         self._forget_indexes(segment)
         self._disk.remove(segment.path)
-        self._directory_dirty = True
+        self._names += 1
 
     def segment_bases(self) -> list[int]:
         """Base offsets, rising."""

@@ -175,10 +175,14 @@ def _load(
             _remove(disk, segment, recovery)
         log_end, has_new_names = log_start, True
         segments = [Segment(disk, directory, log_start, config=config)]
-    cache.truncate_from_end(log_end)
+        # At once: from here on it counts as durable up to its start.
+        disk.sync_now([segments[0].file], [directory])
+    # At once: the file may not name what comes to nothing until the next record of an epoch is
+    # there. A scan takes the newest epoch for known, and would pass over older ones behind it.
+    changed = cache.truncate_from_end(log_end)
     # Where nothing is left, the epoch of the last record is still to be known.
     known_from = min(log_start, log_end - 1)
-    changed = cache.truncate_from_start(known_from)
+    changed = cache.truncate_from_start(known_from) or changed
     if not cache.agrees_with(_headers_at(segments)):
         headers = (header for segment in segments for header, _ in segment.headers())
         cache.rebuild(headers, start=segments[0].base_offset)

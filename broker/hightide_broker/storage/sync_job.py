@@ -18,6 +18,8 @@ class SyncJob(NamedTuple):
     """How often the log had been cut when the job was made."""
     epochs: Callable[[], None] | None = None
     """Writes the leader epochs, if there are more than in their file; a worker thread's work."""
+    names: int = 0
+    """How often names in the directory had changed."""
 
 
 async def carry_out(job: SyncJob, disk: Disk) -> None:

@@ -22,7 +22,10 @@ from hightide_broker.storage.sync_job import SyncJob, carry_out, write_epochs
 SYNCS_MAX = 40
 """Threads that sync at a time."""
 UNHURRIED_MAX = 8
-"""If so many syncs are under way, only those begin whose records are waited for."""
+"""If so many syncs are under way, only those begin whose records are waited for,"""
+PASSED_OVER_MAX = 1000
+"""but for those that so many others were marked behind: they would wait for as long as there is
+load."""
 
 
 class Syncable(Protocol):
@@ -95,11 +98,15 @@ class Syncer:
     def _whose_turn(self) -> dict[Syncable, int]:
         """Of whom the first one begins now: who was marked first, as long as there is room for
         all."""
-        if self._under_way < UNHURRIED_MAX and self._unhurried:
-            first = next(iter(self._unhurried.values()))
-            if first < next(iter(self._dirty.values()), first + 1):
-                return self._unhurried
-        return self._dirty if self._under_way < SYNCS_MAX else {}
+        if self._under_way >= SYNCS_MAX:
+            return {}
+        first = next(iter(self._unhurried.values()), None)
+        if first is None:
+            return self._dirty
+        has_waited = self._marks - first >= PASSED_OVER_MAX
+        is_next = first < next(iter(self._dirty.values()), first + 1)
+        may_begin = self._under_way < UNHURRIED_MAX
+        return self._unhurried if has_waited or (may_begin and is_next) else self._dirty
 
     def _next(self, subject: Syncable) -> None:
         job = subject.begin_sync()

@@ -10,6 +10,7 @@ relies on it. All of this is a worker thread's work.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import NamedTuple
 
 from hightide.protocol.topic_partition import TopicPartition
@@ -66,6 +67,8 @@ class LogLoader:
         self._directory = directory
         self._checkpoints = checkpoints
         self._clean = clean
+        self._naming = threading.Lock()
+        """Two threads must not find the same name free."""
 
     def open(
         self,
@@ -116,7 +119,7 @@ class LogLoader:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found is not None and found != topic.topic_id:
-            aside = set_aside(self._disk, self._directory, f"{topic.name}-{number}")
+            aside = self._set_aside(f"{topic.name}-{number}")
             log.warning("%s is of a deleted topic, set aside: %s", path, aside)
         if found != topic.topic_id:
             self._checkpoints.forget(key)
@@ -146,6 +149,10 @@ class LogLoader:
         """Whether there are segments with anything in them."""
         return self._disk.exists(path) and has_records(self._disk, path)
 
+    def _set_aside(self, name: str) -> str:
+        with self._naming:
+            return set_aside(self._disk, self._directory, name)
+
     def _set_aside_if_nobodys(self, name: str) -> None:
         """A directory that does not say any more which topic it belongs to is not used."""
         path = f"{self._directory}/{name}"
@@ -156,7 +163,7 @@ class LogLoader:
         except MalformedCheckpoint as error:
             why, is_nobodys = str(error), True
         if is_nobodys:
-            aside = set_aside(self._disk, self._directory, name)
+            aside = self._set_aside(name)
             log.warning("%s; set aside: %s", why, aside)
 
 
