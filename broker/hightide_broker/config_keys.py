@@ -330,6 +330,13 @@ CONNECTIONS_MAX_PER_IP = count(
     "connections of clients from one address at a time; Kafka: max.connections.per.ip",
     low=1,
 )
+CONNECTION_FAILED_AUTHENTICATION_DELAY_MS = count(
+    "connection.failed.authentication.delay.ms",
+    "100",
+    "how long who fails to log in waits to hear so, and is then cut off",
+    high=5000,
+    unit="ms",
+)
 MAX_CONNECTION_CREATION_RATE = count(
     "max.connection.creation.rate",
     "2147483647",
@@ -461,11 +468,7 @@ OFFSETS_RETENTION_CHECK_INTERVAL_MS = count(
     low=1,
 )
 OFFSETS_COMMIT_TIMEOUT_MS = count(
-    "offsets.commit.timeout.ms",
-    "5s",
-    "the longest that keeping an offset or a group may take",
-    unit="ms",
-    low=1,
+    "offsets.commit.timeout.ms", "5s", "the longest that keeping offsets takes", unit="ms", low=1
 )
 OFFSET_METADATA_MAX_BYTES = count(
     "offset.metadata.max.bytes",
@@ -481,10 +484,7 @@ GROUP_MAX_SESSION_TIMEOUT_MS = count(
     "group.max.session.timeout.ms", "30m", "the longest session a member may ask for", unit="ms"
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = count(
-    "group.initial.rebalance.delay.ms",
-    "3s",
-    "how long the first member of a group waits for others",
-    unit="ms",
+    "group.initial.rebalance.delay.ms", "3s", "how long a group's first member waits", unit="ms"
 )
 GROUP_MAX_SIZE = count("group.max.size", "10000", "members of a group", low=1)
 SHUTDOWN_TIMEOUT_MS = count(

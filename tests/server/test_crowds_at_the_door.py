@@ -22,13 +22,15 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol.errors import AuthenticationFailed
 from hightide_broker.runtime.server.door import HANDSHAKE_S
-from hightide_broker.runtime.server.login import FAILED, FAILED_S
+from hightide_broker.runtime.server.login import FAILED
 from hightide_broker.runtime.server.room import Room
 
 CROWD = 500
 SMALL_CROWD = 60
 """Where each costs milliseconds."""
 WRONG = 100
+FAILED_S = 0.1
+"""connection.failed.authentication.delay.ms."""
 HALF_A_HELLO = bytes.fromhex("16030102000100 01fc0303")
 HANDSHAKE = request_bytes(u.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
 

@@ -44,6 +44,7 @@ from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.runtime.base.sparing import LINES_MAX
 from hightide_broker.runtime.server.door import doors_of
+from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.listener import LOGIN_LINES_MAX
 from hightide_broker.runtime.server.login import FAILED, NOT_YET, Logins
 from hightide_broker.simulation.disk import SimDisk
@@ -264,7 +265,7 @@ def test_a_context_is_the_same_until_files_change(authority):
 @pytest.mark.parametrize("knows_all", [False, True])
 async def test_who_fails_before_all_users_are_known_may_try_again(knows_all, autojump_clock):
     image = ClusterImage()
-    logins = Logins(lambda: image, lambda: "", lambda: knows_all)
+    logins = Logins(lambda: image, lambda: "", lambda: knows_all, Guesses(0.1))
     near, far = memory_streams()
     login = Login("SCRAM-SHA-256", "user", PASSWORD)
 

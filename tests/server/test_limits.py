@@ -26,6 +26,7 @@ from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Terms
 from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import Door
+from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.simulation.disk import SimDisk
@@ -42,7 +43,8 @@ async def never(_stream):
 def server_with(*, per_address=99, **over):
     room = Room(**{"clients": 2, "nodes": 2, "at_the_door": 2, "files": 0} | over)
     terms = Terms(None, settings(), Agenda(), None, Counts(TrafficByTopic()), files_max=room.files)
-    return Server(terms, room, Arrivals(ClusterImage, kept_max=1, per_address=per_address), None)
+    arrivals = Arrivals(ClusterImage, kept_max=1, per_address=per_address)
+    return Server(terms, room, arrivals, None, Guesses(0.1))
 
 
 class Visit:

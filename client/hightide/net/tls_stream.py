@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
 import trio
@@ -42,6 +42,7 @@ CHUNK_BYTES = 64 << 10
 """What is encrypted at a time: small buffers are joined up to this, large ones cut."""
 _SEND_BYTES = 1 << 20
 """What of a file leaves in one call."""
+Turn = Callable[[], Awaitable[None]]
 _ALERT = bytes.fromhex("15030300020246")
 """An alert, for who does not speak TLS: by its first bytes a client of ours knows what it met."""
 
@@ -88,9 +89,11 @@ class TlsStream(SocketStream):
         """Raise `AuthenticationFailed` for an old session whose certificate has expired since."""
         check_resumed(self._tls)
 
-    async def agree(self) -> None:
-        """Shake hands; raises `ssl.SSLError` or `OSError`."""
+    async def agree(self, turn: Turn = trio.lowlevel.checkpoint) -> None:
+        """Shake hands; `turn` is awaited before each step of it. Raises `ssl.SSLError` or
+        `OSError`."""
         while True:
+            await turn()
             try:
                 self._tls.do_handshake()
                 self._fruitless = 0
@@ -236,14 +239,20 @@ def _chunks(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 async def secured(
-    stream: TcpStream, context: ssl.SSLContext, *, server_side: bool, host: str | None = None
+    stream: TcpStream,
+    context: ssl.SSLContext,
+    *,
+    server_side: bool,
+    host: str | None = None,
+    turn: Turn = trio.lowlevel.checkpoint,
 ) -> TlsStream:
-    """The stream under TLS, once both sides agree; it is closed if they do not. Raises
+    """The stream under TLS, once both sides agree; it is closed if they do not. `turn` is awaited
+    before what takes a processor milliseconds. Raises
     `AuthenticationFailed` where one of them turns the other away, or `OSError`."""
     inside = TlsStream(stream, context, server_side=server_side, host=host)
     has_agreed = False
     try:
-        await inside.agree()
+        await inside.agree(turn)
         has_agreed = True
     except ssl.SSLError as error:
         if server_side:

@@ -30,6 +30,7 @@ from hightide_broker.core.cluster.names import USER
 from hightide_broker.core.cluster.principals import Rule, name_by, parse_rules
 from hightide_broker.core.cluster.senders import name_of, node_of
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
+from hightide_broker.runtime.server.guesses import Turnstile
 
 log = logging.getLogger("hightide.server")
 
@@ -236,9 +237,12 @@ def _plain(*, may_be_node: bool) -> Admit:
 
 
 def _under_tls(certificates: Certificates, proven: Callable[[TlsStream], Peer]) -> Admit:
+    turnstile = Turnstile()
+
     async def admit(stream: Stream) -> tuple[Stream, Peer]:
         assert isinstance(stream, TcpStream), "TLS needs a socket"
-        inside = await secured(stream, certificates.context, server_side=True)
+        context, turn = certificates.context, turnstile.turn
+        inside = await secured(stream, context, server_side=True, turn=turn)
         try:
             inside.check_resumed()
             return inside, proven(inside)

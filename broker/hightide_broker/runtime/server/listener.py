@@ -32,6 +32,7 @@ from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import Handlers, ServedConnection, Terms
 from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
+from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.login import LoginFailed, Logins, Session
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.throttle import Throttle
@@ -44,12 +45,15 @@ _Admitted = tuple[Stream, Peer | None, Session | None]
 class Server:
     """All connections of a node's listeners."""
 
-    def __init__(self, terms: Terms, room: Room, arrivals: Arrivals, logins: Logins) -> None:
+    def __init__(
+        self, terms: Terms, room: Room, arrivals: Arrivals, logins: Logins, guesses: Guesses
+    ) -> None:
         self.counts = terms.counts
         self._terms = terms
         self._arrivals = arrivals
         self._room = room
         self._logins = logins
+        self._guesses = guesses
         self._inside: dict[ServedConnection, None] = {}
         self._by_door: Counter[Door] = Counter()
         self._at_the_door: defaultdict[Door, dict[trio.CancelScope, Stream]] = defaultdict(dict)
@@ -115,6 +119,8 @@ class Server:
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
                 waiting[scope] = arrived
+                if not door.of_nodes:
+                    await trio.sleep(self._guesses.waits_s(host_of(arrived)))
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
@@ -132,6 +138,8 @@ class Server:
             why = str(error)
         except AuthenticationFailed as error:
             why = error.message
+            if not (door.of_nodes or isinstance(error, LoginFailed)):
+                self._guesses.failed(host_of(arrived))
             # Who fails before it has said a name is no user that failed.
             self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
             whose = error.account if isinstance(error, LoginFailed) else ""
@@ -202,10 +210,15 @@ def server_of(
     terms = Terms(routes, config, agenda, Throttle(image), counts, files_max=room.files)
     per_address = config[keys.CONNECTIONS_MAX_PER_IP]
     arrivals = Arrivals(image, kept_max=room.at_the_door // 4, per_address=per_address)
-    lifetime_ms = config[keys.CONNECTIONS_MAX_REAUTH_MS]
-    return Server(
-        terms, room, arrivals, Logins(image, why_not, is_current, lifetime_ms=lifetime_ms)
+    guesses = Guesses(config.seconds(keys.CONNECTION_FAILED_AUTHENTICATION_DELAY_MS))
+    logins = Logins(
+        image,
+        why_not,
+        is_current,
+        guesses,
+        lifetime_ms=config[keys.CONNECTIONS_MAX_REAUTH_MS],
     )
+    return Server(terms, room, arrivals, logins, guesses)
 
 
 def _has_spoken(stream: Stream) -> bool:

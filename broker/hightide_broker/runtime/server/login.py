@@ -16,6 +16,7 @@ import trio
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import send_all
 from hightide.net.ports import Stream
+from hightide.net.tls_stream import Turn
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import wire
@@ -24,13 +25,13 @@ from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
 from hightide_broker.core.cluster.users import iterations_of, of_nobody
+from hightide_broker.runtime.server.door import host_of
+from hightide_broker.runtime.server.guesses import Guesses, Turnstile
 
 LOGIN_BYTES_MAX = 64 << 10
 """The largest frame before somebody is let in."""
 WORDS_BYTES_MAX = 4096
 """Of SCRAM, at a time: names are prepared letter by letter, which takes time."""
-FAILED_S = 0.1
-"""How long who failed waits to hear so; Kafka: connection.failed.authentication.delay.ms."""
 FAILED = "authentication failed: the user is unknown, or the password is another"
 NOT_YET = "this node has not heard of all users yet: it waits for the controllers"
 _WORDS = (u.SaslHandshakeRequest, u.SaslAuthenticateRequest, u.SaslAuthenticateRequest)
@@ -59,12 +60,14 @@ class Logins:
         image: Callable[[], ClusterImage],
         why_not: WhyNot,
         is_current: Callable[[], bool],
+        guesses: Guesses,
         *,
         lifetime_ms: int = 0,
     ) -> None:
         """`why_not` says why the node does not know its users yet, and nothing once it does;
         `is_current` whether it knows all of them; `lifetime_ms` is how long a login is good for, 0:
         for ever."""
+        self._guesses = guesses
         self._is_current = is_current
         self._sorted: dict[str, list[int]] = {}
         self._sorted_by: tuple[ClusterImage, int] | None = None
@@ -72,12 +75,14 @@ class Logins:
         self._image = image
         self._why_not = why_not
         self._lifetime_ms = lifetime_ms
+        self._turnstile = Turnstile()
 
     async def log_in(self, stream: Stream) -> Session:
         """Who is there; raises `AuthenticationFailed`, `RemoteProtocolError` or `OSError`, and the
         other end has been told."""
         session = Session(self._credential, self._why_not, self._lifetime_ms, self._is_user)
-        await _Login(stream, session, self._is_current).run()
+        turn = self._turnstile.turn
+        await _Login(stream, session, self._is_current, self._guesses, turn).run()
         return session
 
     def _is_user(self, name: str) -> bool:
@@ -177,7 +182,17 @@ class Session:
 class _Login:
     """The first one on a stream: nothing else is spoken before its end."""
 
-    def __init__(self, stream: Stream, session: Session, is_current: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        session: Session,
+        is_current: Callable[[], bool],
+        guesses: Guesses,
+        turn: Turn,
+    ) -> None:
+        self._guesses = guesses
+        self._host = host_of(stream)
+        self._turn = turn
         self._is_current = is_current
         self._stream = stream
         self._session = session
@@ -187,14 +202,17 @@ class _Login:
     async def run(self) -> None:
         try:
             for kind in _WORDS:
-                answer = self._session.answer(await self._request(kind))
+                request = await self._request(kind)
+                await self._turn()
+                answer = self._session.answer(request)
                 if self._session.user and self._reader.has_more:
                     raise Refused(ErrorCode.ILLEGAL_SASL_STATE, "it did not wait for the answer")
                 await self._answer(answer)
         except Refused as refused:
             refusal = refused
             if refusal.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-                await trio.sleep(FAILED_S)
+                self._guesses.failed(self._host)
+                await trio.sleep(self._guesses.hears_s(self._host))
                 if not self._is_current():
                     refusal = Refused(ErrorCode.BROKER_NOT_AVAILABLE, NOT_YET)
             await self._send(
