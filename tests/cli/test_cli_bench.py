@@ -5,10 +5,10 @@ Method: each measurement runs as a process of its own, as small as it can be mad
 that nobody else uses; what is left in it, and which of its nodes live, is looked at afterwards.
 """
 
-import json
-from pathlib import Path
+# ruff: noqa: F811 - fixtures are imported by name
 
 import pytest
+from benchkit import bench, commands_below  # noqa: F401
 from commands import hightide
 from secure_run import WORDS
 
@@ -27,47 +27,8 @@ E2E_FIELDS = [
     *("floor_socket_p50_ms", "ratio_to_socket"),
     *("passes_per_ack_leader", "passes_per_ack_follower"),
 ]
-MAY_BE_SECURE = (
-    *("produce", "consume", "e2e"),
-    *("client", "connections", "failover", "groups", "growth"),
-)
 LEADER_PASSES_MAX = 6.0
 FOLLOWER_PASSES_MAX = 4.0
-FAILOVER_FIELDS = [
-    *("bench", "rounds", "stop", "flush", "partitions"),
-    *("gap_p50_ms", "gap_p99_ms", "gap_max_ms"),
-    *("acknowledged", "lost"),
-]
-
-
-def commands_below(directory):
-    """The living processes whose command line names something below a directory."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:
-            continue
-        if str(directory).encode() in command:
-            found.append(command)
-    return found
-
-
-@pytest.fixture
-def bench(tmp_path):
-    """Run one measurement; its JSON, once it is certain that nothing of it is left."""
-
-    def run(*words):
-        data = tmp_path / "data"
-        data.mkdir()
-        (data / "kept").write_text("somebody else's")
-        how = WORDS if words[0] in MAY_BE_SECURE and "--secure" not in words else ()
-        ended = hightide("bench", *words, *how, "-o", "json", "--data", data)
-        assert [path.name for path in data.iterdir()] == ["kept"]
-        assert commands_below(data) == []
-        return json.loads(ended.out)
-
-    return run
 
 
 def test_living_nodes_would_be_found_by_their_command(tmp_path):
@@ -124,42 +85,6 @@ def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, words)
     assert 1 <= told["passes_per_ack_follower"] <= FOLLOWER_PASSES_MAX
 
 
-@pytest.mark.parametrize(("words", "stop"), [([], "kill -9"), (["--clean"], "clean")])
-def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
-    told = bench("failover", "--rounds", "1", "--partitions", "20", *words)
-    assert list(told) == FAILOVER_FIELDS
-    assert [told[name] for name in FAILOVER_FIELDS[:5]] == ["failover", 1, stop, "synced", 20]
-    assert 0 < told["gap_p50_ms"] == told["gap_p99_ms"] == told["gap_max_ms"]
-    assert told["acknowledged"] > 0
-    assert told["lost"] == 0
-
-
-def test_growth_has_a_line_for_each_number_of_partitions(bench):
-    few, more = bench("growth", "--partitions", "12,3", "--idle", "0.5")
-    for told, partitions in ((few, 3), (more, 12)):
-        assert list(told) == [
-            *("bench", "partitions", "create_ms_each", "idle_core_percent", "memory_mb"),
-            *("stop_s", "start_s", "all_in_sync_s"),
-        ]
-        assert (told["bench"], told["partitions"]) == ("growth", partitions)
-        assert min(told["create_ms_each"], told["stop_s"], told["start_s"]) > 0
-        assert told["start_s"] <= told["all_in_sync_s"]
-        assert 0 <= told["idle_core_percent"] <= 100
-
-
-def test_connections_have_a_line_for_each_number_and_what_is_left(bench):
-    few, more = bench("connections", "--counts", "40,5")
-    for told, number in ((few, 5), (more, 40)):
-        assert list(told) == [
-            *("bench", "connections", "open_ms_each", "memory_mb_before", "memory_mb"),
-            *("memory_mb_after", "kb_each"),
-        ]
-        assert (told["bench"], told["connections"]) == ("connections", number)
-        grown = told["memory_mb"] - told["memory_mb_before"]
-        assert told["kb_each"] == round(grown * 1024 / number, 1)
-        assert min(told["memory_mb_before"], told["memory_mb_after"], told["open_ms_each"]) > 0
-
-
 def test_segments_have_a_line_for_each_number(bench):
     few, more = bench("segments", "--segments", "20,4")
     for told, number in ((few, 4), (more, 20)):
@@ -202,39 +127,6 @@ def test_client_measures_every_way_in_and_out_beside_the_barest_python(bench):
         rate = told["send_many_buffered_per_s" if name == "send_many" else f"{name}_per_s"]
         ratio = rate / told[f"floor_{floor}_per_s"]
         assert told[f"ratio_{name}_to_{floor}"] == pytest.approx(ratio, rel=0.01, abs=0.0001)
-
-
-def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
-    told = bench("groups", "--groups", "20", "--partitions", "3", "--seconds", "2")
-    assert list(told) == [
-        *("bench", "cluster_ready_ms", "first_group_record_ms"),
-        *("rebalance_ms", "rebalance_beyond_heartbeat_ms", "groups", "partitions"),
-        *("commits_per_s", "offsets_per_s", "late_commits", "commit_p50_ms", "commit_p99_ms"),
-        *("broker_cores", "broker_memory_mb"),
-    ]
-    assert [told[name] for name in ("groups", "partitions")] == [20, 3]
-    assert told["offsets_per_s"] == pytest.approx(told["commits_per_s"] * 3, rel=0.02)
-    assert 0 < told["commit_p50_ms"] <= told["commit_p99_ms"]
-    assert min(told["cluster_ready_ms"], told["first_group_record_ms"], told["rebalance_ms"]) > 0
-    assert 0 <= told["broker_cores"] < 2
-
-
-@pytest.mark.parametrize(
-    ("words", "figure"),
-    [
-        (["client", "-n", "500", "--brokers", "1"], "blocking_send_per_s"),
-        (["connections", "--counts", "5"], "open_ms_each"),
-        (["failover", "--rounds", "1"], "gap_max_ms"),
-        (["groups", "--groups", "3", "--partitions", "1", "--seconds", "1"], "commits_per_s"),
-        (["growth", "--partitions", "3", "--idle", "0.1"], "all_in_sync_s"),
-    ],
-    ids=lambda each: each[0] if isinstance(each, list) else None,
-)
-def test_what_is_measured_in_clear_text_is_measured_under_tls_too(bench, words, figure):
-    told = bench(*words, "--secure")
-    (told,) = told if isinstance(told, list) else [told]
-    assert told["bench"] == words[0]
-    assert told[figure] > 0
 
 
 @pytest.mark.parametrize(
