@@ -6,6 +6,7 @@ import signal
 import brief_jvm
 import pytest
 from hypothesis import HealthCheck, settings
+from run_order import TOGETHER, in_order
 from tries import tries
 
 # No test judges by time: a busy machine is no fault.
@@ -24,48 +25,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.options())
 
-# Files whose tests share a Spark session: as few workers as this start one, and it is warm.
-TOGETHER = (
-    (
-        "test_spark_pipeline.py",
-        "test_spark_losses.py",
-        "test_spark_sources.py",
-        "test_spark_tls.py",
-    ),
-    (
-        "test_spark.py",
-        "test_spark_sink_queries.py",
-        "test_spark_streaming.py",
-        "test_spark_extremes.py",
-        "test_spark_filters.py",
-    ),
-)
-
-# Long files first, those that keep every core busy beside those that mostly wait: a whole run is
-# then as short as the machine allows. Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
-FIRST = (
-    *TOGETHER[0],
-    *TOGETHER[1],
-    "test_mutants.py",
-    "test_cluster_live.py",
-    "test_replication_mutants.py",
-    "test_spark_kills.py",
-    "test_spark_adversary.py",
-    "test_lost_disks_live.py",
-    "test_spark_cluster.py",
-    "test_demo.py",
-    "test_cli_bench.py",
-    "test_lost_voters_live.py",
-    "test_secure_live.py",
-    "test_kill.py",
-    "test_attacks.py",
-    "test_disk_mutants.py",
-    "test_quorum_storms.py",
-    "test_cli_secrets.py",
-    "test_strangers_live.py",
-    "test_cli_live.py",
-)
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
@@ -82,8 +41,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    rank = {name: number for number, name in enumerate(FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    # Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
+    names = in_order([item.path.name for item in items])
+    rank = {name: number for number, name in enumerate(names)}
+    items.sort(key=lambda item: rank[item.path.name])
 
 
 def pytest_addoption(parser):
