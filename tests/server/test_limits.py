@@ -25,6 +25,7 @@ from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import Door
+from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.listener import Server
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.terms import Terms
@@ -44,7 +45,8 @@ def server_with(*, per_address=99, **over):
     terms = Terms(
         None, settings(), Agenda(), None, Counts(TrafficByTopic()), None, files_max=room.files
     )
-    return Server(terms, room, Arrivals(ClusterImage, kept_max=1, per_address=per_address), None)
+    arrivals = Arrivals(ClusterImage, kept_max=1, per_address=per_address)
+    return Server(terms, room, arrivals, None, Guesses(0.1))
 
 
 class Visit:

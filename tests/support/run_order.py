@@ -71,13 +71,13 @@ BETWEEN = 8
 def in_order(names):
     """The names of files, each once: Spark's sessions, long ones of both kinds in turns, and then
     the others with what is left of those that wait between them."""
-    named = [*(name for group in TOGETHER for name in group), *BUSY, *WAITING]
-    others = iter([name for name in dict.fromkeys(names) if name not in named])
-    order = [name for group in TOGETHER for name in group]
-    for number, waiting in enumerate(WAITING):
-        order.append(waiting)
-        if number < len(BUSY):
-            order.append(BUSY[number])
-        else:
-            order += islice(others, BETWEEN)
-    return [name for name in (*order, *others) if name in names]
+    asked = dict.fromkeys(names)
+    sessions = [name for group in TOGETHER for name in group if name in asked]
+    busy = [name for name in BUSY if name in asked]
+    waiting = [name for name in WAITING if name in asked]
+    others = [name for name in asked if name not in (*sessions, *busy, *waiting)]
+    rest, order = iter(others), sessions
+    for number, name in enumerate(waiting):
+        order.append(name)
+        order += busy[number : number + 1] or islice(rest, BETWEEN)
+    return [*order, *busy[len(waiting) :], *rest]
