@@ -48,7 +48,11 @@ def parse_listen(text: str) -> tuple[str, int]:
     default=None,
     help="Whether who looks says who he is, by the cluster's users [default: where they log in].",
 )
-@click.option("--allow-changes", is_flag=True, help="Let who looks move groups, as far as he may.")
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Let who looks move groups, and change users, rules and quotas, as far as he may.",
+)
 @click.option("--held", type=click.Path(path_type=Path), hidden=True)
 def console(
     bootstrap: str,

@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from hightide import ApiError, HightideError
+from hightide_console.access import access_view, change_of, explained
 from hightide_console.guards import Guards, check_token
 from hightide_console.lessons import lesson_view, lessons_view
 from hightide_console.messages import Wanted, search
@@ -52,6 +53,9 @@ class Console:
             Route("/api/events", asked(self._events)),
             Route("/api/timeline", asked(self._timeline)),
             Route("/api/lab", asked(self._lab)),
+            Route("/api/access", asked(self._access)),
+            Route("/api/access/explain", asked(self._explain)),
+            Route("/api/access/change", asked(self._change, changes=True), methods=["POST"]),
             Route("/api/group/move", asked(self._move, changes=True), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -175,6 +179,13 @@ class Console:
             await trio.to_thread.run_sync(lesson_view if name else lessons_view, name)
         )
 
+    async def _access(self, _: Request, session: Session) -> Response:
+        admin = session.eye.admin
+        return JSONResponse(await session.eye.once("access", lambda: access_view(admin)))
+
+    async def _explain(self, request: Request, session: Session) -> Response:
+        return JSONResponse(await explained(session.eye.admin, request.query_params))
+
     # -- what is changed -------------------------------------------------------------------------
 
     async def _move(self, request: Request, session: Session) -> Response:
@@ -188,6 +199,16 @@ class Console:
             dry_run=bool(said.get("preview", True)),
         )
         return JSONResponse({"moves": [each._asdict() for each in moves]})
+
+    async def _change(self, request: Request, session: Session) -> Response:
+        """Change users, rules or quotas; `preview`: only say what would change."""
+        said = await _json(request)
+        change = await change_of(session.eye.admin, said)
+        is_made = not said.get("preview", True)
+        if is_made:
+            await change.make()
+            session.eye.forget("access")
+        return JSONResponse({"told": change.told, "command": change.command, "done": is_made})
 
 
 def _unclear(error: Exception) -> Response:

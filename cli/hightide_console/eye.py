@@ -250,6 +250,10 @@ class Eye:
 
         return await self.once("groups", ask)
 
+    def forget(self, what: str) -> None:
+        """What was asked for is different now."""
+        self._kept.pop(what, None)
+
     async def once(self, what: str, ask: Any, fresh_s: float = FRESH_S) -> View:
         """What `ask` answers, asked once for all who want it at the same time."""
         if len(self._kept) > KEPT_MAX:

@@ -5,6 +5,7 @@ phone and by ear; no page asks anybody else for anything. Method: Chromium witho
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from browserkit import NEEDS_ONE, Tab, browser
@@ -15,7 +16,7 @@ from patience import wait_until
 from secure_run import open_only, reaching
 from three_nodes import Nodes
 
-from hightide import blocking
+from hightide import blocking, read_client_config
 
 pytestmark = [
     pytest.mark.live,
@@ -31,6 +32,7 @@ PAGES = {
     "/groups": "Groups",
     "/groups/readers": "readers",
     "/quorum": "Quorum",
+    "/access": "Users and permissions",
     "/messages/orders/0": "messages",
     "/timeline/orders/0": "timeline",
 }
@@ -296,3 +298,70 @@ def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
         console.end()
     finally:
         made.end()
+
+
+def test_an_administrator_makes_a_user_and_rules_and_takes_them_back(chromium, tmp_path):
+    made = StartedCluster(tmp_path / "data", "--port", "0", "--secure", "--topic", "a-one")
+    secret = "made-in-a-page-Ty5"
+    try:
+        told = {"config": tmp_path / "data" / "client.toml"}
+        known = read_client_config(told["config"])
+        console = Console(made.address, "--allow-changes", **told)
+        tab = Tab(chromium, console.address)
+        tab.page.goto(console.address)
+        tab.page.get_by_label("User").fill(known["sasl_username"])
+        password = Path(known["sasl_password_location"]).read_text().strip()
+        tab.page.get_by_label("Password").fill(password)
+        tab.page.get_by_role("button", name="Sign in").click()
+        tab.until("document.querySelector('nav')")
+        tab.go("/access", heading="Users and permissions")
+        tab.page.get_by_label("New user").fill("ann")
+        tab.page.get_by_label("New user").press("Enter")
+        tab.until("document.querySelector('input[type=password]')")
+        assert "ann may log in from now on" in tab.text()
+        tab.page.get_by_label("New password").fill(secret)
+        tab.page.get_by_role("button", name="Do it").click()
+        tab.until("document.querySelector('[aria-label=\"Delete ann\"]')")
+        assert secret not in tab.page.content()
+        rule = tab.page.locator("form", has=tab.page.locator("[name=pattern]"))
+        rule.get_by_label("User").fill("ann")
+        rule.locator("[name=operation]").select_option("READ")
+        rule.get_by_label("Called").fill("a-")
+        rule.locator("[name=pattern]").select_option("PREFIXED")
+        rule.get_by_role("button").click()
+        tab.until("document.body.textContent.includes('User:ann may READ topic whose name')")
+        tab.page.get_by_role("button", name="Do it").click()
+        tab.until("document.body.textContent.includes('a-… (all that begin so)')")
+        asks = tab.page.locator("form", has=tab.page.get_by_role("button", name="Ask"))
+        asks.get_by_label("May").fill("ann")
+        asks.locator("[name=operation]").select_option("READ")
+        asks.get_by_label("called").fill("a-one")
+        asks.get_by_role("button").click()
+        tab.until("document.querySelector('p[role=status] strong')?.textContent === 'Yes'")
+        listed = hightide("topics", "list", "-o", "quiet", config=as_ann(told, made.data, secret))
+        assert listed.lines == [b"a-one"]
+        for name in ("Remove: User:ann", "Delete ann"):
+            tab.page.get_by_role("button", name=name).click()
+            tab.page.get_by_role("button", name="Do it").click()
+            tab.until("document.querySelector('h2')?.textContent === 'It is done'")
+        tab.until("!document.querySelector('[aria-label=\"Delete ann\"]')")
+        assert tab.complaints == []
+        tab.close()
+        assert secret not in console.end()[1]
+        logs = "".join(path.read_text() for path in (made.data / "logs").iterdir())
+        assert secret not in logs
+    finally:
+        made.end()
+
+
+def as_ann(told, place, secret):
+    """A client.toml of hers."""
+    lines = [
+        line
+        for line in told["config"].read_text().splitlines()
+        if not line.startswith(('"sasl.password', "sasl.password", '"sasl.username', "sasl.us"))
+    ]
+    path = place / "ann.toml"
+    path.touch(mode=0o600)
+    path.write_text("\n".join([*lines, 'sasl.username = "ann"', f'sasl.password = "{secret}"']))
+    return path

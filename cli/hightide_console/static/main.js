@@ -3,13 +3,14 @@ import { render } from "./vendor/preact.mjs";
 import { store, changed, ui, ask, begin, watch, unwatch, onChange } from "./store.js";
 import { html } from "./parts.js";
 import { Overview, Brokers, Topics, Topic, Quorum, Groups, Group } from "./pages.js";
+import { Access, load as loadAccess } from "./access.js";
 import { Messages } from "./records.js";
 import { Lab, Lesson, load as loadLesson } from "./lab.js";
 import { Timeline, load } from "./timeline.js";
 
 const STALE_MS = 3000;
 const AGAIN_MS = 2000;
-const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"], ["/lab", "Lab"]];
+const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"], ["/access", "Access"], ["/lab", "Lab"]];
 
 function decoded(name) {
   try {
@@ -32,6 +33,7 @@ function Page() {
     case "groups": return name ? html`<${Group} name=${name} />` : html`<${Groups} />`;
     case "quorum": return html`<${Quorum} />`;
     case "messages": return html`<${Messages} name=${name} number=${number} />`;
+    case "access": return html`<${Access} />`;
     case "lab": return name ? html`<${Lesson} name=${name} />` : html`<${Lab} />`;
     case "timeline": return html`<${Timeline} name=${name} number=${number} />`;
     default: return html`<${Overview} />`;
@@ -99,11 +101,12 @@ async function fetchMore() {
 
 function arrive() {
   const { page, name, number } = place();
-  Object.assign(store.ui, { found: null, group: null, moves: null, moved: false, error: "", tail: false });
+  Object.assign(store.ui, { found: null, access: null, planned: null, changeError: "", verdict: null, group: null, moves: null, moved: false, error: "", tail: false });
   if (store.session && !store.session.sign_in && !store.session.error) {
     watch(page === "topics" ? name : "");
     if (page === "timeline") load(name, number);
     if (page === "lab") loadLesson(name);
+    if (page === "access") loadAccess();
     fetchMore();
   }
   changed({});
