@@ -130,9 +130,6 @@ export function Group({ name }) {
   const behind = Math.max(-1, ...group.partitions.map((part) => part.behind_ms));
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
     <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${count(lag)} records behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
-    <h2>How far it is behind</h2><${Chart} caption="Records behind" lines=${[["records behind", series.levels("lag")]]} />
-    <h2>How fast it reads</h2><${Chart} caption="Records read a second" lines=${[["read", series.rates("read")]]} />
-    <h2>Members</h2>
     <${Table} caption="Members" empty="it has no members"
       columns=${["member", "client", "from", "partitions"]}
       rows=${group.members.map((member) => ({
@@ -151,6 +148,8 @@ export function Group({ name }) {
     <${Table} caption="Past rebalances" empty="none since this coordinator began" columns=${["when", "ended generation", "because"]}
       rows=${[...group.rebalances].reverse().map((each) => ({ key: each.ms, cells: [moment(each.ms), count(each.generation), each.cause] }))} />
     ${store.session.changes && html`<${Move} group=${group} />`}
+    <h2>How far it is behind</h2><${Chart} caption="Records behind" lines=${[["records behind", series.levels("lag")]]} />
+    <h2>How fast it reads</h2><${Chart} caption="Records read a second" lines=${[["read", series.rates("read")]]} />
     <${Command} line=${`hightide groups describe ${name}`} />`;
 }
 

@@ -50,7 +50,7 @@ export function ceiling(most) {
 // `lines`: [[name, [{ at, value }]]].
 export function Chart({ caption, lines }) {
   const points = lines.flatMap(([, each]) => each);
-  if (points.length < 2) return html`<p class="quiet">${caption}: seen from now on …</p>`;
+  if (lines.some(([, each]) => each.length < 2)) return html`<p class="quiet">${caption}: seen from now on …</p>`;
   const top = ceiling(Math.max(...points.map((each) => each.value)));
   const [from, to] = [Math.min(...points.map((each) => each.at)), Math.max(...points.map((each) => each.at))];
   const x = (at) => ((at - from) / Math.max(to - from, 1)) * WIDTH;
