@@ -365,3 +365,52 @@ def as_ann(told, place, secret):
     path.touch(mode=0o600)
     path.write_text("\n".join([*lines, 'sasl.username = "ann"', f'sasl.password = "{secret}"']))
     return path
+
+
+SERIES = """import('/static/series.js').then(({ Series, ceiling, KEPT }) => {
+  const made = new Series("x");
+  for (let at = 0; at < 3 * KEPT; at += 1) made.add(at * 1000, { total: at * 5 }, at);
+  made.add(3 * KEPT * 1000 - 900, { total: 1e9 }, "soon");
+  const still = new Series("z");
+  for (let at = 0; at < 10; at += 1) still.add(at * 1000, { total: 7 }, "the same");
+  const again = new Series("y");
+  const totals = [[0, 10], [1000, 30], [3000, 5], [4000, 6]];
+  for (const [at, total] of totals) again.add(at, { total }, at);
+  const rates = again.rates("total").map((each) => each.value);
+  return [made.samples.length, made.rates("total").at(-1), rates, again.levels("total").at(-1),
+    [0, 3, 10, 11, 4999].map(ceiling), still.samples.map((each) => each.at)];
+})"""
+
+
+def test_numbers_over_time_are_rates_by_the_second_and_no_more_than_are_shown(tab):
+    tab.go("/", heading="Cluster")
+    length, newest, rates, level, ceilings, still = tab.page.evaluate(SERIES)
+    assert length == 120
+    assert newest == {"at": 359_000, "value": 5}
+    assert rates == [20, 0, 1]
+    assert level == {"at": 4000, "value": 6}
+    assert ceilings == [1, 5, 10, 20, 5000]
+    assert still == [0, 3000, 6000, 9000]
+
+
+def test_what_is_written_and_read_is_drawn_over_time_and_told_as_numbers(tab, cluster):
+    tab.go("/topics/orders", heading="orders").until("document.querySelector('.chart polyline')")
+
+    def written():
+        cluster.run("produce", "orders", stdin=b"more\n" * 50)
+        return tab.page.evaluate(
+            "[...document.querySelectorAll('.legend')].every("
+            "each => Number(/now ([\\d.,]+)/.exec(each.textContent)[1]) > 0)"
+        )
+
+    wait_until(written, "both lines have risen")
+    tab.page.locator(".chart summary").click()
+    rows = tab.page.locator(".chart details tbody tr")
+    assert rows.first.inner_text().split()[0] == "0"
+    lines = tab.page.eval_on_selector_all(
+        ".chart polyline", "all => all.map(each => [each.dataset.name, each.points.length > 1])"
+    )
+    assert lines == [["written", True], ["committed", True]]
+    tab.go("/groups/readers", heading="readers").until("document.querySelectorAll('.chart').length")
+    tab.until("document.querySelector('.legend').textContent.includes('records behind: now')")
+    tab.until("document.querySelector('.chart polyline').points.length > 2")

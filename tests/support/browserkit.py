@@ -74,7 +74,7 @@ class Tab:
     def lanes(self):
         """{broker: (badge, log end, is old)} from the table, which says what the picture does."""
         rows = self.page.eval_on_selector_all(
-            "figure tbody tr",
+            "figure.lanes tbody tr",
             "rows => rows.map(row => [...row.children].map(cell => cell.textContent.trim()))",
         )
         return {

@@ -10,6 +10,7 @@ import { Timeline, load } from "./timeline.js";
 
 const STALE_MS = 3000;
 const AGAIN_MS = 2000;
+const SECOND_MS = 1000;
 const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"], ["/access", "Access"], ["/lab", "Lab"]];
 
 function decoded(name) {
@@ -101,6 +102,7 @@ async function fetchMore() {
 
 function arrive() {
   const { page, name, number } = place();
+  store.series = null;
   Object.assign(store.ui, { found: null, access: null, planned: null, changeError: "", verdict: null, group: null, moves: null, moved: false, error: "", tail: false });
   if (store.session && !store.session.sign_in && !store.session.error) {
     watch(page === "topics" ? name : "");
@@ -119,6 +121,7 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
 });
 setInterval(fetchMore, AGAIN_MS);
+setInterval(() => store.link === "live" && store.series && changed({}), SECOND_MS); // time goes on where nothing happens
 setInterval(() => store.link === "live" && Date.now() - store.at > STALE_MS && changed({}), STALE_MS);
 document.getElementById("page").textContent = "";
 await begin();

@@ -1,7 +1,8 @@
 // The pages that show what is now.
-import { store, ui, ask } from "./store.js";
+import { store, ui, ask, sample } from "./store.js";
 import { html, count, counted, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
+import { Chart } from "./series.js";
 
 const link = (path, text) => html`<a href=${`#${path}`}>${text}</a>`;
 const topicPath = (name, partition) => `/topics/${encodeURIComponent(name)}${
@@ -70,6 +71,8 @@ export function Topic({ name, number }) {
       store.cluster.topics.some((each) => each.topic === name) ? "looking …" : "there is no such topic, or you may not see it"}</p>`;
   }
   const chosen = topic.partitions[number] ?? topic.partitions[0];
+  const last = (field) => topic.partitions.reduce((sum, part) => sum + Math.max(0, ...part.lanes.map((lane) => lane[field])), 0);
+  const series = sample(`topic ${name}`, topic, { written: last("log_end"), committed: last("high_watermark") });
   const events = store.events.filter((each) => each.topic === name && [chosen.partition, -1].includes(each.partition));
   return html`<h1>${link("/topics", "Topics")} / ${name}</h1>
     <p class="quiet">min.insync.replicas ${topic.min_isr} · id ${topic.topic_id} · ${
@@ -77,6 +80,8 @@ export function Topic({ name, number }) {
       link(`/timeline/${encodeURIComponent(name)}/${chosen.partition}`, "timeline")}</p>
     <h2>Partition ${chosen.partition}: ${chosen.leader < 0 ? "nobody leads" : `broker ${chosen.leader} leads in epoch ${chosen.leader_epoch}`}</h2>
     <${Lanes} name=${`${name}-${chosen.partition}`} partition=${chosen} />
+    <h2>Records a second, all partitions</h2>
+    <${Chart} caption="Records a second" lines=${[["written", series.rates("written")], ["committed", series.rates("committed")]]} />
     ${topic.partitions.length > 1 && html`<h2>Partitions</h2>
       <${Table} caption="Partitions"
         columns=${["partition", "replicas", "leader", "ISR", "ELR", "watermark"]}
@@ -121,6 +126,7 @@ export function Group({ name }) {
   const group = store.ui.group;
   if (!group || group.group !== name) return html`<h1>Group ${name}</h1><p class="quiet">${store.ui.error ?? "looking …"}</p>`;
   const lag = group.partitions.reduce((sum, part) => sum + Math.max(part.lag, 0), 0);
+  const series = sample(`group ${name}`, group, { read: group.partitions.reduce((sum, part) => sum + Math.max(part.committed, 0), 0), lag });
   const behind = Math.max(-1, ...group.partitions.map((part) => part.behind_ms));
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
     <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${counted(lag, "record")} behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
@@ -142,6 +148,8 @@ export function Group({ name }) {
     <${Table} caption="Past rebalances" empty="none since this coordinator began" columns=${["when", "ended generation", "because"]}
       rows=${[...group.rebalances].reverse().map((each) => ({ key: each.ms, cells: [moment(each.ms), count(each.generation), each.cause] }))} />
     ${store.session.changes && html`<${Move} group=${group} />`}
+    <h2>How far it is behind</h2><${Chart} caption="Records behind" lines=${[["records behind", series.levels("lag")]]} />
+    <h2>How fast it reads</h2><${Chart} caption="Records read a second" lines=${[["read", series.rates("read")]]} />
     <${Command} line=${`hightide groups describe ${name}`} />`;
 }
 

@@ -1,6 +1,8 @@
 // What the pages show, and how it is kept fresh. One object, replaced piece by piece; `changed`
 // draws the page again.
 
+import { Series } from "./series.js";
+
 export const store = {
   session: null, // null: not asked yet
   cluster: null,
@@ -9,6 +11,7 @@ export const store = {
   events: [], // what happened, the newest last
   at: 0, // when the state came
   link: "connecting", // connecting, live or lost
+  series: null, // what the open page shows over time
   ui: {}, // what is typed and chosen on the pages
 };
 
@@ -51,6 +54,13 @@ export async function begin() {
   } catch (error) {
     changed({ session: { sign_in: false, error: error.message } });
   }
+}
+
+// Add to what a page shows over time; another page begins anew.
+export function sample(of, source, values) {
+  if (store.series?.of !== of) store.series = new Series(of);
+  store.series.add(Date.now(), values, source);
+  return store.series;
 }
 
 // One stream for the whole page: the cluster, the topic that is open, and what happens.
