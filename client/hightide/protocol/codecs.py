@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 from hightide.protocol.errors import CorruptBatch, InflatesTooFar
+from hightide.protocol.words import counted
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -120,7 +121,7 @@ def is_lz4_linked(payload: Buffer) -> bool:
 
 
 def _too_large(limit: int) -> InflatesTooFar:
-    return InflatesTooFar(f"payload inflates to more than {limit} bytes")
+    return InflatesTooFar(f"payload inflates to more than {counted(limit, 'byte')}")
 
 
 def _inflate_gzip(payload: memoryview, limit: int) -> Iterator[bytes]:
@@ -228,7 +229,7 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
     if is_stated and size != stated:
-        raise CorruptBatch(f"zstd payload inflates to {size} bytes, it states {stated}")
+        raise CorruptBatch(f"zstd payload inflates to {counted(size, 'byte')}, it states {stated}")
 
 
 def _zstd_frame_is_whole(payload: memoryview) -> Iterator[bytes]:
@@ -255,4 +256,6 @@ def _zstd_frame_is_whole(payload: memoryview) -> Iterator[bytes]:
 
 def _check_rest(codec: str, byte_count: int) -> None:
     if byte_count:
-        raise CorruptBatch(f"{byte_count} bytes follow the {codec} payload")
+        raise CorruptBatch(
+            f"{counted(byte_count, 'byte follows', 'bytes follow')} the {codec} payload"
+        )

@@ -24,6 +24,7 @@ import msgspec
 
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.group_messages import Assigned, Subscription, TopicPartitions
+from hightide.protocol.words import counted
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -96,7 +97,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         end = self._at + size
         if size < 0 or end > len(self._data):
-            raise ValueError(f"{size} bytes at byte {self._at} of {len(self._data)}")
+            raise ValueError(f"{counted(size, 'byte')} at byte {self._at} of {len(self._data)}")
         taken, self._at = self._data[self._at : end], end
         return taken
 
@@ -113,7 +114,7 @@ class _Reader:
         """So many as there say they are, which the bytes that are left must be able to hold."""
         count, left = self.i32(), len(self._data) - self._at
         if not 0 <= count <= left // item_bytes_min:
-            raise ValueError(f"{count} items in {left} bytes")
+            raise ValueError(f"{counted(count, 'item')} in {counted(left, 'byte')}")
         return [item() for _ in range(count)]
 
     def strings(self) -> list[str]:

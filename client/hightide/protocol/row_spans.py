@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.opened import SparseHeaders
+from hightide.protocol.words import counted
 
 SPAN_RECORDS = 2000
 """Records read in one stretch: one to three ms."""
@@ -65,7 +66,9 @@ class RowHeaders:
     ) -> None:
         """Those of a record, whose bytes end at `end`; raises `CorruptBatch`."""
         if not 0 <= count <= HEADERS_MAX:
-            raise CorruptBatch(f"record {record} says {count} headers, 0 to {HEADERS_MAX} may be")
+            raise CorruptBatch(
+                f"record {record} says {counted(count, 'header')}, 0 to {HEADERS_MAX} may be"
+            )
         try:
             position = self._gather(data, position, end, count=count, record=record)
         except IndexError as error:
@@ -178,5 +181,5 @@ def _cut_off(record: int) -> CorruptBatch:
 
 
 def _wrong_length(record: int, rest: int) -> CorruptBatch:
-    how = f"{rest} bytes too long" if rest > 0 else f"{-rest} bytes too short"
+    how = f"{counted(abs(rest), 'byte')} too {'long' if rest > 0 else 'short'}"
     return CorruptBatch(f"the length of record {record} is {how} for its fields")

@@ -16,6 +16,7 @@ from hightide.protocol.codecs import Buffer, Steps, at_once
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.opened import Columns, Headers
 from hightide.protocol.row_spans import SPAN_RECORDS, RowHeaders, Span, read_span
+from hightide.protocol.words import counted
 
 NUMPY_FROM = 200
 """Records from which on numpy is worth its calls."""
@@ -70,7 +71,9 @@ def row_spans(data: bytes | bytearray, count: int, headers: RowHeaders) -> Itera
         done += span.record_count
         yield span
     if position != len(data):
-        raise CorruptBatch(f"{len(data) - position} bytes follow the {count} records")
+        raise CorruptBatch(
+            f"{counted(len(data) - position, 'byte follows', 'bytes follow')} the {counted(count, 'record')}"
+        )
 
 
 def _numpy_reader() -> Callable[..., tuple[Span, int] | None] | None:
