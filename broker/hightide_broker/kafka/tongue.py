@@ -103,9 +103,13 @@ class KafkaTongue:
         asked = Asked(api, header.version, header.correlation_id, header.client_id, fields)
         return translate(asked, self._facts)
 
+    def may_follow(self, start: bytes | bytearray) -> bool:
+        """A produce may: its answer is small, and it waits for other replicas longest."""
+        return _key_of(start) == PRODUCE_KEY
+
     def check_length(self, length: int, start: bytes) -> None:
         """Only records may be many."""
-        key = int.from_bytes(start, "big")
+        key = _key_of(start)
         limit = KEPT_BYTES_MAX if key in KEPT_KEYS else OTHERS_BYTES_MAX
         if key != PRODUCE_KEY and length > limit:
             raise RemoteProtocolError(
@@ -115,6 +119,10 @@ class KafkaTongue:
     def farewell(self, why: str) -> Parts:
         """There are no words for that."""
         return []
+
+
+def _key_of(start: bytes | bytearray) -> int:
+    return int.from_bytes(start[:2], "big")
 
 
 def _newer(header: Header) -> Heard:
