@@ -220,15 +220,18 @@ class ServedConnection:
         await self._answers.wait_empty()
 
     async def _arriving(self, length: int, hold: Hold) -> bytearray:
-        """A request of which a part has come at most: no room is taken before it is its turn."""
+        """A request of which a part has come at most: no room is taken before it is its turn, and
+        waiting for that is no time of its sender's."""
         start = body = None
-        with trio.move_on_after(self._terms.receive_s):
+        began, receive_s = trio.current_time(), self._terms.receive_s
+        with trio.move_on_after(receive_s):
             start = await self._reader.start_of_body(min(length, START_BYTES))
+        left_s = receive_s - (trio.current_time() - began)
         if start:
             self._hearing(start).check_length(length, start)
             await self._wait_for_turn(start)
         if start is not None:
-            with hold.arriving(), trio.move_on_after(self._terms.receive_s):
+            with hold.arriving(), trio.move_on_after(left_s):
                 body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
