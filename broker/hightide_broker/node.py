@@ -270,7 +270,13 @@ class Node:
         config, coordinators = self.config, self.coordinators
         gate = self.gate = Gate(lambda: self.image, config, self._is_current)
         records = RecordHandlers(
-            self, self.replicas, self._brokers, config=config, clock=clock, agenda=self._agenda
+            self,
+            self.replicas,
+            self._brokers,
+            config=config,
+            clock=clock,
+            agenda=self._agenda,
+            disk=self._disk,
         )
         groups = GroupHandlers(coordinators, broker=self.id, clock=clock, random=self._random)
         offsets = OffsetHandlers(coordinators, self, config=config, clock=clock)

@@ -39,10 +39,11 @@ JOBS_MAX = 512
 PROGRESS_S = 5.0
 world_option = click.option(
     "--world",
-    type=click.Choice(["quorum", "replicated"]),
+    type=click.Choice(["quorum", "replicated", "rows"]),
     default="quorum",
     show_default=True,
-    help="The metadata quorum alone, or brokers with producers and consumers.",
+    help="The metadata quorum alone, or brokers with producers and consumers, or these and batches "
+    "of Kafka's rows.",
 )
 
 
@@ -149,6 +150,8 @@ def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
 
     logging.disable(logging.CRITICAL)
     run_seed = replicated.run_seed if world == "replicated" else run.run_seed
+    if world == "rows":
+        run_seed = partial(replicated.run_seed, rows=True)
     try:
         return run_seed(seed, keep_story=keep_story)
     except ExceptionGroup as crash:

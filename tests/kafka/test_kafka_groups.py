@@ -37,13 +37,14 @@ async def joined(client, version=5, **more):
     return await join(client, version, first["member_id"], **more)
 
 
-async def sync(client, version, member, *, group="g", assignments=()):
+async def sync(client, version, member, *, group="g", assignments=(), instance=None):
     return await client.call(
         "sync_group",
         version,
         group_id=group,
         generation_id=member["generation_id"],
         member_id=member["member_id"],
+        group_instance_id=instance,
         protocol_type="consumer",
         protocol_name="range",
         assignments=[{"member_id": name, "assignment": data} for name, data in assignments],
@@ -248,3 +249,28 @@ async def test_there_are_no_coordinators_of_transactions():
         assert (answer["error_code"], answer["node_id"]) == (42, -1)
         answer = await client.call("find_coordinator", 4, coordinator_keys=["x"], key_type=1)
         assert [each["error_code"] for each in answer["coordinators"]] == [42]
+
+
+@pytest.mark.parametrize("version", range(5, 10))
+async def test_a_static_member_comes_back_as_itself_and_its_predecessor_is_fenced(version):
+    async with coordinated() as client:
+        first = await join(client, version, group_instance_id="one")
+        assert (first["error_code"], first["leader"]) == (0, first["member_id"])
+        (only,) = first["members"]
+        assert only["group_instance_id"] == "one"
+        mine = [(first["member_id"], b"\0mine")]
+        await sync(client, 3, first, assignments=mine, instance="one")
+        again = await join(client, version, group_instance_id="one")
+        assert (again["error_code"], again["generation_id"]) == (0, 1)
+        assert again["member_id"] != first["member_id"]
+        if version >= 9:
+            assert again["skip_assignment"]
+        synced = await sync(client, 3, again, instance="one")
+        assert (synced["error_code"], synced["assignment"]) == (0, b"\0mine")
+        beat = {"group_id": "g", "generation_id": 1, "group_instance_id": "one"}
+        for member, number in ((first, 82), (again, 0)):
+            answer = await client.call("heartbeat", 3, member_id=member["member_id"], **beat)
+            assert answer["error_code"] == number
+        leaving = [{"member_id": "", "group_instance_id": "one"}]
+        answer = await client.call("leave_group", 5, group_id="g", members=leaving)
+        assert [each["error_code"] for each in answer["members"]] == [0]

@@ -10,7 +10,7 @@ import struct
 import pytest
 import trio
 from brokers import client_of, new_node, one_of_several, quiet, settings
-from kafkakit import both, kafka_client, records
+from kafkakit import both, kafka_client, records, request_bytes
 from test_kafka_records import fetch, part_of, produce, rows
 from test_throttle import BURST, LIMIT, limited
 
@@ -109,3 +109,28 @@ async def test_a_request_that_is_too_large_for_the_node_is_not_read():
         await client.call("api_versions", 0)
         await client.stream.send_all(struct.pack(">ihh", limit + 1, 0, 9))
         assert await client.is_closed()
+
+
+async def test_who_has_to_wait_for_its_turn_holds_no_room_for_bytes():
+    """A fetch that waits, and half of the budget behind it: others send all the same."""
+    async with new_node(SimDisk()) as node, client_of(node) as ours, kafka_client(node) as client:
+        await ours.create("t")
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+        topics = [{"topic": "t", "partitions": [part]}]
+        await client.send("fetch", 4, max_wait_ms=60_000, min_bytes=1, topics=topics)
+        large = request_bytes("produce", 9, produce_of(rows(bytes(900_000))))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stream.send_all, large)
+            await quiet()
+            (connection,) = (each for each in node.server._inside if each._tongue.in_order)
+            assert connection._terms.budget._holds == {}
+            await ours.produce(b"news")
+            assert part_of((await client.receive("fetch", 4))[1])["error_code"] == 0
+            answer = (await client.receive("produce", 9))[1]
+            (found,) = answer["responses"][0]["partition_responses"]
+            assert (found["error_code"], found["base_offset"]) == (0, 1)
+
+
+def produce_of(data):
+    part = {"name": "t", "partition_data": [{"index": 0, "records": records(data)}]}
+    return {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": [part]}

@@ -23,9 +23,9 @@ from hightide_broker.simulation.disk import SimDisk
 
 
 @asynccontextmanager
-async def a_client_of_users(tmp_path):
+async def a_client_of_users(tmp_path, over=None):
     async with (
-        a_node_with_users(tmp_path) as served,
+        a_node_with_users(tmp_path, over) as served,
         kafka_client(served.node, served.files.authorities) as client,
     ):
         yield served, client
@@ -84,6 +84,26 @@ async def test_words_at_the_wrong_moment_are_refused(tmp_path):
         async with kafka_client(served.node, served.files.authorities) as client:
             with pytest.raises(EndOfChannel):
                 await client.call("find_coordinator", 4, key_type=0, coordinator_keys=["g"])
+
+
+async def test_a_login_is_made_again_in_time_or_ends_the_connection(tmp_path, mock_clock):
+    over = {"connections.max.reauth.ms": "60000"}
+    async with a_client_of_users(tmp_path, over) as (_served, client):
+        for _ in range(2):
+            answer = await log_in(client)
+            assert (answer["error_code"], answer["session_lifetime_ms"]) == (0, 60_000)
+            mock_clock.jump(59)
+        assert (await client.call("metadata", 1, topics=None))["topics"] == []
+        mock_clock.jump(2)
+        await client.send("metadata", 1, topics=None)
+        assert await client.is_closed()
+
+
+async def test_nobody_becomes_another_on_a_connection(tmp_path):
+    async with a_client_of_users(tmp_path) as (_served, client):
+        await log_in(client)
+        assert (await log_in(client, "alice", "pw"))["error_code"] == 58
+        assert await client.is_closed()
 
 
 async def test_where_nobody_logs_in_there_is_nothing_to_log_in_to():

@@ -6,12 +6,13 @@ number, and only that partition. Method: a real node, a bare client of each prot
 
 import pytest
 import trio
-from brokers import batch, new_node, quiet
+from brokers import batch, client_of, new_node, quiet
 from kafkakit import both, kafka_client, records
 from patience import PATIENCE_S
 
 from hightide.protocol.conversion import to_rows
 from hightide.protocol.records import iter_batches, parse_header
+from hightide.protocol.rows import make_ready
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions
 from hightide_broker.simulation.disk import SimDisk
 
@@ -346,3 +347,29 @@ async def test_records_are_deleted(version):
         (found,) = answer["topics"][0]["partitions"]
         assert (found["error_code"], found["low_watermark"]) == (0, 1)
         assert part_of(await fetch(client, 11, offset=0))["error_code"] == 1
+
+
+class WatchedDisk(SimDisk):
+    """Remembers what was done in threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
+    async def in_thread(self, function):
+        self.done.append(function)
+        return await super().in_thread(function)
+
+
+async def test_what_large_batches_are_read_with_is_made_ready_when_the_first_of_them_comes():
+    async with (
+        new_node(disk := WatchedDisk()) as node,
+        client_of(node) as ours,
+        kafka_client(node) as client,
+    ):
+        await ours.create("t")
+        await ours.produce(b"v")
+        assert make_ready not in disk.done
+        for _ in range(2):
+            await produce(client, 9, rows(b"v"))
+        assert disk.done.count(make_ready) == 1

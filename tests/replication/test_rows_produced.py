@@ -9,8 +9,11 @@ from brokers import NOW_MS, batch, broker, client_of, new_node
 
 from hightide.protocol.conversion import to_rows
 from hightide.protocol.errors import ErrorCode
-from hightide.protocol.records import iter_batches, parse_header
+from hightide.protocol.records import iter_batches, parse_header, stamp
+from hightide.protocol.row_spans import SPAN_RECORDS
 from hightide_broker.core.cluster.features import ROWS
+from hightide_broker.core.replication.validation import STEPS_AT_ONCE
+from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -81,3 +84,23 @@ async def test_a_consumer_from_before_there_were_rows_is_told_so():
         assert refused.error == ErrorCode.UNSUPPORTED_VERSION
         assert "too old" in refused.message
         assert (await client.fetch(0)).values == [b"a", b"b"]
+
+
+async def test_more_rows_than_one_stretch_bears_are_looked_at_first_and_then_appended():
+    async with new_node(SimDisk()) as node, client_of(node) as client:
+        await client.create()
+        count = STEPS_AT_ONCE * SPAN_RECORDS + 1
+        data = rows(*[b"v"] * count, producer=(7, 0, 0))
+        refused = await client.send(bytes(data))
+        assert refused.error == ErrorCode.MESSAGE_TOO_LARGE
+        replica, sent = node.replicas.get("t", 0), memoryview(data)
+        facts = await in_slices(replica.looking_at(sent))
+        stored = replica.append(sent, acks_all=True, now_ms=NOW_MS, facts=facts)
+        assert (stored.base_offset, stored.end_offset) == (0, count)
+        again = memoryview(bytearray(sent))
+        stamp(again, base_offset=0, leader_epoch=-1)
+        facts = await in_slices(replica.looking_at(again))
+        assert replica.append(again, acks_all=True, now_ms=NOW_MS, facts=facts).is_repeated
+        node.replicas.mark_dirty(replica)
+        await replica.committed.wait_for(count)
+        assert len(await client.read_all()) == count

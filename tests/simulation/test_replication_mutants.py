@@ -44,7 +44,7 @@ NOTICED_BY = {
     "a_node_may_speak_for_another": 12,
     "a_node_may_stand_in_anothers_name": 138,
     "a_node_may_say_that_another_one_leads": 8,
-    "a_node_may_acknowledge_metadata_for_another": 150,
+    "a_node_may_acknowledge_metadata_for_another": 164,
     "a_node_may_register_another_one": 8,
     "a_node_may_say_who_is_in_sync_with_another": 115,
 }

@@ -248,7 +248,7 @@ class Here:
         )
         self.repair = Repair(replicas, loader, self.applier, disk=disk)
         self.records = RecordHandlers(
-            self, replicas, self._known, config=config, clock=clock, agenda=self.agenda
+            self, replicas, self._known, config=config, clock=clock, agenda=self.agenda, disk=disk
         )
 
     # -- metadata --------------------------------------------------------------------------------

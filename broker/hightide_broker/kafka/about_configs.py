@@ -28,6 +28,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 """What may be done to a key (KIP-339)."""
 FROM_TOPIC, FROM_CLUSTER, FROM_FILE, DEFAULT = 1, 3, 4, 5
 """Where a value comes from: set on a topic, for all brokers, in a broker's file, or nowhere."""
+ERROR_FROM = 3
+"""The first version of describe_log_dirs with an error of the whole."""
 TYPES = {bool: 1, str: 2, int: 5, float: 6, frozenset: 7}
 """Kafka's numbers for the types of values (KIP-569): boolean, string, long, double, list."""
 
@@ -222,7 +224,8 @@ def describe_log_dirs(asked: Asked, _facts: Facts) -> Heard:
         return {"error_code": 0, "results": [directory]}
 
     def refuse(number: int, _message: str) -> Fields:
-        return {"error_code": number, "results": []}
+        nowhere = {"error_code": number, "log_dir": "", "topics": []}
+        return {"error_code": number, "results": [] if asked.version >= ERROR_FROM else [nowhere]}
 
     request = m.DescribeLogDirsRequest(topics=None if wanted is None else [*wanted])
     return question(asked, request, answer, refuse)

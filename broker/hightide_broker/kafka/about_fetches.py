@@ -27,6 +27,8 @@ IDS_FROM = 13
 STORAGE_ERROR_FROM = 6
 ZSTD_FROM = 10
 """The first version that may bring zstd (KIP-110)."""
+ANSWER_BYTES_MAX = 8 << 20
+"""The most that one fetch brings, a batch at least: all of it is looked at, if it is in rows."""
 NOTHING = Attached(b"", 0)
 """No records, which are never null: librdkafka takes that for damage."""
 
@@ -44,7 +46,7 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
     request = m.FetchRequest(
         max_wait_ms=fields["max_wait_ms"] if fields["min_bytes"] > 0 else 0,
         min_bytes=fields["min_bytes"],
-        max_bytes=fields["max_bytes"],
+        max_bytes=min(fields["max_bytes"], ANSWER_BYTES_MAX),
         rack=fields.get("rack_id", ""),
         reads_rows=True,
         partitions=parts,

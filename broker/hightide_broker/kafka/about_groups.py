@@ -19,6 +19,8 @@ from hightide_broker.runtime.server.tongue import Ask, Heard
 TWO_STEPS_FROM = 4
 """The first version of join_group in which a new member joins with the id that it was given."""
 NULL_PROTOCOL_FROM = 7
+CLASSIC = "classic"
+"""The type of all groups here."""
 SKIPS_FROM = 9
 """The first version whose leader may be told that nothing changes (KIP-814)."""
 
@@ -242,10 +244,6 @@ def list_groups(asked: Asked, _facts: Facts) -> Heard:
         return {"error_code": number, "groups": []}
 
     return question(asked, g.ListGroupsRequest(), answer, refuse)
-
-
-CLASSIC = "classic"
-"""The type of all groups here."""
 
 
 def delete_groups(asked: Asked, _facts: Facts) -> Heard:

@@ -24,6 +24,7 @@ ZSTD_FROM = 7
 """The first version of produce that may bring zstd (KIP-110)."""
 NO_TRANSACTIONS = "there are no transactions here: leave transactional.id out"
 _ATTRIBUTES_LOW_AT = 22
+_PARTS = "partition_responses"
 
 
 def produce(asked: Asked, facts: Facts) -> Heard:
@@ -52,7 +53,7 @@ def produce(asked: Asked, facts: Facts) -> Heard:
     def answer(body: m.ProduceResponse, _parts: Sequence[Attached]) -> Fields:
         results = [*body.partitions, *refused]
         return {
-            "responses": by_topic(results, _produced, parts_name="partition_responses"),
+            "responses": by_topic(results, _produced, parts_name=_PARTS),
             "throttle_time_ms": body.throttle_time_ms,
             "node_endpoints": endpoints(facts, results),
         }
@@ -64,9 +65,6 @@ def produce(asked: Asked, facts: Facts) -> Heard:
         return {"responses": every}
 
     return question(asked, request, answer, refuse, attachments=batches, looks=True)
-
-
-_PARTS = "partition_responses"
 
 
 def _why_not(asked: Asked, records: memoryview) -> tuple[ErrorCode, str] | None:

@@ -6,7 +6,7 @@ ApiVersions, whose answer says what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
@@ -47,8 +47,7 @@ def api_versions(asked: Asked, _facts: Facts) -> Heard:
     return question(asked, request, lambda _body, _parts: _offered(None, TRANSLATORS))
 
 
-def _offered(error: str | None, keys: object) -> Fields:
-    assert isinstance(keys, dict | tuple)
+def _offered(error: str | None, keys: Iterable[int]) -> Fields:
     return {
         "error_code": number_of(error),
         "api_keys": [
@@ -103,9 +102,13 @@ class KafkaTongue:
         asked = Asked(api, header.version, header.correlation_id, header.client_id, fields)
         return translate(asked, self._facts)
 
+    def may_follow(self, start: bytes | bytearray) -> bool:
+        """A produce may: its answer is small, and it waits for other replicas longest."""
+        return _key_of(start) == PRODUCE_KEY
+
     def check_length(self, length: int, start: bytes) -> None:
         """Only records may be many."""
-        key = int.from_bytes(start, "big")
+        key = _key_of(start)
         limit = KEPT_BYTES_MAX if key in KEPT_KEYS else OTHERS_BYTES_MAX
         if key != PRODUCE_KEY and length > limit:
             raise RemoteProtocolError(
@@ -115,6 +118,10 @@ class KafkaTongue:
     def farewell(self, why: str) -> Parts:
         """There are no words for that."""
         return []
+
+
+def _key_of(start: bytes | bytearray) -> int:
+    return int.from_bytes(start[:2], "big")
 
 
 def _newer(header: Header) -> Heard:

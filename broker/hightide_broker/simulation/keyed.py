@@ -23,7 +23,7 @@ from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation import brimful
 from hightide_broker.simulation.quorum_checker import Violation
-from hightide_broker.simulation.rows_workload import has_rows, make_rows, store
+from hightide_broker.simulation.rows_workload import make_rows, store
 from hightide_broker.simulation.workload import Subject
 from hightide_broker.simulation.world import SimClock, World
 
@@ -50,7 +50,7 @@ class _Newest:
 class Keyed:
     """The topic, and its only writer."""
 
-    def __init__(self, world: World, address: str, like: Subject) -> None:
+    def __init__(self, world: World, address: str, like: Subject, *, writes_rows: bool) -> None:
         self._world = world
         self._rng = random.Random(f"keyed-{world.seed}")
         compacts = "log.cleaner.min.cleanable.ratio" in world.knobs.config
@@ -64,7 +64,7 @@ class Keyed:
         if self._begins_brimful:
             self._keys.append(brimful.REPLACED)
         self._newest = dict.fromkeys(self._keys, _Newest())
-        self._writes_rows = has_rows(world.seed)
+        self._writes_rows = writes_rows
         self._number = 0
         self._resting = trio.Event()
 

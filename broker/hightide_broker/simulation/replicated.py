@@ -141,19 +141,20 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
     ), topics
 
 
-def run_seed(seed: int, *, keep_story: bool = False) -> Outcome:
-    """Run one replicated world from its seed to its end."""
-    return run_seeded(seed, partial(_live, seed, keep_story))
+def run_seed(seed: int, *, keep_story: bool = False, rows: bool = False) -> Outcome:
+    """Run one replicated world from its seed to its end; with `rows`, Kafka's batches are written
+    in it, too."""
+    return run_seeded(seed, partial(_live, seed, keep_story, rows))
 
 
-async def _live(seed: int, keep_story: bool) -> Outcome:
+async def _live(seed: int, keep_story: bool, rows: bool) -> Outcome:
     knobs, topics = draw(seed)
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
     replica_checker = world.checker.replica_checker
     replica_checker.flush_changes, replica_checker.rotten = knobs.alters_flush, world.rotten
     world.story.tell(f"{knobs} {topics}")
-    violation = await violation_of(world, _two_phases(world, topics, records, group))
+    violation = await violation_of(world, _two_phases(world, topics, records, group, rows))
     counts = {
         "elections": world.checker.elections,
         "partition_elections": replica_checker.elections,
@@ -175,14 +176,14 @@ async def _live(seed: int, keep_story: bool) -> Outcome:
 
 
 async def _two_phases(
-    world: World, topics: list[Subject], records: Records, group: GroupLog
+    world: World, topics: list[Subject], records: Records, group: GroupLog, rows: bool
 ) -> None:
     places = [TopicPartition(t.name, number) for t in topics for number in range(t.partitions)]
     address = bootstrap_of(world)
     async with trio.open_nursery() as nursery:
         for machine in world.machines:
             machine.start(nursery)
-        keyed = Keyed(world, address, topics[0])
+        keyed = Keyed(world, address, topics[0], writes_rows=rows)
         watched = [*topics, keyed.subject] if keyed.is_on else topics
         await _create(world, watched, address)
         # The third one does not wait for replicas: what is read of it must stay all the same.
@@ -211,9 +212,9 @@ async def _two_phases(
             churn = Churn(world, address, replicas=topics[0].replicas)
             if churn.is_on and not world.knobs.forlorn:
                 nursery.start_soon(churn.run)
-            rows = RowSending(world, places, records, address)
-            if rows.is_on:
-                working.start_soon(rows.run)
+            kafka = RowSending(world, places, records, address)
+            if rows:
+                working.start_soon(kafka.run)
             if keyed.is_on:
                 working.start_soon(keyed.run)
             await Faults(world, nursery).rage(TROUBLE_S)
@@ -223,7 +224,7 @@ async def _two_phases(
             for sender in senders:
                 sender.rest()
             keyed.rest()
-            rows.rest()
+            kafka.rest()
         await _until_read(world, watched, places, readers, group if is_grouped else None)
         await keyed.until_copied(LIVENESS_S)
         _check_end(world, places, records)

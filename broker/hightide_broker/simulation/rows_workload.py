@@ -1,9 +1,9 @@
 """Batches of Kafka's rows in a simulated world, as Kafka's clients would send them.
 
-In some worlds one more producer writes rows, in every codec, among the columns of the others, and
-so does the writer of the compacted topic: rows meet cuts, recovery and compaction like everything
-else, under the same checks. A batch is sent once: whether one that was not acknowledged is stored,
-nobody knows.
+In worlds with rows one more producer writes them, in every codec, among the columns of the others,
+and so does the writer of the compacted topic: rows meet cuts, recovery and compaction like
+everything else, under the same checks. A batch is sent once: whether one that was not acknowledged
+is stored, nobody knows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,8 @@ from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.simulation.workload import IN_ROWS, Records
 from hightide_broker.simulation.world import SimClock, World
 
-ROWS = 0.3
-"""In how many worlds somebody writes rows."""
 RECORDS_MAX = 4
 TIMEOUT_S = 2.0
-
-
-def has_rows(seed: int) -> bool:
-    """Whether a world has batches of rows."""
-    return random.Random(f"rows-{seed}").random() < ROWS
 
 
 def make_rows(
@@ -75,7 +68,6 @@ class RowSending:
     def __init__(
         self, world: World, places: list[TopicPartition], records: Records, address: str
     ) -> None:
-        self.is_on = has_rows(world.seed)
         self._world = world
         self._places = places
         self._records = records

@@ -71,9 +71,8 @@ def row_spans(data: bytes | bytearray, count: int, headers: RowHeaders) -> Itera
         done += span.record_count
         yield span
     if position != len(data):
-        raise CorruptBatch(
-            f"{counted(len(data) - position, 'byte follows', 'bytes follow')} the {counted(count, 'record')}"
-        )
+        more = counted(len(data) - position, "byte follows", "bytes follow")
+        raise CorruptBatch(f"{more} the {counted(count, 'record')}")
 
 
 def _numpy_reader() -> Callable[..., tuple[Span, int] | None] | None:

@@ -48,7 +48,6 @@ from hightide_broker.runtime.server.throttle import quota_of
 from hightide_broker.runtime.server.tongue import (
     START_BYTES,
     Errand,
-    Heard,
     Misheard,
     Parts,
     Question,
@@ -80,7 +79,8 @@ class ServedConnection:
         self._by_node_door = by_node_door
         self._tongue = None if session is None else session.tongue
         """What is spoken here; None: nothing has been said."""
-        self._last_was_produce = False
+        self._may_be_followed = False
+        """Whether what was begun last may have another one of its kind behind it."""
         self._terms = terms
         self._peer = peer
         self._stream = stream
@@ -198,26 +198,17 @@ class ServedConnection:
     async def _one_request(self, length: int, hold: Hold) -> None:
         body = self._reader.body_now(length)
         if body is None:
-            with hold.arriving(), trio.move_on_after(self._terms.receive_s):
-                start = await self._reader.start_of_body(min(length, START_BYTES))
-                if start:
-                    self._hearing(start).check_length(length, start)
-                body = await self._reader.read_body(length, hold.admit)
-        if body is None:
-            raise CloseConnection(
-                f"a frame of {length} bytes did not arrive within request.timeout.ms"
-            )
+            body = await self._arriving(length, hold)
+        else:
+            await self._wait_for_turn(body)
         while self._at_work >= self._terms.in_flight_max:
             await self._answered.wait()
-        tongue = self._hearing(body)
         try:
-            heard = tongue.hear(body)
+            heard = self._hearing(body).hear(body)
         except Misheard as error:
             self._answers.send(error.said)
             await self._answers.wait_empty()
             raise
-        if tongue.in_order:
-            await self._wait_for_turn(heard)
         if isinstance(heard, Question):
             await self._begin_question(heard, length)
         elif isinstance(heard, Unanswerable):
@@ -229,20 +220,43 @@ class ServedConnection:
         # Who does not take answers is not asked on: each may hold megabytes and descriptors.
         await self._answers.wait_empty()
 
+    async def _arriving(self, length: int, hold: Hold) -> bytearray:
+        """A request of which a part has come at most: no room is taken before it is its turn, and
+        waiting for that is no time of its sender's."""
+        start = body = None
+        began, receive_s = trio.current_time(), self._terms.receive_s
+        with trio.move_on_after(receive_s):
+            start = await self._reader.start_of_body(min(length, START_BYTES))
+        left_s = receive_s - (trio.current_time() - began)
+        if start:
+            self._hearing(start).check_length(length, start)
+            await self._wait_for_turn(start)
+        if start is not None:
+            with hold.arriving(), trio.move_on_after(left_s):
+                body = await self._reader.read_body(length, hold.admit)
+        if body is None:
+            raise CloseConnection(
+                f"a frame of {length} bytes did not arrive within request.timeout.ms"
+            )
+        return body
+
     def _hearing(self, start: bytes | bytearray) -> Tongue:
         """What is spoken here: the start of the first request tells."""
         if self._tongue is None:
             self._tongue = self._terms.tongues.of(start, by_node_door=self._by_node_door)
         return self._tongue
 
-    async def _wait_for_turn(self, heard: Heard) -> None:
-        """Where answers leave in order, one request is at work at a time, as in Kafka, and holds
-        nothing for others to wait for; but for one produce behind another, whose answers are
+    async def _wait_for_turn(self, start: bytes | bytearray) -> None:
+        """Where answers leave in order, one request is at work at a time, as in Kafka, so that none
+        has to be kept for its turn; but for some behind one of their kind, whose answers are
         small."""
-        is_produce = isinstance(heard, Question) and isinstance(heard.request, m.ProduceRequest)
-        while self._at_work and not (is_produce and self._last_was_produce):
+        tongue = self._hearing(start)
+        if not tongue.in_order:
+            return
+        may_follow = tongue.may_follow(start)
+        while self._at_work and not (may_follow and self._may_be_followed):
             await self._answered.wait()
-        self._last_was_produce = is_produce
+        self._may_be_followed = may_follow
 
     async def _begin_question(self, heard: Question, length: int) -> None:
         at, course = (

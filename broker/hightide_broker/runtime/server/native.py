@@ -72,6 +72,10 @@ class NativeTongue:
         ticket = NativeTicket(request_id)
         return Question(ticket, api, request, frame.attachments, envelope.client)
 
+    def may_follow(self, start: bytes | bytearray) -> bool:
+        """Each is begun when it comes, and answered when it is done."""
+        return True
+
     def check_length(self, length: int, start: bytes) -> None:
         """Every frame may be as long as any (socket.request.max.bytes)."""
 

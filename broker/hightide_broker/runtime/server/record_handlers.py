@@ -13,12 +13,14 @@ from typing import Protocol, TypeVar
 from hightide.net.ports import WallClock
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.rows import make_ready
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.core.replication.validation import Facts
+from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Call, CloseConnection, Outcome, Reply
 from hightide_broker.runtime.base.slices import in_slices
@@ -49,11 +51,14 @@ class RecordHandlers:
         config: BrokerConfig,
         clock: WallClock,
         agenda: Agenda,
+        disk: Disk,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._clock = clock
         self._agenda = agenda
+        self._in_thread = disk.in_thread
+        self._has_looked = False
         self._fetching = FetchHandler(replicas, brokers, config, agenda, self._hint)
         self._sessions = FetchSessions(self._fetching, agenda)
 
@@ -64,6 +69,9 @@ class RecordHandlers:
     ) -> dict[int, Facts | Refused]:
         """What is in batches of rows, or why they are refused; of partitions that are not led here
         nothing is known."""
+        if not self._has_looked:
+            self._has_looked = True
+            await self._in_thread(make_ready)
         found: dict[int, Facts | Refused] = {}
         for part in parts:
             try:

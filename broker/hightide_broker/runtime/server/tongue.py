@@ -93,6 +93,11 @@ class Tongue(Protocol):
         """Whether answers leave in the order of the requests."""
         ...
 
+    def may_follow(self, start: bytes | bytearray) -> bool:
+        """Where they do, whether a request that begins like this may be begun behind another one
+        that may, before that is answered."""
+        ...
+
     def hear(self, body: bytearray) -> Heard:
         """What a frame asks. Raises `Misheard` or `RemoteProtocolError`."""
         ...
