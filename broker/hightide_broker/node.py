@@ -384,8 +384,6 @@ class Node:
         await self.metadata_loader.applied.wait_for(offset)
         return reply
 
-    # -- life ------------------------------------------------------------------------------------
-
     async def run(
         self, entrance: Entrance, metrics: MetricsPort, previous_epoch: int | None
     ) -> None:

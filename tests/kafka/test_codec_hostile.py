@@ -90,7 +90,7 @@ def read_by(table, data, *, flexible=False):
         ("a string", b"\x81\x80\x02", True, f"{STRING_BYTES_MAX} are the most"),
         ("a int8", b"\x01\x02\x05\x00\x04\x00", True, "tag 4 behind 5"),
         ("a int8 #0 =0", b"\x01\x00\x02\x01\x01", True, "ends at byte 4, its tag at 5"),
-        ("a int8 #0 =0", b"\x01\x00\x00", True, "1 bytes are needed"),
+        ("a int8 #0 =0", b"\x01\x00\x00", True, "1 byte is needed"),
         ("a uuid", bytes(15), False, "16 bytes are needed"),
     ],
 )

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from brokers import batch
+from brokers import LoseAll, batch
 from cleankit import clean as compact
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from logkit import (
     create,
     files_of,
     fill,
+    follow,
     lead,
     make_batch,
     path_of,
@@ -395,3 +396,25 @@ def test_after_a_power_loss_every_batch_has_its_epoch_whenever_the_file_was_writ
     found = {each.epoch for each in contents(again)}
     assert [epoch for epoch, _ in again.epochs.entries] == sorted(found)
     check_after_crash(writer, again, [written, *writer.versions])
+
+
+def test_an_epoch_that_a_power_loss_took_hides_none_that_comes_in_its_place():
+    """The file names epoch 7, whose records are gone; those of another leader's epoch 6 come, and
+    the process dies before their epoch is written. A follower of old was told to keep its own."""
+    disk = SimDisk()
+    log = create(disk)
+    fill(log, 10, epoch=3)
+    sync(disk, log)
+    fill(log, 10, epoch=3)
+    fill(log, 1, epoch=7)
+    log.begin_sync().epochs()
+    assert disk.read_file(PATH) == b"0\n2\n3 0\n7 20\n"
+    disk.crash(LoseAll())
+    log = reopen(disk, recovery_point=10)
+    assert (log.log_end, dict(log.epochs.entries)) == (10, {3: 0})
+    for _ in range(3):
+        follow(log, make_batch(base_offset=log.log_end, epoch=6))
+    log.close()
+    log = reopen(disk, recovery_point=10)
+    assert (log.log_end, dict(log.epochs.entries)) == (13, {3: 0, 6: 10})
+    assert log.epochs.end_offset_for(3, log.log_end) == (3, 10)

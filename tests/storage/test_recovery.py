@@ -22,7 +22,6 @@ from logkit import (
     create,
     files_of,
     fill,
-    follow,
     lead,
     make_batch,
     path_of,
@@ -166,28 +165,6 @@ def test_epochs_beyond_the_log_end_are_dropped_from_cache_and_file():
     put(disk, EPOCHS, b"0\n3\n0 0\n4 5\n7 90\n")
     assert dict(reopen(disk).epochs.entries) == {0: 0}
     assert disk.read_file(EPOCHS) == b"0\n1\n0 0\n"
-
-
-def test_an_epoch_that_a_power_loss_took_hides_none_that_comes_in_its_place():
-    """The file names epoch 7, whose records are gone; those of another leader's epoch 6 come, and
-    the process dies before their epoch is written. A follower of old was told to keep its own."""
-    disk = SimDisk()
-    log = create(disk)
-    fill(log, 10, epoch=3)
-    sync(disk, log)
-    fill(log, 10, epoch=3)
-    fill(log, 1, epoch=7)
-    log.begin_sync().epochs()
-    assert disk.read_file(EPOCHS) == b"0\n2\n3 0\n7 20\n"
-    disk.crash(LoseAll())
-    log = reopen(disk, recovery_point=10)
-    assert (log.log_end, dict(log.epochs.entries)) == (10, {3: 0})
-    for _ in range(3):
-        follow(log, make_batch(base_offset=log.log_end, epoch=6))
-    log.close()
-    log = reopen(disk, recovery_point=10)
-    assert (log.log_end, dict(log.epochs.entries)) == (13, {3: 0, 6: 10})
-    assert log.epochs.end_offset_for(3, log.log_end) == (3, 10)
 
 
 def test_epochs_below_the_log_start_are_dropped_from_cache_and_file():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
 from hightide_broker.kafka.asked import Asked, at_once, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
@@ -67,7 +68,7 @@ def _assignment(assignments: Sequence[Fields]) -> list[list[int]] | None:
     if sorted(by_number) != numbers or not all(by_number.values()):
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"an assignment of {len(assignments)} partitions, expected each of 0 to "
+            f"an assignment of {counted(len(assignments), 'partition')}, expected each of 0 to "
             f"{len(assignments) - 1} once, with a replica or more",
         )
     return [by_number[number] for number in numbers]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hightide.protocol.errors import RemoteProtocolError
+from hightide.protocol.words import counted
 from hightide_broker.kafka.fields import STRUCT, Field, in_version
 
 ELEMENTS_MAX = 100_000
@@ -56,8 +57,9 @@ class Source:
         """Where the next `size` bytes begin, which are read now."""
         start = self.at
         if size > self.end - start:
+            needed = counted(size, "byte is", "bytes are")
             raise RemoteProtocolError(
-                f"{size} bytes are needed at byte {start}, {self.end - start} are left"
+                f"{needed} needed at byte {start}, {self.end - start} are left"
             )
         self.at = start + size
         return start
@@ -76,7 +78,7 @@ class Source:
         """There are so many elements here: each has a byte at least."""
         if elements > self.end - self.at:
             raise RemoteProtocolError(
-                f"{elements} elements at byte {self.at}, {self.end - self.at} bytes are left"
+                f"{elements} elements at byte {self.at}, {counted(self.end - self.at, 'byte')} left"
             )
         self.elements_left -= elements
         if self.elements_left < 0:
@@ -230,7 +232,9 @@ def _array(name: str, several: ReadSeveral, flexible: bool, nullable: bool) -> R
 
 def _text(source: Source, size: int) -> str:
     if size > STRING_BYTES_MAX:
-        raise RemoteProtocolError(f"a string of {size} bytes, {STRING_BYTES_MAX} are the most")
+        raise RemoteProtocolError(
+            f"a string of {counted(size, 'byte')}, {STRING_BYTES_MAX} are the most"
+        )
     try:
         return str(source.take_text(size), "utf-8")
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
+from hightide.protocol.words import counted
 from hightide_broker.kafka import (
     about_cluster,
     about_commits,
@@ -112,7 +113,7 @@ class KafkaTongue:
         limit = KEPT_BYTES_MAX if key in KEPT_KEYS else OTHERS_BYTES_MAX
         if key != PRODUCE_KEY and length > limit:
             raise RemoteProtocolError(
-                f"a request of {length} bytes to API {key}, the limit is {limit}"
+                f"a request of {counted(length, 'byte')} to API {key}, the limit is {limit}"
             )
 
     def farewell(self, why: str) -> Parts:

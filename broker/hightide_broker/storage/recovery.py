@@ -174,11 +174,9 @@ def _load(
         for segment in segments:
             _remove(disk, segment, recovery)
         log_end, has_new_names = log_start, True
-        segments = [Segment(disk, directory, log_start, config=config)]
-        # At once: from here on it counts as durable up to its start.
-        disk.sync_now([segments[0].file], [directory])
-    # At once: the file may not name what comes to nothing until the next record of an epoch is
-    # there. A scan takes the newest epoch for known, and would pass over older ones behind it.
+        segments = [_begun_at(disk, directory, log_start, config)]
+    # Written at once: a scan takes the newest epoch of the file for known, and would pass over
+    # older ones that come in the place of what was lost.
     changed = cache.truncate_from_end(log_end)
     # Where nothing is left, the epoch of the last record is still to be known.
     known_from = min(log_start, log_end - 1)
@@ -192,6 +190,14 @@ def _load(
     if changed or rebuild_epochs:
         cache.write()
     return LoadedLog(segments, cache, log_start, log_end, recovery, not as_left, has_new_names)
+
+
+def _begun_at(disk: Disk, directory: str, log_start: int, config: LogConfig) -> Segment:
+    """The first segment of a log that begins again, empty; durable, as it counts as that up to its
+    start from here on."""
+    segment = Segment(disk, directory, log_start, config=config)
+    disk.sync_now([segment.file], [directory])
+    return segment
 
 
 def _is_as_it_was_left(segments: list[Segment], recovery_point: int, recovery: Recovery) -> bool:

@@ -14,6 +14,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
 from hightide.protocol.wire import MESSAGE_BYTES_MAX, decode_body
+from hightide.protocol.words import counted
 from hightide_broker.core.cluster.senders import check_sender
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
@@ -101,8 +102,8 @@ class ControllerChannel:
         if size > PASSED_ON_BYTES_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{size} bytes to be passed on to the controller, {PASSED_ON_BYTES_MAX} are the "
-                "most: ask for less at a time",
+                f"{counted(size, 'byte')} to be passed on to the controller, "
+                f"{PASSED_ON_BYTES_MAX} are the most: ask for less at a time",
             )
         answer, _ = await self._peers.call(leader, envelope, timeout_s=timeout_s)
         assert isinstance(answer, c.EnvelopeResponse)
