@@ -312,6 +312,8 @@ def test_nothing_more_and_part_of_one_are_amounts_and_a_debt_is_never_forgiven()
     assert rate.free_at == pytest.approx(0.05)
     with pytest.raises(AssertionError, match="would forgive a debt"):
         rate.record(-1, 10, 0.0)
+    with pytest.raises(AssertionError, match="a debt never goes by"):
+        rate.record(1, 0, 0.0)
 
 
 def test_who_is_free_again_is_forgotten_before_who_still_owes():
