@@ -39,10 +39,14 @@ def test_a_voter_is_heard_of_only_with_its_own_directory(directory, heard_at):
     assert peers.voters[2].heard_at == heard_at
 
 
-def test_a_follower_always_has_a_time_at_which_it_asks_again():
+def test_a_voter_follows_whom_it_was_told_of_and_always_has_a_time_at_which_it_asks_again():
     config = QuorumConfig(node=1, voters=(1, 2, 3))
     log = FakeLog()
     follower = QuorumFollower(config, log, Membership(config, log))
+    with pytest.raises(
+        AssertionError, match=r"^a voter is told who leads: it need not look around"
+    ):
+        follower.search(1.0)
     follower.begin(2, 1.0)
     with pytest.raises(AssertionError, match="nothing more would be asked of 2"):
         follower.begin_again(float("inf"))
