@@ -492,9 +492,9 @@ def test_a_full_memory_is_emptied_and_answers_stay_right(
 
 def test_a_memory_holds_so_many_decisions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorizer, "REMEMBERED_MAX", 3)
-    deciding = authorizer_of([])
-    sizes = []
+    deciding, sizes = authorizer_of([]), []
     for name in ("a", "b", "c", "c", "d", "a"):
         deciding.allows(*question(f"alice: READ topic:{name}"))
-        sizes.append(len(deciding._known))
-    assert sizes == [1, 2, 3, 3, 1, 2]
+        deciding.allows_any(f"User:{name}", "10.0.0.1", Operation.READ, Resource.TOPIC)
+        sizes.append((len(deciding._known), len(deciding._known_any)))
+    assert sizes == [(count, count) for count in (1, 2, 3, 3, 1, 2)]

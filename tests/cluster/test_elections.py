@@ -236,6 +236,16 @@ def test_leaders_move_back_to_their_preferred_replicas_once_these_are_in_sync() 
     assert cluster.rebalance() == []
 
 
+def test_a_leader_that_has_to_stay_keeps_no_other_from_moving_back() -> None:
+    cluster = ControlledCluster(1, 2)
+    cluster.create("a", assignment=[[1, 2]] * 3)
+    cluster.fence(1)
+    cluster.unfence(1)
+    cluster.alter_isr("a", 1, 2, number=1)
+    assert [change.partition for change in cluster.rebalance()] == [1]
+    assert leaders(cluster, "a") == [2, 1, 2]
+
+
 def test_moving_leaders_back_comes_in_bounded_batches() -> None:
     count = REBALANCE_MAX + 1
     cluster = ControlledCluster(1, 2)

@@ -142,6 +142,14 @@ def test_a_snapshot_goes_on_as_the_log_would_have(seed: int) -> None:
     assert order_of(early) == order_of(cluster.image)
 
 
+def test_a_snapshot_keeps_where_a_broker_is_reached_by_the_others() -> None:
+    cluster = ControlledCluster()
+    cluster.register(1, internal=("10.0.0.1", 9093))
+    again = ClusterImage.of_snapshot(cluster.image.changes(), cluster.image.offset)
+    assert again.brokers[1].internal == ("10.0.0.1", 9093)
+    assert again == cluster.image
+
+
 def test_an_empty_image_is_an_empty_snapshot() -> None:
     assert ClusterImage().changes() == []
     image = ClusterImage.of_snapshot([], 7)

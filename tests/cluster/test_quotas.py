@@ -228,3 +228,106 @@ def test_each_topic_is_created_and_deleted_or_refused_by_itself():
     cluster.now += 2.1
     assert done(cluster.controller.delete_topics, gone) == [("a", None, 0)]
     assert set(cluster.image.topics) == {"b"}
+
+
+LONG = 61 * "x"
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (wish(""), "user '', expected 1 to 256 characters that print"),
+        (wish(client_id="a\nb"), r"client id 'a\nb', expected 1 to 256 characters that print"),
+        (wish(), "a quota is of a user, of a client, or of both; or of an address"),
+        (
+            of_address("::1", user="alice"),
+            "a quota of an address is of no user, and of no client",
+        ),
+        (
+            of_address("::1", client_id="etl"),
+            "a quota of an address is of no user, and of no client",
+        ),
+        (
+            of_address("::1", key=LONG),
+            f"'{60 * 'x'}' of an address: only connection_creation_rate is of addresses, and it is "
+            "of nobody else",
+        ),
+        (
+            wish("alice", key=k.CONNECTION_CREATION_RATE),
+            "'connection_creation_rate' of a user or client: only connection_creation_rate is of "
+            "addresses, and it is of nobody else",
+        ),
+        (of_address(""), "ip '', expected one address of IPv4 or IPv6, or <default>"),
+        (
+            of_address(LONG),
+            f"ip '{60 * 'x'}', expected one address of IPv4 or IPv6, or <default>",
+        ),
+        (
+            wish("alice", key=LONG),
+            f"quota '{60 * 'x'}', expected one of producer_byte_rate, consumer_byte_rate, "
+            "controller_mutation_rate, connection_creation_rate",
+        ),
+        (wish("alice", value=0), "producer_byte_rate 0, expected more than 0"),
+    ],
+)
+def test_a_refused_quota_is_told_by_its_place_what_came_and_what_was_expected(bad, sentence):
+    request = k.AlterClientQuotasRequest(quotas=[wish("bob"), bad, wish("carol")])
+    changes, answer = quotas.alter({}, request)
+    refused = k.AlteredQuota(number=1, error=ErrorCode.INVALID_REQUEST, message=sentence)
+    assert answer.quotas == [k.AlteredQuota(number=0), refused, k.AlteredQuota(number=2)]
+    assert [change.user for change in changes] == ["bob", "carol"]
+
+
+def test_a_cluster_has_quotas_of_so_many_and_no_more(monkeypatch):
+    """Those that have one can be given others at any number of them."""
+    monkeypatch.setattr(quotas, "QUOTAS_MAX", 2)
+    image = ClusterImage()
+    assert altered(image, wish("alice")) == [None]
+    assert altered(image, wish("bob")) == [None]
+    request = k.AlterClientQuotasRequest(quotas=[wish("carol")])
+    changes, answer = quotas.alter(image.quotas, request)
+    full = "2 have quotas, and may be no more"
+    refused = k.AlteredQuota(number=0, error=ErrorCode.INVALID_REQUEST, message=full)
+    assert (changes, answer.quotas) == ([], [refused])
+    assert altered(image, wish("alice", value=5)) == [None]
+    assert quotas.quota_for(image.quotas, "alice", "etl", KEY).value == 5
+
+
+def test_quotas_are_described_as_they_were_set():
+    image = ClusterImage()
+    wishes = [
+        wish("alice", "etl", value=3),
+        wish(client_id=k.DEFAULT, key=k.CONSUMER_BYTE_RATE, value=4),
+        of_address("10.0.0.1", 5),
+    ]
+    altered(image, *wishes)
+    assert quotas.described(image.quotas).quotas == wishes
+
+
+def test_nothing_more_and_part_of_one_are_amounts_and_a_debt_is_never_forgiven():
+    rate = Rate(burst_s=0.0)
+    rate.record(0, 10, 0.0)
+    rate.record(0.5, 10, 0.0)
+    assert rate.delay_s(10, 0.0) == pytest.approx(0.05)
+    assert rate.free_at == pytest.approx(0.05)
+    with pytest.raises(AssertionError, match="would forgive a debt"):
+        rate.record(-1, 10, 0.0)
+    with pytest.raises(AssertionError, match="a debt never goes by"):
+        rate.record(1, 0, 0.0)
+
+
+def test_who_is_free_again_is_forgotten_before_who_still_owes():
+    rates = Rates()
+    rates.record("owes", 1000, 10, now=0.0)
+    for number in range(HOLDERS_MAX - 1):
+        rates.record(number, 10, 10, now=0.0)
+    rates.record("new", 10, 10, now=1.0)
+    assert len(rates) == 2, "what was sent in the first second is paid when it is over"
+    assert rates.delay_s("owes", 10, now=1.0) == 1000 / 10 - 1 - BURST_S
+
+
+def test_where_all_owe_something_there_is_room_for_a_tenth_more():
+    rates = Rates()
+    for number in range(HOLDERS_MAX + 1):
+        rates.record(number, 1000, 10, now=0.0)
+    assert len(rates) == HOLDERS_MAX - HOLDERS_MAX // 10 + 1

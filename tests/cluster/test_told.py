@@ -5,22 +5,43 @@ import pytest
 from hightide_broker.core.cluster.change_texts import sentence
 from hightide_broker.core.cluster.changes import (
     ChangePartition,
+    CreateAcl,
     CreatePartition,
     CreateTopic,
     FenceBroker,
+    RemoveAcl,
+    RemoveScramCredential,
     RemoveTopic,
     SetConfig,
+    SetQuota,
+    SetScramCredential,
 )
 from hightide_broker.core.cluster.image import ClusterImage
 
 TOPIC = {"topic_id": "x"}
 FIRST = {**TOPIC, "partition": 0}
+RULE = CreateAcl(
+    id="r",
+    resource="topic",
+    name="orders",
+    pattern="LITERAL",
+    principal="User:alice",
+    host="*",
+    operation="READ",
+    permission="ALLOW",
+)
+BYTES = "producer_byte_rate"
+
+
+def quota(value, user=None, client_id=None, ip=None):
+    return SetQuota(key=BYTES, user=user, client_id=client_id, ip=ip, value=value)
 
 
 def image():
     made = ClusterImage()
     made.replay(CreateTopic(topic="orders", **TOPIC), 0)
     made.replay(CreatePartition(**FIRST, replicas=(1, 2, 3), isr=(1, 2), leader=1), 1)
+    made.replay(RULE, 2)
     return made
 
 
@@ -50,6 +71,27 @@ def image():
             "partition orders-0: leader 1 -> nobody in epoch 1, ISR 1,2 -> nobody, "
             "last known ELR nobody -> 1",
         ),
+        (quota(9, "alice", "etl"), f"{BYTES} of user alice, client etl is set to 9"),
+        (quota(9, "alice"), f"{BYTES} of user alice, client any is set to 9"),
+        (quota(None, client_id="etl"), f"{BYTES} of user any, client etl is removed"),
+        (quota(9, ip="10.0.0.1"), f"{BYTES} of address 10.0.0.1 is set to 9"),
+        (
+            SetScramCredential(
+                user="eve",
+                mechanism="SCRAM-SHA-256",
+                salt=b"s",
+                stored_key=b"k",
+                server_key=b"k",
+                iterations=4096,
+            ),
+            "the SCRAM-SHA-256 password of user 'eve' is set",
+        ),
+        (
+            RemoveScramCredential(user="eve", mechanism="SCRAM-SHA-512"),
+            "the SCRAM-SHA-512 password of user 'eve' is removed",
+        ),
+        (RULE, "rule ALLOW User:alice READ topic:orders (LITERAL) is made"),
+        (RemoveAcl(id="r"), "rule allow User:alice READ topic:orders is removed"),
         (ChangePartition(**FIRST, last_leader=1), ""),
         (FenceBroker(broker=1, broker_epoch=1), ""),
     ],

@@ -166,6 +166,44 @@ def test_a_piece_of_another_place_than_asked_for_drops_the_snapshot(position):
     assert [type(sending.request) for sending in again.send] == [m.FetchRequest]
 
 
+@pytest.mark.parametrize(
+    ("size", "data", "attachments"),
+    [
+        (9, 1, [b"12345"]),
+        (9, -1, [b"12345"]),
+        (9, 0, []),
+        (9, 0, [b""]),
+        (4, 0, [b"12345"]),
+    ],
+    ids=["another's bytes", "no bytes named", "no bytes sent", "empty", "more than the whole"],
+)
+def test_an_answer_without_a_piece_drops_the_snapshot(size, data, attachments):
+    """Asked for the same piece at once, the leader would answer the same without end."""
+    pair = Pair("1", leader="1,1,1")
+    pair.start_leader_at(3)
+    pair.follow()
+    (asked,) = (a for a in pair.story.world.asked if a.asker == 2)
+    told = {"epoch": pair.leader.up.epoch, "leader": 1, "position": 0}
+    wrong = c.FetchSnapshotResponse(**told, size=size, data=data)
+    pieces = [memoryview(each) for each in attachments]
+    ready = pair.follower.up.step(Answered(1, asked.request, wrong, pieces), 2.0)
+    assert (ready.piece, ready.install, ready.send) == (None, None, [])
+    again = pair.follower.up.step(Tick(), ready.wake_at)
+    assert [type(sending.request) for sending in again.send] == [m.FetchRequest]
+
+
+def test_a_snapshot_that_comes_whole_is_installed():
+    pair = Pair("1", leader="1,1,1")
+    pair.start_leader_at(3)
+    pair.follow()
+    (asked,) = (a for a in pair.story.world.asked if a.asker == 2)
+    told = {"epoch": pair.leader.up.epoch, "leader": 1, "position": 0}
+    whole = c.FetchSnapshotResponse(**told, size=5, data=0)
+    piece = memoryview(b"12345")
+    ready = pair.follower.up.step(Answered(1, asked.request, whole, [piece]), 2.0)
+    assert (ready.piece, ready.install) == (((3, 1), 0, piece), (3, 1))
+
+
 def test_an_answer_to_a_fetch_that_was_answered_is_ignored():
     pair = Pair("1", leader="1,1,1")
     (asked,) = (a for a in pair.story.world.asked if a.asker == 2)

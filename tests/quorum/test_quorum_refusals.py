@@ -68,9 +68,10 @@ def ending(storm: Storm, successors: list[int]) -> tuple[Node, c.EndQuorumEpochR
 def test_no_more_successors_are_named_than_there_are_voters() -> None:
     storm, _ = recorded(3)
     follower, request = ending(storm, [1, 2, 3, 1])
-    with pytest.raises(Refused, match="more successors than there are voters") as refused:
+    with pytest.raises(Refused, match="more successors") as refused:
         follower.up._elections.epoch_ended(request, storm.world.now)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert refused.value.message == "more successors than there are voters"
     follower, request = ending(storm, [1, 2, 3])
     follower.up._elections.epoch_ended(request, storm.world.now)
 

@@ -440,3 +440,11 @@ def test_one_cut_is_enough_where_the_epoch_before_is_shared() -> None:
     assert here.offsets == (0, 1, 3)
     assert here.ask().last_fetched_epoch == 2
     assert list(rounds(leader, here)) == ["Append", "Append", "Append"]
+
+
+def test_a_follower_never_asks_without_a_pause() -> None:
+    """A leader that refuses would be asked as fast as it can answer."""
+    hasty = follower(pause_max_s=0.0)
+    hasty.back_off("refused", NOW)
+    with pytest.raises(AssertionError, match="would ask without end"):
+        hasty.back_off("refused", NOW)

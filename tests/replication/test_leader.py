@@ -473,3 +473,11 @@ def test_the_watermark_of_the_only_member_is_what_counts_of_its_log_and_never_fa
             watermark = max(watermark, synced if alone.synced_counts else end)
         assert told == alone.high_watermark == watermark, step
         assert watermark <= end
+
+
+def test_a_topic_whose_records_need_nobody_is_none() -> None:
+    some = of_three()
+    some.use(min_isr=1, synced_counts=True)
+    with pytest.raises(AssertionError, match=r"min\.insync\.replicas 0"):
+        some.use(min_isr=0, synced_counts=True)
+    assert some.min_isr == 1
