@@ -253,7 +253,7 @@ class Node:
         self.server = self._server()
 
     def _server(self) -> Server:
-        facts = Facts(lambda: self.image, broker=self.id)
+        facts = Facts(lambda: self.image, broker=self.id, now_ms=self.now_ms)
         kafka = KafkaTongue(facts) if self.config[keys.KAFKA_PROTOCOL_ENABLE] else None
         return server_of(
             self._table,

@@ -251,6 +251,36 @@ async def test_the_cluster_is_described(version):
                 assert answer["error_code"] == number
 
 
+@pytest.mark.parametrize("version", range(3))
+async def test_who_votes_about_the_metadata_is_told(version):
+    async with both() as (_ours, client):
+        asked = [("__cluster_metadata", [0, 1]), ("t", [0])]
+        topics = [
+            {"topic_name": name, "partitions": [{"partition_index": each} for each in numbers]}
+            for name, numbers in asked
+        ]
+        answer = await client.call("describe_quorum", version, topics=topics)
+        assert answer["error_code"] == 0
+        parts = {
+            (topic["topic_name"], part["partition_index"]): part
+            for topic in answer["topics"]
+            for part in topic["partitions"]
+        }
+        assert {place: part["error_code"] for place, part in parts.items()} == {
+            ("__cluster_metadata", 0): 0,
+            ("__cluster_metadata", 1): 3,
+            ("t", 0): 3,
+        }
+        told = parts["__cluster_metadata", 0]
+        assert (told["leader_id"], told["observers"]) == (1, [])
+        assert told["leader_epoch"] >= 1
+        (voter,) = told["current_voters"]
+        assert voter["replica_id"] == 1
+        assert voter["log_end_offset"] >= told["high_watermark"] > 0
+        if version >= 2:
+            assert [node["node_id"] for node in answer["nodes"]] == [1]
+
+
 # -- clients that nobody here wrote ----------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def state(broker, host, *, fenced):
 
 
 IMAGE = ClusterImage(brokers={2: state(2, "two", fenced=False), 3: state(3, "three", fenced=True)})
-FACTS = Facts(lambda: IMAGE, broker=1)
+FACTS = Facts(lambda: IMAGE, broker=1, now_ms=lambda: 5000)
 EVERY = [
     pytest.param(API_BY_KEY[key], version, id=f"{API_BY_KEY[key].name}-{version}")
     for key in TRANSLATORS

@@ -101,6 +101,50 @@ brokers []
 cluster_authorized_operations int32 =-2147483648
 """,
 )
+DESCRIBE_QUORUM = kafka_api(
+    55,
+    "describe_quorum",
+    0,
+    2,
+    flexible=0,
+    request="""
+topics []
+  topic_name string
+  partitions []
+    partition_index int32
+""",
+    response="""
+error_code int16
+error_message string 2+ ? =null
+topics []
+  topic_name string
+  partitions []
+    partition_index int32
+    error_code int16
+    error_message string 2+ ? =null
+    leader_id int32
+    leader_epoch int32
+    high_watermark int64
+    current_voters []
+      replica_id int32
+      replica_directory_id uuid 2+
+      log_end_offset int64
+      last_fetch_timestamp int64 1+ =-1
+      last_caught_up_timestamp int64 1+ =-1
+    observers []
+      replica_id int32
+      replica_directory_id uuid 2+
+      log_end_offset int64
+      last_fetch_timestamp int64 1+ =-1
+      last_caught_up_timestamp int64 1+ =-1
+nodes [] 2+
+  node_id int32
+  listeners []
+    name string
+    host string
+    port uint16
+""",
+)
 SASL_HANDSHAKE = kafka_api(
     17,
     "sasl_handshake",
@@ -136,6 +180,7 @@ APIS = (
     API_VERSIONS,
     METADATA,
     DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
 )

@@ -12,8 +12,11 @@ from hightide_broker.kafka.reading import Fields
 class Facts:
     """Of one node, as it knows them now."""
 
-    def __init__(self, image: Callable[[], ClusterImage], *, broker: int) -> None:
+    def __init__(
+        self, image: Callable[[], ClusterImage], *, broker: int, now_ms: Callable[[], int]
+    ) -> None:
         self.broker = broker
+        self.now_ms = now_ms
         self.conversions = Conversions()
         self._image = image
 

@@ -19,6 +19,7 @@ from hightide_broker.kafka import (
     about_groups,
     about_logins,
     about_offsets,
+    about_quorum,
     about_records,
     about_topics,
 )
@@ -73,6 +74,7 @@ TRANSLATORS: dict[int, Translate] = {
     **about_logins.TRANSLATORS,
     **about_topics.TRANSLATORS,
     **about_configs.TRANSLATORS,
+    **about_quorum.TRANSLATORS,
 }
 
 
