@@ -93,10 +93,11 @@ def up(
 ) -> None:
     """Start a cluster, wait until it serves, print its address; on the same --data it resumes.
     Nodes that run already are left alone; if all do, their address is printed, and that is all."""
+    from hightide_broker.config_keys import KAFKA_PROTOCOL_ENABLE
     from hightide_cli.server import load_config
 
     new_topics = [_parse_topic(text) for text in topics]
-    load_config(None, assignments)
+    config = load_config(None, assignments)
     is_new = read_plan(data) is None
     plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
@@ -127,6 +128,8 @@ def up(
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
         _say_where(plan, address, console=console)
+        if config[KAFKA_PROTOCOL_ENABLE]:
+            say("Kafka's clients may use the same address, as bootstrap.servers")
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return

@@ -11,6 +11,7 @@ import trio
 from patience import PATIENCE_S
 
 import hightide
+from hightide.blocking import Admin
 from hightide.net.tcp import TcpNetwork
 from hightide.protocol.errors import (
     AuthenticationFailed,
@@ -226,3 +227,17 @@ async def describe_until_refused(admin):
 def test_the_fixture_comes_with_the_package(hightide_cluster):
     with hightide.blocking.Admin(hightide_cluster.bootstrap) as admin:
         assert len(admin.describe_cluster().brokers) == 3
+
+
+def test_a_kafka_client_has_a_replicated_cluster_of_its_own():
+    from confluent_kafka import Producer
+
+    with BlockingCluster(brokers=3) as made, Admin(made.bootstrap) as admin:
+        admin.create_topic("t", partitions=1, replication_factor=3)
+        producer, told = Producer({"bootstrap.servers": made.bootstrap}), []
+        producer.produce("t", b"v", on_delivery=lambda error, at: told.append((error, at)))
+        assert producer.flush(60) == 0
+        ((error, stored),) = told
+        assert (error, stored.offset()) == (None, 0)
+        (part,) = admin.describe_topic("t").partitions
+        assert len(part.isr) == 3

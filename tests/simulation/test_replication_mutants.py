@@ -10,10 +10,10 @@ from replication_mutants import MUTANTS
 from hightide_broker.simulation.replicated import run_seed
 
 NOTICED_BY = {
-    "a_new_follower_cuts_at_its_watermark": 3,
+    "a_new_follower_cuts_at_its_watermark": 2,
     "a_follower_does_not_name_its_epoch": 1,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
-    "news_between_two_requests_of_a_session_are_forgotten": 36,
+    "news_between_two_requests_of_a_session_are_forgotten": 7,
     "a_held_partition_does_not_wait_for_records": 27,
     "of_several_news_all_but_one_are_dropped": 24,
     "a_held_partition_outlives_its_epoch": 134,
