@@ -12,9 +12,11 @@ import pytest
 SEEDS = range(1, 501)
 LONG = {
     "a_name_is_put_before_an_ending_however_long_it_is",
+    "a_held_partition_outlives_its_epoch",
     "a_leader_does_what_a_late_answer_says",
     "a_log_is_trusted_after_a_crash",
     "a_lost_session_takes_along_what_it_held",
+    "epochs_that_are_not_in_their_file_are_missed",
     "of_several_news_all_but_one_are_dropped",
     "the_longer_log_counts_instead_of_the_later_epoch",
     "a_thawed_process_takes_its_successors_registration_for_its_own",
