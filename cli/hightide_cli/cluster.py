@@ -127,9 +127,7 @@ def up(
         address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
-        _say_where(plan, address, console=console)
-        if config[KAFKA_PROTOCOL_ENABLE]:
-            say("Kafka's clients may use the same address, as bootstrap.servers")
+        _say_where(plan, address, console=console, kafka=config[KAFKA_PROTOCOL_ENABLE])
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
             return
@@ -182,9 +180,11 @@ def _reached(plan: Plan) -> str:
     return address
 
 
-def _say_where(plan: Plan, address: str, *, console: bool) -> None:
+def _say_where(plan: Plan, address: str, *, console: bool, kafka: bool = False) -> None:
     """Print where the cluster is; start a console beside it, and say where that is."""
     click.echo(address)
+    if kafka:
+        say("Kafka's clients may use the same address, as bootstrap.servers")
     if not console:
         return
     data = plan.processes[0].data

@@ -104,7 +104,7 @@ class FromCluster:
         """Brokers that serve, and controllers that are no brokers."""
         import trio
 
-        from hightide import HightideError
+        from hightide import ErrorCode, HightideError
 
         brokers = (await admin.describe_cluster()).brokers
         for broker in brokers:
@@ -116,6 +116,8 @@ class FromCluster:
             try:
                 quorum = await admin.describe_quorum()
             except HightideError as error:
+                if getattr(error, "code", None) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    raise
                 why = str(error)
             else:
                 others = (*quorum.voters, *quorum.observers)

@@ -146,7 +146,7 @@ def what_there_is(cluster):
             {place: end.offset for place, end in admin.offsets(places, LATEST).items()},
             [each.id for each in (*quorum.voters, *quorum.observers)],
             configs + [e for e in admin.describe_configs("cluster", "") if not e.default],
-            admin.group_lag("readers"),
+            [(each.topic, each.partition, each.lag) for each in admin.group_lag("readers")],
             [each.group for each in admin.list_groups()],
         ]
 

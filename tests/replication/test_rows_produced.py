@@ -12,6 +12,7 @@ from hightide.protocol.errors import ErrorCode
 from hightide.protocol.records import iter_batches, parse_header, stamp
 from hightide.protocol.row_spans import SPAN_RECORDS
 from hightide_broker.core.cluster.features import ROWS
+from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.validation import STEPS_AT_ONCE
 from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.simulation.disk import SimDisk
@@ -99,6 +100,8 @@ async def test_more_rows_than_one_stretch_bears_are_looked_at_first_and_then_app
         assert (stored.base_offset, stored.end_offset) == (0, count)
         again = memoryview(bytearray(sent))
         stamp(again, base_offset=0, leader_epoch=-1)
+        # It would be sent as something else if it were too large by now.
+        replica.update_config(TopicConfig.of({"max.message.bytes": "100"}, {}))
         facts = await in_slices(replica.looking_at(again))
         assert replica.append(again, acks_all=True, now_ms=NOW_MS, facts=facts).is_repeated
         node.replicas.mark_dirty(replica)

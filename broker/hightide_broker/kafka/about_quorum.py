@@ -24,16 +24,15 @@ def describe_quorum(asked: Asked, facts: Facts) -> Heard:
     """The state of the quorum; other partitions have none."""
 
     def answer(body: q.DescribeQuorumResponse, _parts: Sequence[Attached]) -> Fields:
-        topics = [
-            {
-                "topic_name": topic["topic_name"],
-                "partitions": [
-                    _partition(topic["topic_name"], part["partition_index"], body, facts.now_ms())
-                    for part in topic["partitions"]
-                ],
-            }
-            for topic in asked.fields["topics"]
-        ]
+        told: set[tuple[str, int]] = set()
+        topics = []
+        for topic in asked.fields["topics"]:
+            name = topic["topic_name"]
+            numbers = dict.fromkeys(part["partition_index"] for part in topic["partitions"])
+            places = [(name, number) for number in numbers if (name, number) not in told]
+            told.update(places)
+            parts = [_partition(place, body, facts.now_ms()) for place in places]
+            topics.append({"topic_name": name, "partitions": parts})
         return {"error_code": 0, "topics": topics, "nodes": list(map(_node, body.voters))}
 
     return question(asked, q.DescribeQuorumRequest(), answer, _refused)
@@ -43,11 +42,11 @@ def _refused(number: int, message: str) -> Fields:
     return {"error_code": number, "error_message": message, "topics": [], "nodes": []}
 
 
-def _partition(topic: str, number: int, body: q.DescribeQuorumResponse, now_ms: int) -> Fields:
-    there = (topic, number) == METADATA
+def _partition(place: tuple[str, int], body: q.DescribeQuorumResponse, now_ms: int) -> Fields:
+    there = place == METADATA
     state = partial(_replica, now_ms)
     return {
-        "partition_index": number,
+        "partition_index": place[1],
         "error_code": number_of(None if there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         "leader_id": body.leader if there else -1,
         "leader_epoch": body.epoch if there else -1,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import trio
 from msgspec.structs import replace as exchanged
 
 from hightide.protocol import messages as m
@@ -42,6 +43,8 @@ class Conversions:
     """Those of one node that are kept, the last used the longest."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self.turn = trio.Lock()
+        """One batch is converted at a time: others may want the same, and each takes memory."""
         self._bytes_max = bytes_max
         self._kept: OrderedDict[Key, bytes] = OrderedDict()
         self._size = 0
@@ -166,8 +169,9 @@ async def _in_rows(
 async def _one(conversions: Conversions, whose: tuple[str, int], batch: memoryview) -> bytes:
     header = parse_header(batch)
     key = (*whose, header.base_offset, header.leader_epoch, header.crc)
-    rows = conversions.get(key)
-    if rows is None:
-        rows = bytes(await in_slices(converting(batch, header)))
-        conversions.keep(key, rows)
+    if (rows := conversions.get(key)) is None:
+        async with conversions.turn:
+            if (rows := conversions.get(key)) is None:
+                rows = bytes(await in_slices(converting(batch, header)))
+                conversions.keep(key, rows)
     return rows

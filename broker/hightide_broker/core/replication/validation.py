@@ -116,11 +116,11 @@ def check_size(size: int, config: TopicConfig) -> None:
         )
 
 
-def looking_at(batch: memoryview, config: TopicConfig, *, inflated_max: int) -> Steps[Facts]:
+def looking_at(batch: memoryview, *, inflated_max: int) -> Steps[Facts]:
     """Everything that takes long about what a Kafka client sent for one partition, in steps of a
-    few ms; raises `Refused`. What depends on the moment is `admit`'s."""
+    few ms; raises `Refused`. What depends on the moment is `admit`'s: a batch that is stored
+    already is answered as that, whatever was set since."""
     header = check_sent_by_kafka(batch)
-    check_size(len(batch), config)
     return (yield from look_inside(batch, header, inflated_max=inflated_max))
 
 

@@ -295,7 +295,7 @@ class Replica:
     def looking_at(self, batch: memoryview) -> Steps[Facts]:
         """What has to be known of a batch that a Kafka client sent, before it is appended; raises
         `Refused`. In steps of a few ms: it takes longer than a stretch may."""
-        return validation.looking_at(batch, self.config, inflated_max=self._inflated_max)
+        return validation.looking_at(batch, inflated_max=self._inflated_max)
 
     def append(
         self, batch: memoryview, *, acks_all: bool, now_ms: int, facts: Facts | None = None

@@ -87,7 +87,8 @@ class AdminHandlers:
     def metadata(self, call: Call[m.MetadataRequest]) -> Reply | Later:
         """Brokers and topics; may make topics that are missing, if the configuration says so."""
         request = call.request
-        missing = [name for name in request.topics or () if name not in self._metadata.image.topics]
+        named = dict.fromkeys(request.topics or ())
+        missing = [name for name in named if name not in self._metadata.image.topics]
         allowed = self._config[keys.AUTO_CREATE_TOPICS_ENABLE]
         if missing and allowed and request.auto_create:
             return partial(self._create_and_describe, call, missing)
@@ -106,7 +107,7 @@ class AdminHandlers:
         self, request: m.MetadataRequest, refused: dict[str, m.TopicResult]
     ) -> Reply:
         image = self._metadata.image
-        names = sorted(image.topics) if request.topics is None else request.topics
+        names = sorted(image.topics) if request.topics is None else dict.fromkeys(request.topics)
         topics = []
         for name in names:
             topic = image.topics.get(name)

@@ -99,7 +99,7 @@ class GroupHandlers:
         """Members, assignments, and why there were rebalances."""
         request = call.request
         found = []
-        for name in request.groups:
+        for name in dict.fromkeys(request.groups):  # once each, however often it is named
             try:
                 found.append(self._describe(await self._coordinators.of(name), name))
             except Refused as refusal:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+import trio
+
 from hightide.net.ports import WallClock
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
@@ -30,6 +32,10 @@ from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFetch
 from hightide_broker.runtime.server.fetch_sessions import FetchSessions, ParkedNews
 from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
+
+LOOKS_MAX = 2
+"""Batches of Kafka's clients that are looked into at a time: each may inflate to
+message.inflated.max.bytes, and came in a few thousand."""
 
 
 class Metadata(Protocol):
@@ -59,6 +65,7 @@ class RecordHandlers:
         self._agenda = agenda
         self._in_thread = disk.in_thread
         self._has_looked = False
+        self._looking = trio.CapacityLimiter(LOOKS_MAX)
         self._fetching = FetchHandler(replicas, brokers, config, agenda, self._hint)
         self._sessions = FetchSessions(self._fetching, agenda)
 
@@ -67,21 +74,21 @@ class RecordHandlers:
     async def look(
         self, parts: Sequence[m.ProducePartition], attachments: Sequence[memoryview]
     ) -> dict[int, Facts | Refused]:
-        """What is in batches of rows, or why they are refused; of partitions that are not led here
-        nothing is known."""
+        """What is in batches of rows, or why they are refused."""
         if not self._has_looked:
             self._has_looked = True
             await self._in_thread(make_ready)
         found: dict[int, Facts | Refused] = {}
         for part in parts:
+            await trio.lowlevel.checkpoint()  # there may be many, and each refused at once
             try:
                 replica = self._replicas.get(part.topic, part.partition)
                 replica.require_leadership()
-            except Refused:
-                continue
-            try:
-                found[part.records] = await in_slices(replica.looking_at(attachments[part.records]))
+                async with self._looking:
+                    steps = replica.looking_at(attachments[part.records])
+                    found[part.records] = await in_slices(steps)
             except Refused as refusal:
+                # Also who does not lead now: it may by then, and has not looked.
                 found[part.records] = refusal
         return found
 
@@ -143,7 +150,6 @@ class RecordHandlers:
         replica = self._replicas.get(part.topic, part.partition)
         facts: Facts | Refused | None = call.facts.get(part.records)
         if isinstance(facts, Refused):
-            replica.require_leadership()
             raise facts
         appended = replica.append(
             attachments[part.records],
@@ -175,6 +181,11 @@ class RecordHandlers:
     def list_offsets(self, call: Call[m.ListOffsetsRequest]) -> Reply:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
         request = call.request
+        if len({(part.topic, part.partition) for part in request.partitions}) < len(
+            request.partitions
+        ):
+            # A time is looked for in batches: a small request would take long.
+            raise Refused(ErrorCode.INVALID_REQUEST, "a partition is named twice: name each once")
         look = partial(self._list_offset, request.replica_id >= 0)
         results = _each(request.partitions, look, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
