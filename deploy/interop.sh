@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Programs that nobody here wrote, against three brokers of hightide: Kafka's own tools, kcat, and the suites of other
-# clients. Half an hour; writes deploy/INTEROP.md. Arguments choose some by name: `deploy/interop.sh --help` lists them.
+# clients. Half an hour; a run of all writes deploy/INTEROP.md. Arguments choose some by name: `deploy/interop.sh --help` lists them.
 # Makes .venv if it is missing, fetches Kafka by Maven into .compare/. HIGHTIDE_VENV names another environment.
 # What this machine lacks (Java, Maven, Go, kcat) is skipped, and said.
 set -euo pipefail
