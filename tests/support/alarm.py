@@ -125,9 +125,10 @@ class Watched:
         return self.cluster.run(*words, **how)
 
     def topic(self, name, partitions=1, replicas=1, **configs):
-        """Its first partition, as it is described."""
+        """Its first partition, as it is described once somebody leads it."""
         words = [f"--config={key.replace('_', '.')}={value}" for key, value in configs.items()]
         self.run("topics", "create", name, "-p", partitions, "-r", replicas, *words)
+        until(lambda: self.partition(name)["leader"] >= 0, what=f"somebody leads {name}")
         return self.partition(name)
 
     def partition(self, name):

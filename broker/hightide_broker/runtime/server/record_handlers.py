@@ -33,6 +33,8 @@ from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFet
 from hightide_broker.runtime.server.fetch_sessions import FetchSessions, ParkedNews
 from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
 
+REPEATS_MAX = 100
+"""How often partitions may be named again where offsets are looked for."""
 LOOKS_MAX = 2
 """Batches of Kafka's clients that are looked into at a time: each may inflate to
 message.inflated.max.bytes, and came in a few thousand."""
@@ -181,11 +183,11 @@ class RecordHandlers:
     def list_offsets(self, call: Call[m.ListOffsetsRequest]) -> Reply:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
         request = call.request
-        if len({(part.topic, part.partition) for part in request.partitions}) < len(
-            request.partitions
-        ):
+        named = {(part.topic, part.partition) for part in request.partitions}
+        if (repeats := len(request.partitions) - len(named)) > REPEATS_MAX:
             # A time is looked for in batches: a small request would take long.
-            raise Refused(ErrorCode.INVALID_REQUEST, "a partition is named twice: name each once")
+            why = f"partitions are named again {repeats} times, expected {REPEATS_MAX} or less"
+            raise Refused(ErrorCode.INVALID_REQUEST, why)
         look = partial(self._list_offset, request.replica_id >= 0)
         results = _each(request.partitions, look, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
