@@ -56,11 +56,12 @@ class BrokerConfig:
     def metrics_address(self) -> tuple[str, int] | None:
         """Where metrics are told, if they are; raises `ConfigError`."""
         said = self[keys.METRICS_LISTEN].strip()
-        if said and place_to_listen(said) is None:
+        place = place_to_listen(said)
+        if said and place is None:
             raise ConfigError(
                 f"{keys.METRICS_LISTEN.name} is {said!r}, expected HOST:PORT, or a PORT of loopback"
             )
-        return place_to_listen(said)
+        return place
 
     @property
     def is_split(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from hightide_broker.runtime.cluster.metadata_loader import ImageInstrument
 from hightide_broker.runtime.quorum.driver import QuorumInstrument
-from hightide_broker.runtime.replication.replica import ReplicaInstrument
+from hightide_broker.runtime.replication.replica_loader import ReplicaInstrument
 
 
 class Instrument(QuorumInstrument, ImageInstrument, ReplicaInstrument, Protocol):

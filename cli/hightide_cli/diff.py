@@ -84,7 +84,7 @@ def diff(part: str, bootstrap: str, output: str, timeout_s: float) -> None:
         raise click.exceptions.Exit(CORRUPT)
     if any(side.error for side in sides):
         raise click.exceptions.Exit(UNREACHABLE)
-    say(f"{counted(len(sides), 'replica agrees', 'replicas agree')}")
+    say(counted(len(sides), "replica agrees", "replicas agree"))
 
 
 async def _compare(

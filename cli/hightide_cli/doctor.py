@@ -25,11 +25,11 @@ from hightide_cli.findings import (
     sync_time,
     why_not_bound,
 )
-from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless, silent_voters
 from hightide_cli.options import ask, output_option
 from hightide_cli.output import show
 from hightide_cli.processes import brokers_of, nodes_of
-from hightide_cli.secure_cluster import CERTIFICATES
+from hightide_cli.secure_cluster import CERTIFICATES, CLIENT_FILE
 
 OPEN_FILES_MIN = 1024
 ASKED_S = 10.0
@@ -152,7 +152,7 @@ def _quorum(data: Path) -> Iterator[Finding]:
     """Whether somebody leads the cluster of this directory, if nodes of it run."""
     if not any(node.pid() for node in nodes_of(data)):
         return
-    if (file := data / "client.toml").exists():
+    if (file := data / CLIENT_FILE).exists():
         use_client_file(file)
     try:
         found = ask(",".join(brokers_of(data)), ASKED_S, known_quorum)
@@ -164,7 +164,7 @@ def _quorum(data: Path) -> Iterator[Finding]:
             "quorum", FAIL, leaderless("the node that was asked"), f"{REMEDY}: hightide up"
         )
         return
-    silent = [voter.id for voter in found.voters if voter.last_fetch_ms_ago < 0]
+    silent = silent_voters(found)
     said = f"node {found.leader} leads, of voters {[voter.id for voter in found.voters]}"
     if silent:
         yield Finding("quorum", WARN, f"{said}; not heard of: {silent}", REMEDY)

@@ -24,7 +24,7 @@ from hightide_broker.config import (
 )
 from hightide_broker.formatting import directory_of
 from hightide_broker.ports import RESERVE_BYTES, DiskError
-from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.base.disk import RealDisk, descriptors_beside_the_disk
 from hightide_broker.runtime.server.door import doors_of, end_of, files_of
 from hightide_broker.runtime.server.room import room_for
 from hightide_broker.storage.directory import (
@@ -206,7 +206,7 @@ def _voters(config: BrokerConfig, directory: Path) -> Iterator[Finding]:
     """Whether the other controllers are reached, and are those that the metadata names."""
     node, voters = config[keys.NODE_ID], config.voters
     silent = [each for each in voters if each != node and not _is_reached(*voters[each])]
-    said = ", ".join(f"{each}@{host}:{port}" for each, (host, port) in sorted(voters.items()))
+    said = _places(voters)
     if silent:
         nobody = f"{said}: no connection to {counted(len(silent), 'voter')} {silent}"
         yield Finding("voters", WARN, nobody, "start them, or mend controller.quorum.voters")
@@ -224,7 +224,7 @@ def _voters(config: BrokerConfig, directory: Path) -> Iterator[Finding]:
 
 def _differences(config: BrokerConfig, recorded: tuple[Voter, ...]) -> str:
     known = {voter.id: (voter.host, voter.port) for voter in recorded}
-    voters = {**config.voters}
+    voters = config.voters
     if not config[keys.CONTROLLER_QUORUM_VOTERS]:
         voters = {node: known.get(node, place) for node, place in voters.items()}
     if known == voters:
@@ -251,8 +251,8 @@ def _limits(config: BrokerConfig) -> Finding:
     most = config[keys.MAX_CONNECTIONS]
     if hard == resource.RLIM_INFINITY:
         return Finding("max.connections", OK, f"{most}, and no limit of open files")
-    # A node raises its limit as far as it may, and its disk has half of it.
-    room = room_for(connections_max=most, open_files=hard // 2).clients
+    # A node raises its limit as far as it may.
+    room = room_for(connections_max=most, open_files=descriptors_beside_the_disk(hard)).clients
     if room < most:
         found = f"{most}, and {hard} open files leave room for {counted(room, 'connection')}"
         advice = "LimitNOFILE of the service, or ulimit -Hn; or a smaller max.connections"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hightide_broker.storage.directory import LOCK
+from hightide_cli.processes import said_by_holder
 
 PROC = Path("/proc")
 _LISTENS = "0A"
@@ -49,11 +50,6 @@ def _inodes(port: int) -> Iterator[str]:
 
 def owner_of(directory: Path) -> int | None:
     """The process that uses a data directory now; None if nobody does."""
-    import fcntl
-
-    with suppress(OSError, ValueError), (directory / LOCK).open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(lock.read())
+    with suppress(ValueError):
+        return int(said_by_holder(directory / LOCK) or 0) or None
     return None

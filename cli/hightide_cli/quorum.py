@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.failures import UNHEALTHY
-from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless, silent_voters
 from hightide_cli.options import ask, client_options
 from hightide_cli.output import print_table, say, show_one
 from hightide_cli.watching import watchable
@@ -57,8 +57,7 @@ def status(bootstrap: str, output: str, timeout_s: float) -> None:
     if found.leader == NO_LEADER:
         say(f"{leaderless('the node that was asked')}; {REMEDY}")
         raise click.exceptions.Exit(UNHEALTHY)
-    silent = [voter.id for voter in found.voters if voter.last_fetch_ms_ago < 0]
-    if silent:
+    if silent := silent_voters(found):
         say(f"not heard of in epoch {found.epoch}: voters {silent}")
         raise click.exceptions.Exit(UNHEALTHY)
 

@@ -118,7 +118,7 @@ async def _delete_user(admin: Admin, user: str) -> Change:
 
 async def _add_rule(admin: Admin, rule: Acl) -> Change:
     is_there = rule in await admin.describe_acls()
-    told = [f"{rule_text(rule)}{': that is a rule already' if is_there else ''}"]
+    told = [rule_text(rule) + (": that is a rule already" if is_there else "")]
     if rule.permission == "DENY":
         told.append("it goes before every rule that allows")
 
@@ -148,7 +148,7 @@ async def _quota(admin: Admin, said: Mapping[str, Any]) -> Change:
     quota = Quota(_text(said, "key"), value, **holder)
     whose = " ".join(f"{name.replace('_', ' ')} {value}" for name, value in holder.items())
     at_most = "is limited no more" if value is None else f"is limited to {value} a second"
-    known = {asdict(each)["key"]: each.value for each in await _quotas_of(admin, holder)}
+    known = {each.key: each.value for each in await _quotas_of(admin, holder)}
     before = f", {known[quota.key]} until now" if quota.key in known else ""
 
     async def make() -> None:

@@ -203,6 +203,7 @@ class Eye:
                             self.is_untraced = str(error)
                     except AuthenticationFailed:
                         self._for_nodes.add(node)
+                        return  # another kind would be asked for at the same door
                     except HightideError:
                         continue  # the next look tries again from the same place
             if reading.cancelled_caught and node in brokers:

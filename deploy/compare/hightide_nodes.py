@@ -15,6 +15,7 @@ from compare.processes import ENDING_S, Failed, end, free_ports, run, start, und
 NODES = 3
 DATA = "cluster"
 START_S = 300.0
+HIGHTIDE = (sys.executable, "-m", "hightide_cli.main")
 
 
 class HightideNodes:
@@ -41,7 +42,7 @@ class HightideNodes:
 
     def start(self) -> None:
         """Have `hightide up` start them."""
-        command = [*_HIGHTIDE, "up", "-n", str(NODES), "--detach", "--data", str(self._data)]
+        command = [*HIGHTIDE, "up", "-n", str(NODES), "--detach", "--data", str(self._data)]
         command += ["--port", str(self._first), *self._settings]
         self._up = start(command, log=f"{self._log}-up")
 
@@ -50,7 +51,7 @@ class HightideNodes:
         assert self._up is not None, "after `start`"
         if code := self._up.wait(START_S):
             raise Failed(f"`hightide up` ended with exit code {code}: see {self._log}-up.log")
-        command = [*_HIGHTIDE, "ps", "--data", str(self._data), "-o", "json"]
+        command = [*HIGHTIDE, "ps", "--data", str(self._data), "-o", "json"]
         told = subprocess.run(command, capture_output=True, text=True, check=True)
         self._pids = {int(row["node"]): int(row["pid"]) for row in json.loads(told.stdout)}
 
@@ -67,11 +68,8 @@ class HightideNodes:
 
 def end_hightide(directory: Path, log: str) -> None:
     """Kill the brokers of a cluster's directory: the locks in it tell their process ids."""
-    command = [*_HIGHTIDE, "down", "--data", str(directory / DATA), "--kill"]
+    command = [*HIGHTIDE, "down", "--data", str(directory / DATA), "--kill"]
     run(command, log=f"{log}-down", timeout_s=ENDING_S)
-
-
-_HIGHTIDE = [sys.executable, "-m", "hightide_cli.main"]
 
 
 @contextmanager

@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compare.hightide_nodes import DATA
+from compare.hightide_nodes import DATA, HIGHTIDE
 from compare.processes import Failed
 
 TOOL_S = 180.0
@@ -65,10 +64,17 @@ class Java(NamedTuple):
         """How one of them is called."""
         return ["java", *jvm, "-cp", f"{self.jars}/*", name, *words]
 
-    def tool(self, name: str, *words: str, stdin: str = "", timeout_s: float = TOOL_S) -> str:
+    def tool(
+        self,
+        name: str,
+        *words: str,
+        stdin: str = "",
+        jvm: Sequence[str] = JVM,
+        timeout_s: float = TOOL_S,
+    ) -> str:
         """What `org.apache.kafka.tools.NAME` prints; raises `Failed`."""
         full = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
-        return ran(self.command(full, *words), stdin=stdin, timeout_s=timeout_s)
+        return ran(self.command(full, *words, jvm=jvm), stdin=stdin, timeout_s=timeout_s)
 
 
 class Place(NamedTuple):
@@ -86,11 +92,11 @@ class Place(NamedTuple):
 
     def hightide(self, *words: str) -> str:
         """What a command of hightide's prints about this cluster; raises `Failed`."""
-        return ran([sys.executable, "-m", "hightide_cli.main", *words])
+        return ran([*HIGHTIDE, *words])
 
     def produce(self, topic: str, *lines: str, options: Sequence[str] = ()) -> None:
         """Have hightide write some lines."""
-        command = [sys.executable, "-m", "hightide_cli.main", "produce", topic]
+        command = [*HIGHTIDE, "produce", topic]
         text = "".join(f"{line}\n" for line in lines)
         ran([*command, "-b", self.address, *options], stdin=text)
 

@@ -9,7 +9,7 @@ from statistics import median
 from compare.kafka_nodes import kafka_nodes
 from compare.processes import Failed
 
-from interop.place import Java, Place, ran
+from interop.place import Java, Place
 
 RECORDS = 500_000
 RECORD_BYTES = 100
@@ -65,8 +65,7 @@ def _consumed(java: Java, address: str, topic: str) -> float:
 
 
 def _performance(java: Java, name: str, *words: str) -> str:
-    command = java.command(f"org.apache.kafka.tools.{name}", *words, jvm=JVM)
-    return ran(command, timeout_s=PERFORMANCE_S)
+    return java.tool(name, *words, jvm=JVM, timeout_s=PERFORMANCE_S)
 
 
 def _number(pattern: str, told: str) -> float:

@@ -21,8 +21,7 @@ from hightide_cli.own_cluster import OwnCluster
 @pytest.mark.slow
 def test_there_is_a_console_for_the_block_and_none_behind_it(capsys):
     with OwnCluster(brokers=1, secure=IS_ON) as cluster:
-        way = {"bootstrap_servers": cluster.address, **cluster.client_options}
-        with console_beside(cluster.data, way) as address:
+        with console_beside(cluster.data, cluster.way) as address:
             with urllib.request.urlopen(f"{address}api/session") as answer:
                 assert json.load(answer)["sign_in"] is IS_ON
             assert running(cluster.data)["address"] == address

@@ -7,9 +7,11 @@ import warnings
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
-from brokers import client_of, new_node, settings
+from brokers import batch, client_of, new_node, settings
 from patience import PATIENCE_S
 
+from hightide.protocol.conversion import to_rows
+from hightide.protocol.records import parse_header
 from hightide_broker.kafka.fields import fields_of
 from hightide_broker.kafka.reading import Source, reader
 from hightide_broker.kafka.tables import API_BY_KEY
@@ -23,6 +25,12 @@ CLIENT_ID = "kit"
 def records(data):
     """A batch, as it goes into a request."""
     return Attached(bytes(data), len(data))
+
+
+def rows(*values, **kind):
+    """A batch of rows, as a client of Kafka's sends it."""
+    made = batch(*values, **kind)
+    return bytes(to_rows(made, parse_header(made)))
 
 
 def request_bytes(name, version, fields, *, correlation_id=1, client_id=CLIENT_ID):

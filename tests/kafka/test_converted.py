@@ -5,10 +5,10 @@ Method: answers of a fetch by hand, whose files are bytes.
 
 import pytest
 from brokers import batch
+from kafkakit import rows
 
 from hightide.protocol import messages as m
-from hightide.protocol.conversion import to_rows
-from hightide.protocol.records import iter_batches, parse_header
+from hightide.protocol.records import iter_batches
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions, converted
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.storage.segment import FileSlice
@@ -41,11 +41,6 @@ def rest_of(reply, *, conversions=None, zstd=True, topic_id="id"):
 
 def columns(*values, **kind):
     return bytes(batch(*values, **kind))
-
-
-def rows(*values, **kind):
-    made = batch(*values, **kind)
-    return bytes(to_rows(made, parse_header(made)))
 
 
 def test_rows_stay_a_slice_of_the_file():

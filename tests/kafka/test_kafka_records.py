@@ -7,22 +7,15 @@ number, and only that partition. Method: a real node, a bare client of each prot
 import pytest
 import trio
 from brokers import batch, client_of, new_node, quiet
-from kafkakit import both, kafka_client, records
+from kafkakit import both, kafka_client, records, rows
 from patience import PATIENCE_S
 
-from hightide.protocol.conversion import to_rows
-from hightide.protocol.records import iter_batches, parse_header
+from hightide.protocol.records import iter_batches
 from hightide.protocol.rows import make_ready
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions
 from hightide_broker.simulation.disk import SimDisk
 
 NO_ID = ""
-
-
-def rows(*values, **kind):
-    """A batch of rows, as a client of Kafka's sends it."""
-    made = batch(*values, **kind)
-    return bytes(to_rows(made, parse_header(made)))
 
 
 async def produce(client, version, data, *, acks=-1, topic="t", partition=0, wait=True, **more):

@@ -96,14 +96,15 @@ async def test_more_rows_than_one_stretch_bears_are_looked_at_first_and_then_app
         assert refused.error == ErrorCode.MESSAGE_TOO_LARGE
         replica, sent = node.replicas.get("t", 0), memoryview(data)
         facts = await in_slices(replica.looking_at(sent))
-        stored = replica.append(sent, acks_all=True, now_ms=NOW_MS, facts=facts)
+        terms = {"acks_all": True, "feature_levels": node.replicas.feature_levels}
+        stored = replica.append(sent, now_ms=NOW_MS, facts=facts, **terms)
         assert (stored.base_offset, stored.end_offset) == (0, count)
         again = memoryview(bytearray(sent))
         stamp(again, base_offset=0, leader_epoch=-1)
         # It would be sent as something else if it were too large by now.
         replica.update_config(TopicConfig.of({"max.message.bytes": "100"}, {}))
         facts = await in_slices(replica.looking_at(again))
-        assert replica.append(again, acks_all=True, now_ms=NOW_MS, facts=facts).is_repeated
+        assert replica.append(again, now_ms=NOW_MS, facts=facts, **terms).is_repeated
         node.replicas.mark_dirty(replica)
         await replica.committed.wait_for(count)
         assert len(await client.read_all()) == count

@@ -21,6 +21,8 @@ from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.epochs import UNDEFINED, EpochCache
 
 PATH = f"{DIRECTORY}/leader-epoch-checkpoint"
+END = (1 << 63) - 1
+"""Of the longest log that can be: all that is known begins in it."""
 THREE = {5: 11, 6: 12, 7: 13}
 
 
@@ -33,7 +35,7 @@ def cache_of(entries: dict[int, int], disk: SimDisk | None = None) -> EpochCache
         assert cache.assign(epoch, start)
     cache.write()
     assert dict(cache.entries) == entries
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
     return cache
 
 
@@ -92,9 +94,9 @@ def test_the_file_that_is_written_after_each_assign_is_kafkas_text(steps):
         before = disk.read_file(PATH)
         assert cache.assign(epoch, start) == (text != before)
         assert disk.read_file(PATH) == before, "nothing is written on the loop"
-        assert cache.is_ahead == (text != before)
+        assert cache.is_owed(END) == (text != before)
         cache.write()
-        assert not cache.is_ahead
+        assert not cache.is_owed(END)
         assert disk.read_file(PATH) == text
         assert EpochCache.load(disk, PATH).entries == cache.entries
 
@@ -111,9 +113,9 @@ def test_an_assign_that_changes_nothing_leaves_nothing_to_be_written():
     cache = cache_of({4: 10})
     assert not cache.assign(4, 10)
     assert not cache.assign(4, 500)
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
     assert cache.assign(5, 500)
-    assert cache.is_ahead
+    assert cache.is_owed(END)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def test_no_change_touches_the_disk_and_each_is_to_be_written(change):
         disk.fail(operation, "")
     change(cache)
     assert dict(cache.entries) != THREE
-    assert cache.is_ahead
+    assert cache.is_owed(END)
     disk.heal()
     assert disk.read_file(PATH) == b"0\n3\n5 11\n6 12\n7 13\n"
     cache.write()
     assert EpochCache.load(disk, PATH).entries == cache.entries
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
 
 
 @settings(max_examples=tries(100), deadline=None)
@@ -187,7 +189,7 @@ def test_a_truncation_leaves_stale_entries_in_the_file_until_it_is_written():
     cache = cache_of(THREE, disk)
     assert cache.truncate_from_end(12)
     assert disk.read_file(PATH) == b"0\n3\n5 11\n6 12\n7 13\n"
-    assert cache.is_ahead
+    assert cache.is_owed(END)
     cache.write()
     assert disk.read_file(PATH) == b"0\n1\n5 11\n"
 
@@ -200,13 +202,13 @@ def test_an_epoch_that_could_not_be_written_is_written_with_the_next_write(later
     disk.fail("replace", PATH, "No space left on device")
     with pytest.raises(DiskError):
         cache.write()
-    assert cache.is_ahead
+    assert cache.is_owed(END)
     assert cache.entries == ((0, 0), (1, 10)), "it is known all the same"
     disk.heal()
     if later:
         cache.assign(2, 20)
     cache.write()
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
     assert disk.read_file(PATH) == (b"0\n3\n0 0\n1 10\n2 20\n" if later else b"0\n2\n0 0\n1 10\n")
 
 
@@ -219,10 +221,10 @@ def test_what_a_worker_thread_writes_is_what_was_known_when_it_was_told_to():
     cache.truncate_from_start(5)
     write()
     assert disk.read_file(PATH) == b"0\n2\n0 0\n1 10\n"
-    assert cache.is_ahead, "more has become known since"
+    assert cache.is_owed(END), "more has become known since"
     cache.writing(99)()
     assert disk.read_file(PATH) == b"0\n3\n0 5\n1 10\n2 20\n"
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
 
 
 def test_an_older_write_that_comes_after_a_newer_one_writes_nothing():
@@ -233,14 +235,14 @@ def test_an_older_write_that_comes_after_a_newer_one_writes_nothing():
     write = cache.writing(99)
     cache.truncate_from_end(12)
     cache.write()
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
     write()
     assert disk.read_file(PATH) == b"0\n1\n5 11\n"
-    assert not cache.is_ahead
+    assert not cache.is_owed(END)
     disk.fail("replace", PATH)
     with pytest.raises(DiskError):
         cache.write()
-    assert cache.is_ahead, "what failed is to be written again"
+    assert cache.is_owed(END), "what failed is to be written again"
 
 
 def test_an_epoch_whose_first_append_met_a_full_disk_is_in_the_file_after_the_next_one():
@@ -407,4 +409,4 @@ def test_s5_cutting_at_the_end_forgets_a_leadership_without_writes(target):
     assert (log.log_start, log.log_end) == (27, 29)
     assert dict(log.epochs.entries) == {19: 27}
     assert disk.read_file(PATH) == b"0\n1\n19 27\n", "the cut is written at once"
-    assert not log.epochs.is_ahead
+    assert not log.epochs.is_owed(log.log_end)

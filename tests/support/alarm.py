@@ -112,13 +112,14 @@ class Watched:
     def __init__(self, cluster, faults):
         self.cluster = cluster
         self.faults = faults
-        self._known = self.scraped()
+        self._known = {}
+        self.scraped()
 
     def scraped(self):
         """{node: address}, as long as it is known; one that is gone is not forgotten."""
         rows = self.cluster.ps()
         told = {row["node"]: row["metrics"] for row in rows if row.get("metrics")}
-        self._known = getattr(self, "_known", {}) | told
+        self._known = self._known | told
         return self._known
 
     def run(self, *words, **how):

@@ -245,7 +245,7 @@ def epochs_that_are_not_in_their_file_are_missed():
     def both():
         with (
             planted(recovery, "catch_up", no),
-            planted(log.EpochCache, "is_ahead", property(no)),
+            planted(log.EpochCache, "is_owed", no),
         ):
             yield
 

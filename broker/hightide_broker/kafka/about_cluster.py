@@ -32,27 +32,15 @@ IDS_FROM = 12
 """The first version of metadata that may name topics by their ids."""
 KEYS_MAX = 1000
 """Coordinators that are looked for in one request."""
-_ADDRESS = ("node_id", "host", "port")
 
 
 def metadata(asked: Asked, facts: Facts) -> Heard:
     """Brokers and topics; topics by their ids, too (KIP-516). Raises `RemoteProtocolError`."""
     wanted = asked.fields["topics"]
     every = wanted is None or (asked.version == 0 and not wanted)
-    names: list[str] = []
-    by_id: dict[str, str] = {}
-    """Ids that were asked for, by the names of their topics."""
-    unknown: list[Fields] = []
-    for topic in wanted or ():
-        if topic["name"] is not None:
-            names.append(topic["name"])
-        elif asked.version < IDS_FROM:
-            raise RemoteProtocolError(f"a topic by its id before version {IDS_FROM} of metadata")
-        elif name := facts.name_of(topic["topic_id"]):
-            names.append(name)
-            by_id[name] = topic["topic_id"]
-        else:
-            unknown.append(_unknown_id(topic["topic_id"]))
+    if asked.version < IDS_FROM and any(topic["name"] is None for topic in wanted or ()):
+        raise RemoteProtocolError(f"a topic by its id before version {IDS_FROM} of metadata")
+    names, by_id, unknown = facts.named(wanted or ())
     request = m.MetadataRequest(
         topics=None if every else names,
         auto_create=asked.fields.get("allow_auto_topic_creation", True),
@@ -60,11 +48,12 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
 
     def answer(body: m.MetadataResponse, _parts: Sequence[Attached]) -> Fields:
         listed = {broker.id for broker in body.brokers}
+        known = [_topic(topic, by_id, listed) for topic in body.topics]
         return {
             "brokers": [_broker(broker, "node_id") for broker in body.brokers],
             "cluster_id": body.cluster_id,
             "controller_id": _controller(body.controller, listed, facts),
-            "topics": [_topic(topic, by_id, listed) for topic in body.topics] + unknown,
+            "topics": [*known, *map(_unknown_id, unknown)],
             "error_code": 0,
         }
 
@@ -191,7 +180,9 @@ def _no_coordinator(number: int, message: str) -> Fields:
     return {
         "error_code": number,
         "error_message": message,
-        **dict(zip(_ADDRESS, (-1, "", -1), strict=True)),
+        "node_id": -1,
+        "host": "",
+        "port": -1,
     }
 
 

@@ -49,7 +49,7 @@ def offset_commit(asked: Asked, _facts: Facts) -> Heard:
     )
 
     def answer(body: g.OffsetCommitResponse, _parts: Sequence[Attached]) -> Fields:
-        return {"topics": by_topic(body.partitions, _result, parts_name="partitions")}
+        return {"topics": by_topic(body.partitions, _result)}
 
     return question(asked, request, answer, lambda number, _: _each_refused(parts, number))
 
@@ -64,7 +64,7 @@ def offset_delete(asked: Asked, _facts: Facts) -> Heard:
     request = g.OffsetDeleteRequest(group=asked.fields["group_id"], partitions=parts)
 
     def answer(body: g.OffsetDeleteResponse, _parts: Sequence[Attached]) -> Fields:
-        topics = by_topic(body.partitions, _result, parts_name="partitions")
+        topics = by_topic(body.partitions, _result)
         return {"error_code": 0, "topics": topics}
 
     return question(asked, request, answer, lambda number, _: {"error_code": number, "topics": []})
@@ -78,7 +78,7 @@ def _each_refused(parts: Sequence[g.CommitPartition], number: int) -> Fields:
     def one(part: g.CommitPartition) -> Fields:
         return {"partition_index": part.partition, "error_code": number}
 
-    return {"topics": by_topic(parts, one, parts_name="partitions")}
+    return {"topics": by_topic(parts, one)}
 
 
 def offset_fetch(asked: Asked, _facts: Facts) -> Heard:
@@ -95,7 +95,7 @@ def offset_fetch(asked: Asked, _facts: Facts) -> Heard:
         def one(part: g.GroupPartition) -> Fields:
             return _offset(g.FetchedOffset(topic=part.topic, partition=part.partition), number)
 
-        topics = by_topic(request.partitions or (), one, parts_name="partitions")
+        topics = by_topic(request.partitions or (), one)
         return {"topics": topics, "error_code": number}
 
     return question(asked, request, answer, refuse)
@@ -132,7 +132,7 @@ def _fetched(body: g.OffsetFetchResponse) -> Fields:
         return _offset(found, number_of(found.error))
 
     return {
-        "topics": by_topic(body.partitions, one, parts_name="partitions"),
+        "topics": by_topic(body.partitions, one),
         "error_code": number_of(body.error),
     }
 

@@ -52,10 +52,10 @@ class Resource(NamedTuple):
             f"a resource of type {self.kind}, expected {TOPIC}, a topic, or {BROKER}, a broker",
         )
 
-    def result(self, error: str | None, message: str) -> Fields:
+    def result(self, number: int, message: str) -> Fields:
         """What became of it."""
         return {
-            "error_code": number_of(error),
+            "error_code": number,
             "error_message": told(message) or None,
             "resource_type": self.kind,
             "resource_name": self.name,
@@ -75,30 +75,28 @@ def describe_configs(asked: Asked, _facts: Facts) -> Heard:
         try:
             wanted[resource.ours] = resource, fields["configuration_keys"]
         except Refused as why:
-            refused.append({**resource.result(why.code, why.message), "configs": []})
+            result = resource.result(number_of(why.code), why.message)
+            refused.append({**result, "configs": []})
     with_docs = asked.fields.get("include_documentation", False)
 
     def one(result: m.ConfigResult) -> Fields:
         resource, names = wanted[result.kind, result.name]
         entries = [each for each in result.entries if names is None or each.name in names]
         configs = [_entry(result.kind, each, with_docs) for each in entries]
-        return {**resource.result(result.error, result.message), "configs": configs}
+        told_of = resource.result(number_of(result.error), result.message)
+        return {**told_of, "configs": configs}
 
     def answer(body: m.DescribeConfigsResponse, _parts: Sequence[Attached]) -> Fields:
         return {"results": [*map(one, body.resources), *refused]}
 
     def refuse(number: int, message: str) -> Fields:
-        return {"results": [_refused(each, number, message) for each, _ in wanted.values()]}
+        results = [resource.result(number, message) for resource, _ in wanted.values()]
+        return {"results": [{**result, "configs": []} for result in results]}
 
     request = m.DescribeConfigsRequest(
         resources=[m.ConfigResource(kind=kind, name=name) for kind, name in wanted]
     )
     return question(asked, request, answer, refuse)
-
-
-def _refused(resource: Resource, number: int, message: str) -> Fields:
-    told_of = {"error_code": number, "error_message": message, "configs": []}
-    return {"resource_type": resource.kind, "resource_name": resource.name, **told_of}
 
 
 def _entry(kind: str, entry: m.ConfigEntry, with_docs: bool) -> Fields:
@@ -181,16 +179,17 @@ def _altering(asked: Asked, change: Callable[[Fields, str, str], m.ConfigChange]
             changes.append(change(fields, kind, name))
             known[kind, name] = resource
         except Refused as why:
-            refused.append(resource.result(why.code, why.message))
+            refused.append(resource.result(number_of(why.code), why.message))
 
     def one(result: m.ConfigResult) -> Fields:
-        return known[result.kind, result.name].result(result.error, result.message)
+        resource = known[result.kind, result.name]
+        return resource.result(number_of(result.error), result.message)
 
     def answer(body: m.AlterConfigsResponse, _parts: Sequence[Attached]) -> Fields:
         return {"responses": [*map(one, body.resources), *refused]}
 
     def refuse(number: int, message: str) -> Fields:
-        return {"responses": [_refused(each, number, message) for each in known.values()]}
+        return {"responses": [each.result(number, message) for each in known.values()]}
 
     request = m.AlterConfigsRequest(resources=changes, validate_only=asked.fields["validate_only"])
     return question(asked, request, answer, refuse)
@@ -218,7 +217,7 @@ def describe_log_dirs(asked: Asked, _facts: Facts) -> Heard:
         directory = {
             "error_code": 0,
             "log_dir": body.path,
-            "topics": by_topic(replicas, one, parts_name="partitions"),
+            "topics": by_topic(replicas, one),
             "usable_bytes": body.free_bytes,
         }
         return {"error_code": 0, "results": [directory]}

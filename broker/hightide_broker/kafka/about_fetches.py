@@ -55,7 +55,7 @@ def fetch(asked: Asked, facts: Facts) -> Heard:
 
     def answer(body: m.FetchResponse, attached: Sequence[Attached]) -> Fields:
         one = partial(_fetched, asked, attached)
-        found = by_topic(body.partitions, one, name="topic", parts_name="partitions")
+        found = by_topic(body.partitions, one, name="topic")
         for topic in found:
             topic["topic_id"] = ids.get(topic["topic"], "")
         return {

@@ -34,13 +34,13 @@ def list_offsets(asked: Asked, _facts: Facts) -> Heard:
 
     def answer(body: m.ListOffsetsResponse, _parts: Sequence[Attached]) -> Fields:
         listed = partial(_listed, asked)
-        return {"topics": by_topic(body.partitions, listed, parts_name="partitions")}
+        return {"topics": by_topic(body.partitions, listed)}
 
     def refuse(number: int, _message: str) -> Fields:
         def one(part: m.ListOffsetsPartition) -> Fields:
             return {"partition_index": part.partition, "error_code": number}
 
-        return {"topics": by_topic(parts, one, parts_name="partitions")}
+        return {"topics": by_topic(parts, one)}
 
     return question(asked, m.ListOffsetsRequest(partitions=parts), answer, refuse)
 
@@ -80,13 +80,13 @@ def offset_for_leader_epoch(asked: Asked, _facts: Facts) -> Heard:
         }
 
     def answer(body: m.OffsetForLeaderEpochResponse, _parts: Sequence[Attached]) -> Fields:
-        return {"topics": by_topic(body.partitions, one, name="topic", parts_name="partitions")}
+        return {"topics": by_topic(body.partitions, one, name="topic")}
 
     def refuse(number: int, _message: str) -> Fields:
         def refused(part: m.EpochPartition) -> Fields:
             return {"partition": part.partition, "error_code": number}
 
-        return {"topics": by_topic(parts, refused, name="topic", parts_name="partitions")}
+        return {"topics": by_topic(parts, refused, name="topic")}
 
     return question(asked, m.OffsetForLeaderEpochRequest(partitions=parts), answer, refuse)
 
@@ -109,7 +109,7 @@ def delete_records(asked: Asked, _facts: Facts) -> Heard:
         }
 
     def answer(body: m.DeleteRecordsResponse, _parts: Sequence[Attached]) -> Fields:
-        return {"topics": by_topic(body.partitions, one, parts_name="partitions")}
+        return {"topics": by_topic(body.partitions, one)}
 
     def refuse(number: int, _message: str) -> Fields:
         def refused(part: m.DeleteRecordsPartition) -> Fields:
@@ -119,7 +119,7 @@ def delete_records(asked: Asked, _facts: Facts) -> Heard:
                 "error_code": number,
             }
 
-        return {"topics": by_topic(parts, refused, parts_name="partitions")}
+        return {"topics": by_topic(parts, refused)}
 
     request = m.DeleteRecordsRequest(partitions=parts, timeout_ms=asked.fields["timeout_ms"])
     return question(asked, request, answer, refuse)

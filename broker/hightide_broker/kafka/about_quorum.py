@@ -24,6 +24,7 @@ def describe_quorum(asked: Asked, facts: Facts) -> Heard:
     """The state of the quorum; other partitions have none."""
 
     def answer(body: q.DescribeQuorumResponse, _parts: Sequence[Attached]) -> Fields:
+        now_ms = facts.now_ms()
         told: set[tuple[str, int]] = set()
         topics = []
         for topic in asked.fields["topics"]:
@@ -31,7 +32,7 @@ def describe_quorum(asked: Asked, facts: Facts) -> Heard:
             numbers = dict.fromkeys(part["partition_index"] for part in topic["partitions"])
             places = [(name, number) for number in numbers if (name, number) not in told]
             told.update(places)
-            parts = [_partition(place, body, facts.now_ms()) for place in places]
+            parts = [_partition(place, body, now_ms) for place in places]
             topics.append({"topic_name": name, "partitions": parts})
         return {"error_code": 0, "topics": topics, "nodes": list(map(_node, body.voters))}
 

@@ -99,18 +99,8 @@ def _throttled_ms(results: Sequence[m.TopicResult]) -> int:
 
 def delete_topics(asked: Asked, facts: Facts) -> Heard:
     """Delete topics, by their names or ids."""
-    by_id: dict[str, str] = {}
-    """Ids that were asked for, by the names of their topics."""
-    unknown: list[str] = []
-    names: list[str] = list(asked.fields.get("topic_names", ()))
-    for topic in asked.fields.get("topics", ()):
-        if topic["name"] is not None:
-            names.append(topic["name"])
-        elif name := facts.name_of(topic["topic_id"]):
-            names.append(name)
-            by_id[name] = topic["topic_id"]
-        else:
-            unknown.append(topic["topic_id"])
+    more, by_id, unknown = facts.named(asked.fields.get("topics", ()))
+    names = [*asked.fields.get("topic_names", ()), *more]
 
     def one(result: m.TopicResult) -> Fields:
         if result.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and result.topic in by_id:

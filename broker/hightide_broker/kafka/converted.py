@@ -7,9 +7,8 @@ of a log want the same batches within a moment.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ import trio
 from msgspec.structs import replace as exchanged
 
 from hightide.protocol import messages as m
-from hightide.protocol.codecs import ROW_CODECS
 from hightide.protocol.conversion import converting
 from hightide.protocol.errors import CorruptBatch, ErrorCode
-from hightide.protocol.records import CODEC_MASK, PREFIX_BYTES, ROWS_MAGIC, Buffer, parse_header
+from hightide.protocol.records import BatchHeader, Buffer, iter_batches
 from hightide_broker.runtime.base.call import Later, Reply
 from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.storage.segment import FileSlice
@@ -29,8 +27,6 @@ KEPT_BYTES_MAX = 32 << 20
 """Converted batches that are kept, over all partitions."""
 CONVERTED_BYTES_MAX = 4 << 20
 """So much of one answer is converted; a batch at least, and the rest when it is asked for."""
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT, _MAGIC_AT, _ATTRIBUTES_LOW_AT = 8, 16, 22
 
 Key = tuple[str, int, int, int, int]
 """A topic's id, partition, base offset, leader epoch and checksum: compaction rewrites a batch
@@ -76,36 +72,22 @@ def converted(conversions: Conversions, id_of: IdOf, reply: Reply, *, zstd: bool
     """The rest of a fetch's answer: None if it may be sent as it is. `zstd`: whether its reader
     knows that codec. Raises `OSError` or `DiskError`."""
     slices = [part for part in reply.attachments if isinstance(part, FileSlice)]
-    found = [_look(_read(each)) for each in slices]
+    if zstd and not any(each.has_columns for each in slices):
+        return None
+    found = [_look(each.read()) for each in slices]
     if not any(each.has_columns or (each.has_zstd and not zstd) for each in found):
         return None
     assert isinstance(reply.body, m.FetchResponse), "what a fetch is answered with"
     return partial(_convert, conversions, id_of, reply.body, found, zstd=zstd)
 
 
-def _read(found: FileSlice) -> bytes:
-    data = found.read()
-    if len(data) != found.size:
-        raise OSError(f"{found.file.path} shrank while it was being read")
-    return data
-
-
 def _look(data: bytes) -> _Found:
-    has_columns = has_zstd = False
-    for start, _ in _batches(data):
-        has_columns = has_columns or data[start + _MAGIC_AT] != ROWS_MAGIC
-        codec = data[start + _ATTRIBUTES_LOW_AT] & CODEC_MASK
-        has_zstd = has_zstd or codec == ROW_CODECS["zstd"]
-    return _Found(data, has_columns, has_zstd)
-
-
-def _batches(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each batch begins and ends; they were checked when they were read."""
-    start = 0
-    while start < len(data):
-        end = start + PREFIX_BYTES + _LENGTH.unpack_from(data, start + _LENGTH_AT)[0]
-        yield start, end
-        start = end
+    headers = [header for header, _ in iter_batches(data)]
+    return _Found(
+        data,
+        has_columns=any(not header.has_rows for header in headers),
+        has_zstd=any(header.codec == "zstd" for header in headers),
+    )
 
 
 async def _convert(
@@ -154,20 +136,20 @@ async def _in_rows(
         return part.data
     pieces: list[Buffer] = []
     size = 0
-    for start, end in _batches(part.data):
+    for header, batch in iter_batches(part.data):
         if size >= left and (pieces or left < CONVERTED_BYTES_MAX):
             break
-        batch = memoryview(part.data)[start:end]
         rows: Buffer = batch
-        if batch[_MAGIC_AT] != ROWS_MAGIC:
-            rows = await _one(conversions, whose, batch)
+        if not header.has_rows:
+            rows = await _one(conversions, whose, header, batch)
         pieces.append(rows)
         size += len(rows)
     return b"".join(pieces)
 
 
-async def _one(conversions: Conversions, whose: tuple[str, int], batch: memoryview) -> bytes:
-    header = parse_header(batch)
+async def _one(
+    conversions: Conversions, whose: tuple[str, int], header: BatchHeader, batch: memoryview
+) -> bytes:
     key = (*whose, header.base_offset, header.leader_epoch, header.crc)
     if (rows := conversions.get(key)) is None:
         async with conversions.turn:

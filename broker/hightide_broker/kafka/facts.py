@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.kafka.converted import Conversions
@@ -24,6 +24,22 @@ class Facts:
         """The name of the topic with this id; empty: there is none."""
         state = self._image().topics_by_id.get(topic_id)
         return "" if state is None else state.name
+
+    def named(self, topics: Iterable[Fields]) -> tuple[list[str], dict[str, str], list[str]]:
+        """What topics that are asked for by `name` or `topic_id` are called; the ids that were
+        asked for, by those names; and the ids that no topic has."""
+        names: list[str] = []
+        by_id: dict[str, str] = {}
+        unknown: list[str] = []
+        for topic in topics:
+            if topic["name"] is not None:
+                names.append(topic["name"])
+            elif name := self.name_of(topic["topic_id"]):
+                names.append(name)
+                by_id[name] = topic["topic_id"]
+            else:
+                unknown.append(topic["topic_id"])
+        return names, by_id, unknown
 
     def id_of(self, topic: str) -> str:
         """The id of the topic with this name; empty: there is none any more."""

@@ -17,7 +17,11 @@ P = TypeVar("P", bound=_OfTopic)
 
 
 def by_topic(
-    parts: Iterable[P], one: Callable[[P], Fields], *, name: str = "name", parts_name: str
+    parts: Iterable[P],
+    one: Callable[[P], Fields],
+    *,
+    name: str = "name",
+    parts_name: str = "partitions",
 ) -> list[Fields]:
     """One entry a topic, in the order in which topics come first."""
     topics: dict[str, list[Fields]] = {}

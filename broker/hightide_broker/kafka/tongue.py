@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
+from hightide.protocol.wire import MESSAGE_BYTES_MAX
 from hightide.protocol.words import counted
 from hightide_broker.kafka import (
     about_cluster,
@@ -33,7 +34,7 @@ from hightide_broker.runtime.server.tongue import Heard, Parts
 
 OTHERS_BYTES_MAX = 8 << 20
 """The largest request but for a produce, and those of which the coordinator keeps what they say."""
-KEPT_BYTES_MAX = 1 << 20
+KEPT_BYTES_MAX = MESSAGE_BYTES_MAX
 """The largest one of those, as by our own protocol."""
 PRODUCE_KEY = 0
 KEPT_KEYS = (8, 11, 14)
@@ -90,9 +91,10 @@ class KafkaTongue:
         """What a frame asks. Raises `RemoteProtocolError`."""
         view = memoryview(body)
         header = read_header(view)
-        translate, api = TRANSLATORS.get(header.key), API_BY_KEY.get(header.key)
-        if translate is None or api is None:
+        translate = TRANSLATORS.get(header.key)
+        if translate is None:
             raise RemoteProtocolError(f"API {header.key} of Kafka's protocol is not offered here")
+        api = API_BY_KEY[header.key]
         if header.version not in api.versions:
             if api.key == API_VERSIONS_KEY:
                 return _newer(header)

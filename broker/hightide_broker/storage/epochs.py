@@ -31,8 +31,6 @@ class EpochCache:
         self._entries: list[tuple[int, int]] = entries if entries is not None else []
         self._in_file: list[tuple[int, int]] | None = list(self._entries)
         """What the file says; None: it could not be written."""
-        self._agreed = -1
-        """At which version the file was found to say everything."""
         self._versions = Versions()
 
     @classmethod
@@ -54,22 +52,14 @@ class EpochCache:
         """The newest epoch, -1 if there is none."""
         return self._entries[-1][0] if self._entries else -1
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether there is more than in the file."""
-        return self._versions.is_behind
-
     def is_owed(self, log_end: int) -> bool:
         """Whether the file would not do for a log that ends there. What begins at the end of a log
         is dropped when that is opened, so that it is not written."""
-        if self._agreed == self._versions.given:
-            return False
-        wanted = _below(self._entries, log_end)
-        if self._in_file is None or wanted != _below(self._in_file, log_end):
+        if self._in_file is None:
             return True
-        if len(wanted) == len(self._entries):
-            self._agreed = self._versions.given
-        return False
+        return self._in_file != self._entries and (
+            _below(self._in_file, log_end) != _below(self._entries, log_end)
+        )
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`; whether anything changed.

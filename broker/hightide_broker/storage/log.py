@@ -271,10 +271,11 @@ class Log:
         self.synced_end = max(self.synced_end, min(job.end, self.log_end))
         return self.synced_end
 
-    def flush_indexes(self) -> None:
-        """Write gathered index entries, so that a recovery need not build them again."""
+    def flush_indexes(self, *, final: bool = False) -> None:
+        """Write gathered index entries, so that a recovery need not build them again; `final`:
+        nothing is appended any more."""
         if self._segments[-1].size:
-            self._segments[-1].indexes.flush()
+            self._segments[-1].indexes.flush(final=final)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -473,9 +474,8 @@ class Log:
 
     def finish(self) -> SyncJob | None:
         """Write the indexes whole, before an orderly stop; what is left to sync."""
-        if self._segments[-1].size:
-            with self._disk.reserve():
-                self._segments[-1].indexes.flush(final=True)
+        with self._disk.reserve():
+            self.flush_indexes(final=True)
         return self.begin_sync()
 
     def close(self) -> None:

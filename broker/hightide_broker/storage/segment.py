@@ -62,10 +62,15 @@ class FileSlice(NamedTuple):
     """The offset after the last batch of the slice."""
     has_rows: bool = False
     """Whether any of them is one of Kafka's rows."""
+    has_columns: bool = True
+    """Whether any of them may be one of columns."""
 
     def read(self) -> bytes:
-        """The bytes of the slice."""
-        return self.file.read(self.position, self.size)
+        """The bytes of the slice. Raises `DiskError`, and `OSError` if the file became shorter."""
+        data = self.file.read(self.position, self.size)
+        if len(data) != self.size:
+            raise OSError(f"{self.file.path} shrank while it was being read")
+        return data
 
 
 class TimestampOffset(NamedTuple):
@@ -251,21 +256,25 @@ class Segment:
         size = min(size, self.size - position)
         if first.size > size:
             return None
-        end, next_offset, has_rows = 0, min(offset, first.base_offset), False
+        end, next_offset = 0, min(offset, first.base_offset)
+        has_rows = has_columns = False
         try:
             for header in self._checked(position, size, first.size, next_offset):
                 if header.next_offset > limit_offset:
                     break
                 end += header.size
                 next_offset = header.next_offset
-                has_rows = has_rows or header.magic == ROWS_MAGIC
+                if header.magic == ROWS_MAGIC:
+                    has_rows = True
+                else:
+                    has_columns = True
         except (CorruptBatch, SegmentDamage) as error:
             if end == 0:
                 raise SegmentDamage(self.path, position, str(error)) from error
         if end == 0:
             return None
         self._remember(next_offset, position + end)
-        return FileSlice(self.file, position, end, next_offset, has_rows)
+        return FileSlice(self.file, position, end, next_offset, has_rows, has_columns)
 
     def _checked(
         self, position: int, size: int, first_size: int, expected: int

@@ -63,8 +63,8 @@ def backlog(backlog_mb: int, rounds: int, data: Path | None, output: str) -> Non
     fields: dict[str, Any] = {"bench": "backlog", "backlog_mb": backlog_mb, "rounds": rounds}
     for name, times in (("alone", alone), ("beside", beside)):
         shares = statistics.quantiles(times, n=100)
-        fields |= {f"{name}_p50_ms": round(shares[49] * 1000, 3)}
-        fields |= {f"{name}_p99_ms": round(shares[98] * 1000, 3)}
+        fields[f"{name}_p50_ms"] = round(shares[49] * 1000, 3)
+        fields[f"{name}_p99_ms"] = round(shares[98] * 1000, 3)
     fields["ratio_p50"] = round(fields["beside_p50_ms"] / fields["alone_p50_ms"], 2)
     fields["ratio_p99"] = round(fields["beside_p99_ms"] / fields["alone_p99_ms"], 2)
     show_one(fields | {"read_mb_per_s": round(read, 1)}, output)

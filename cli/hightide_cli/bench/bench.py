@@ -21,7 +21,7 @@ import click
 
 from hightide_broker.runtime.base.system import sync_data
 from hightide_cli.bench.backlog import backlog
-from hightide_cli.bench.client import client, groups, secure_option
+from hightide_cli.bench.client import client, data_option, groups, secure_option
 from hightide_cli.bench.connections import connections
 from hightide_cli.bench.failover import failover
 from hightide_cli.bench.growth import growth
@@ -77,9 +77,7 @@ def bench_options(command: Any) -> Any:
         click.option(
             "-z", "--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none"
         ),
-        click.option(
-            "--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write."
-        ),
+        data_option,
         secure_option,
         client_config_option,
         output_option,

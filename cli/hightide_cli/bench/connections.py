@@ -42,7 +42,7 @@ def connections(numbers: list[int], data: Path | None, secure: bool, output: str
     with OwnCluster(brokers=1, directory=data, secure=secure) as cluster:
         before = cluster.memory_mb()
         for number in numbers:
-            say(f"{counted(number, 'connection')}")
+            say(counted(number, "connection"))
             seconds, during = run(_held, cluster, number)
             time.sleep(SETTLING_S)
             rows.append(

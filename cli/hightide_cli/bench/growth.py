@@ -77,7 +77,7 @@ def growth(numbers: list[int], idle_s: float, data: Path | None, secure: bool, o
     with OwnCluster(brokers=BROKERS, directory=data, secure=secure) as cluster:
         there = 0
         for number in numbers:
-            say(f"{counted(number, 'partition')}")
+            say(counted(number, "partition"))
             created_s = run(_grow, cluster.way, there, number)
             time.sleep(SETTLING_S)
             row = {

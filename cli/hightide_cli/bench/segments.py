@@ -39,7 +39,7 @@ def segments(numbers: list[int], data: Path | None, output: str) -> None:
         (node,) = (process.node for process in cluster.nodes)
         there = 0
         for number in numbers:
-            say(f"{counted(number, 'segment')}")
+            say(counted(number, "segment"))
             write_s = run(_write, cluster.address, there, number)
             row = {
                 "bench": "segments",

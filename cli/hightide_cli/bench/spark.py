@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide.protocol.words import counted
+from hightide_cli.bench.client import data_option
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
 from hightide_cli.own_cluster import OwnCluster, memory_mb
@@ -47,7 +48,7 @@ WARM_ROWS = 500_000
 @click.option("--brokers", type=click.IntRange(1, 9), default=3, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, 64), default=2, show_default=True)
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@data_option
 @output_option
 def spark(
     records: int,

@@ -99,7 +99,7 @@ def demo(
     # Told to end, it ends its brokers and its JVM first, as it does at Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with OwnCluster(brokers=BROKERS, secure=secure) as cluster, ExitStack() as stack:
-        way = {"bootstrap_servers": cluster.address, **cluster.client_options}
+        way = cluster.way
         who = ", as " + way["sasl_username"] if secure else ""
         say(f"{BROKERS} brokers serve on {cluster.address}{who}")
         shown = stack.enter_context(console_beside(cluster.data, way)) if console else ""

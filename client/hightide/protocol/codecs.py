@@ -214,12 +214,13 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
     import zstandard
 
     try:
-        stated = zstandard.get_frame_parameters(payload).content_size
+        frame = zstandard.get_frame_parameters(payload)
+        stated = frame.content_size
         is_stated = stated != zstandard.CONTENTSIZE_UNKNOWN
         if is_stated and stated > limit:
             raise _too_large(limit)
         # A reader does not tell a frame that is cut off from one that ends.
-        yield from _zstd_frame_is_whole(payload)
+        yield from _zstd_frame_is_whole(payload, has_checksum=frame.has_checksum)
         inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
         size = 0
         with inflater.stream_reader(payload) as reader:
@@ -232,7 +233,7 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
         raise CorruptBatch(f"zstd payload inflates to {counted(size, 'byte')}, it states {stated}")
 
 
-def _zstd_frame_is_whole(payload: memoryview) -> Iterator[bytes]:
+def _zstd_frame_is_whole(payload: memoryview, *, has_checksum: bool) -> Iterator[bytes]:
     """Raise `CorruptBatch` unless the first frame is all of the payload, by the lengths of its
     blocks; pieces are empty."""
     import zstandard
@@ -248,7 +249,7 @@ def _zstd_frame_is_whole(payload: memoryview) -> Iterator[bytes]:
         count += 1
         if count % _ZSTD_BLOCKS_A_STEP == 0:
             yield b""
-    position += 4 if zstandard.get_frame_parameters(payload).has_checksum else 0
+    position += 4 if has_checksum else 0
     if position > len(payload):
         raise CorruptBatch("zstd payload ends too early")
     _check_rest("zstd", len(payload) - position)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import (
@@ -19,7 +17,7 @@ from hightide_broker.core.cluster.changes import (
 )
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
 from hightide_broker.core.cluster.log_ends import LogEnds
-from hightide_broker.core.cluster.partition_changes import LogEnd
+from hightide_broker.core.cluster.partition_changes import are_back
 from hightide_broker.trace.events import BrokerChanged, Event, PartitionChanged, TopicChanged
 
 ELECTIONS = ("isr", "preferred", "elr", "last_known", "unclean")
@@ -112,19 +110,10 @@ def election_of(
     if leader in before.elr:
         return "elr"
     ends = log_ends.of(change.topic_id, change.partition, before.leader_epoch)
-    has_all_that_is_left = _are_back(before, image, ends) and all(
+    has_all_that_is_left = are_back(before, image.is_active, ends) and all(
         ends[leader] >= ends[other] for other in before.last_known_elr
     )
     return "last_known" if has_all_that_is_left else "unclean"
-
-
-def _are_back(before: PartitionState, image: ClusterImage, ends: Mapping[int, LogEnd]) -> bool:
-    """Whether nobody is given up who certainly has what is committed, and all who had it until an
-    unclean stop have said what is left of it (KIP-966)."""
-    known = before.last_known_elr
-    if before.isr or before.elr or not known:
-        return False
-    return all(image.is_active(broker) and broker in ends for broker in known)
 
 
 def cause_of(request: m.Message) -> str:

@@ -9,6 +9,7 @@ a level, here it rises with the last broker that is upgraded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from hightide.protocol.errors import ErrorCode, Refused
 
@@ -16,6 +17,8 @@ ROWS = "rows"
 """Level 1: batches of Kafka's rows may be stored."""
 KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1}
 """What this version knows."""
+NO_LEVELS: Mapping[str, int] = MappingProxyType({})
+"""Nothing is known of any."""
 FEATURES_MAX = 64
 """What a broker may say that it knows."""
 

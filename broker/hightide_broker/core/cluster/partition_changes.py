@@ -172,7 +172,7 @@ def _elect(
         return old.leader, False
     if valid:
         return valid[0], False
-    if _all_are_back(target, candidates, rules):
+    if not rules.untold and are_back(target, rules.is_active, rules.ends):
         return _longest(candidates, rules), True
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
@@ -184,13 +184,17 @@ def _elect(
     return NO_LEADER, False
 
 
-def _all_are_back(target: _Target, candidates: list[int], rules: Rules) -> bool:
-    """Whether nobody is eligible any more, and all who were until an unclean stop have said how far
-    their logs reach."""
-    known = target.last_known_elr
-    if target.isr or target.elr or not known or rules.untold:
+def are_back(
+    partition: PartitionState | _Target,
+    is_active: Callable[[int], bool],
+    ends: Mapping[int, LogEnd],
+) -> bool:
+    """Whether nobody is eligible any more, and all who were until an unclean stop are there and
+    have said how far their logs reach (KIP-966)."""
+    known = partition.last_known_elr
+    if partition.isr or partition.elr or not known:
         return False
-    return all(b in candidates and b in rules.ends for b in known)
+    return all(is_active(broker) and broker in ends for broker in known)
 
 
 def _longest(candidates: list[int], rules: Rules) -> int:

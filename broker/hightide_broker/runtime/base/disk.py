@@ -47,13 +47,15 @@ LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
 REWRITE_BYTES = 1 << 20
 
 
-def _own_share(most: int = OPEN_FILES_MAX) -> int:
-    return max(min(most, open_files_limit() // 2), 16)
+def _own_share(most: int, limit: int) -> int:
+    return max(min(most, limit // 2), 16)
 
 
-def descriptors_beside_the_disk() -> int:
-    """How many descriptors the process may have beside those of a real disk."""
-    return open_files_limit() - _own_share()
+def descriptors_beside_the_disk(limit: int | None = None) -> int:
+    """How many descriptors a process that may have `limit` may have beside those of a real disk;
+    None: this one, as many as it may have now."""
+    limit = open_files_limit() if limit is None else limit
+    return limit - _own_share(OPEN_FILES_MAX, limit)
 
 
 class _Tenancy:
@@ -320,7 +322,7 @@ class RealDisk:
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX, *, writes: bool = True) -> None:
         self._tenancy = _Tenancy()
-        limit = _own_share(open_files_max)
+        limit = _own_share(open_files_max, open_files_limit())
         flags = os.O_RDWR if writes else os.O_RDONLY
         self._descriptors = _Descriptors(limit, self._tenancy.check, flags)
         self._replacing = OneAtATime()

@@ -140,7 +140,7 @@ class MetadataApplier:
                 f"this one has {self._broker_epoch}): this one was taken for dead, and stops"
             )
         self.image = image
-        self._replicas.feature_levels.update(image.feature_levels())
+        self._replicas.feature_levels = image.feature_levels()
         if self._brokers.update(image):
             # Who may not join an ISR any more is not waited for any more.
             for replica in self._replicas:

@@ -10,7 +10,7 @@ is acknowledged after that; a full disk refuses one append and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
@@ -18,6 +18,7 @@ from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import FetchPartition, FetchRequest
 from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker.core.cluster.features import NO_LEVELS
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication import validation
@@ -48,14 +49,6 @@ class Appended(NamedTuple):
     """-1 unless the broker set the timestamps."""
     is_repeated: bool = False
     """It is stored since an earlier request."""
-
-
-class ReplicaInstrument(Protocol):
-    """Told after the fact, in the same stretch; it changes nothing."""
-
-    def replica_changed(self, node: int, replica: Replica) -> None:
-        """A node's replica has another role, or another offset, or is offline."""
-        ...
 
 
 class Replica:
@@ -102,7 +95,6 @@ class Replica:
         self.log_is_missing = log is None
         self.troubles = troubles or Troubles()
         self.traffic = Traffic()
-        self.feature_levels: Mapping[str, int] = {}
         self._log = log
         self.tell = tell or (lambda _: None)
         """Told of each change of role or offset, and when it goes offline: `ReplicaInstrument`."""
@@ -298,17 +290,23 @@ class Replica:
         return validation.looking_at(batch, inflated_max=self._inflated_max)
 
     def append(
-        self, batch: memoryview, *, acks_all: bool, now_ms: int, facts: Facts | None = None
+        self,
+        batch: memoryview,
+        *,
+        acks_all: bool,
+        now_ms: int,
+        facts: Facts | None = None,
+        feature_levels: Mapping[str, int] = NO_LEVELS,
     ) -> Appended:
         """Store a producer's batch; one stretch without an await. `facts`: what `looking_at` found
-        in it, if somebody did. Raises `Refused`."""
+        in it, if somebody did. `feature_levels`: what all brokers can read. Raises `Refused`."""
         log = self.log
         leadership = self.require_leadership()
         leader = leadership.leader
         if acks_all:
             leader.refuse_if_too_few()
         header = validation.check_sent(batch) if facts is None else facts.header
-        validation.check_form(header, self.feature_levels)
+        validation.check_form(header, feature_levels)
         known = self.producers.check(header)
         if known is not None:
             return Appended(known.base_offset, known.last_offset + 1, -1, is_repeated=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Protocol
 
 from hightide.net.ports import WallClock
 from hightide.protocol.topic_partition import TopicPartition
@@ -18,12 +19,20 @@ from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.log_loader import NOWHERE, LogLoader
-from hightide_broker.runtime.replication.replica import Replica, ReplicaInstrument
+from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.runtime.replication.troubles import advice
 from hightide_broker.storage.segment import SegmentDamage
 
 log = logging.getLogger("hightide.replicas")
+
+
+class ReplicaInstrument(Protocol):
+    """Told after the fact, in the same stretch; it changes nothing."""
+
+    def replica_changed(self, node: int, replica: Replica) -> None:
+        """A node's replica has another role, or another offset, or is offline."""
+        ...
 
 
 class ReplicaLoader:

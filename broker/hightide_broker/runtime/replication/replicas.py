@@ -105,7 +105,6 @@ class Replicas:
         """From here on this is the partition's replica."""
         self._by_tp[replica.tp] = replica
         replica.traffic = self.traffic[replica.topic]
-        replica.feature_levels = self.feature_levels
 
     def remove(self, replica: Replica) -> None:
         """The partition has no replica here any more."""

@@ -259,10 +259,8 @@ class ServedConnection:
         self._may_be_followed = may_follow
 
     async def _begin_question(self, heard: Question, length: int) -> None:
-        at, course = (
-            trio.current_time(),
-            self._terms.counts.course_of(heard.request, self._reader.read_at),
-        )
+        at = trio.current_time()
+        course = self._terms.counts.course_of(heard.request, self._reader.read_at)
         call = Call(
             heard.request, heard.attachments, self._peer, heard.client_id, at=at, course=course
         )

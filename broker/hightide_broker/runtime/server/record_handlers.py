@@ -158,6 +158,7 @@ class RecordHandlers:
             acks_all=acks == m.ACKS_ALL,
             now_ms=self._clock.now_ms(),
             facts=facts,
+            feature_levels=self._replicas.feature_levels,
         )
         self._replicas.mark_dirty(replica)
         result = m.ProduceResult(
