@@ -12,6 +12,7 @@ from hightide.net.any_broker import AnyBroker
 from hightide.net.cluster import open_cluster
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 
 BOOTSTRAP = [("first", 1), ("b", 2)]
 BROKERS = [m.BrokerInfo(id=number, host=host, port=number) for number, host in ((1, "a"), (2, "b"))]
@@ -57,12 +58,12 @@ async def test_a_broker_that_hangs_costs_one_timeout_and_is_asked_last_from_then
     autojump_clock,
 ):
     hangs, helps = FakeBroker({"t": 1}, port=1), FakeBroker({"t": 1}, port=2)
-    hangs.always(m.InitProducerIdRequest, IGNORE)
+    hangs.always(p.InitProducerIdRequest, IGNORE)
     bootstrap = f"{hangs.address},{helps.address}"
     async with in_memory(hangs, helps) as network:
         options = ClientOptions(bootstrap, network=network, request_timeout_ms=1_000)
         async with open_cluster(options) as cluster:
             for _ in range(3):
-                await cluster.call_any(m.InitProducerIdRequest(), timeout_s=10)
-    assert hangs.count(m.InitProducerIdRequest) == 1
-    assert helps.count(m.InitProducerIdRequest) == 3
+                await cluster.call_any(p.InitProducerIdRequest(), timeout_s=10)
+    assert hangs.count(p.InitProducerIdRequest) == 1
+    assert helps.count(p.InitProducerIdRequest) == 3

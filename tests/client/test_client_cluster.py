@@ -1,8 +1,7 @@
 """What stands under all clients: connections, metadata, retries, and their own nursery.
 
 Goal: Kafka's rules, and the docstrings of `connection.py`, `cluster.py` and `background.py`.
-Method: `FakeBroker` in memory on trio's autojump clock; a hand-written peer where the order of
-answers is the subject.
+Method: `FakeBroker` in memory on trio's autojump clock; a peer by hand where order is the subject.
 """
 
 import random
@@ -31,6 +30,7 @@ from hightide.net.cluster import DEFAULT_PORT, open_cluster, parse_bootstrap
 from hightide.net.connection import Connection, open_connection
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol import wire
 from hightide.protocol.errors import ClosedError, RemoteProtocolError, UsageError
 from hightide_broker.simulation.disk import SimDisk
@@ -290,12 +290,12 @@ async def test_a_controller_that_was_named_sends_nobody_away(autojump_clock):
     info = m.BrokerInfo(id=2, host="127.0.0.1", port=2)
     controller = FakeBroker({}, id=1, port=1, others=[info])
     no_broker = Trick(envelope=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    controller.always(m.InitProducerIdRequest, no_broker)
+    controller.always(p.InitProducerIdRequest, no_broker)
     async with in_memory(controller, broker) as network, cluster_of(controller, network) as cluster:
         for _ in range(2):
-            answer = await cluster.call_any_broker(m.InitProducerIdRequest(), timeout_s=5)
+            answer = await cluster.call_any_broker(p.InitProducerIdRequest(), timeout_s=5)
             assert answer.producer_id >= 0
-    assert broker.count(m.InitProducerIdRequest) == 2
+    assert broker.count(p.InitProducerIdRequest) == 2
 
 
 async def test_brokers_that_have_moved_are_found_by_the_address_that_was_given(autojump_clock):
@@ -306,8 +306,8 @@ async def test_brokers_that_have_moved_are_found_by_the_address_that_was_given(a
         await cluster.refresh([])
         cluster.metadata.brokers = {2: info}
         moved.is_down = True
-        await cluster.call_any_broker(m.InitProducerIdRequest(), timeout_s=5)
-    assert first.count(m.InitProducerIdRequest) == 1
+        await cluster.call_any_broker(p.InitProducerIdRequest(), timeout_s=5)
+    assert first.count(p.InitProducerIdRequest) == 1
 
 
 async def test_an_answer_with_an_older_leader_epoch_is_not_believed(autojump_clock):

@@ -36,6 +36,7 @@ from hightide import (
     RequestTimedOut,
 )
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.records import parse_header
 
@@ -112,7 +113,7 @@ async def test_records_are_stored_once_and_in_order_through_a_storm(seed, autoju
     broker = FakeBroker({"t": 3})
     broker.will(m.ProduceRequest, *dice.choices(faults, k=30))
     broker.will(m.MetadataRequest, Trick(), *dice.choices([LOSE_ANSWER, IGNORE, Trick()], k=5))
-    broker.will(m.InitProducerIdRequest, *dice.choices([LOSE_ANSWER, IGNORE], k=2))
+    broker.will(p.InitProducerIdRequest, *dice.choices([LOSE_ANSWER, IGNORE], k=2))
     rows = numbered(300)
     options = {"batch_size": 200, "random": dice, "request_timeout_ms": 2_000}
     async with in_memory(broker) as network, producer_of(broker, network, **options) as producer:
@@ -137,7 +138,7 @@ async def test_with_one_request_in_flight_a_refused_batch_is_not_overtaken_witho
     async with in_memory(broker) as network, producer_of(broker, network, **options) as producer:
         await send_all(producer, numbered(40))
     assert broker.values() == numbered(40)
-    assert broker.count(m.InitProducerIdRequest) == 0
+    assert broker.count(p.InitProducerIdRequest) == 0
 
 
 async def test_batches_go_on_after_one_that_was_refused_for_good(autojump_clock):
@@ -381,13 +382,13 @@ async def test_a_peer_that_speaks_another_protocol_is_named_at_once(autojump_clo
 
 async def test_records_wait_for_a_producer_id_and_expire_without_one(autojump_clock):
     broker = FakeBroker({"t": 1})
-    broker.always(m.InitProducerIdRequest, IGNORE)
+    broker.always(p.InitProducerIdRequest, IGNORE)
     patience = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
     async with in_memory(broker) as network, producer_of(broker, network, **patience) as producer:
         delivery = await producer.send("t", b"x")
         with trio.fail_after(20), pytest.raises(DeliveryTimeout):
             await delivery
-        broker.always(m.InitProducerIdRequest, None)
+        broker.always(p.InitProducerIdRequest, None)
         assert (await (await producer.send("t", b"y"))).offset == 0
     assert broker.values() == [b"y"]
 

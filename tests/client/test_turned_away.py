@@ -19,6 +19,7 @@ from hightide import (
     Producer,
 )
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 
 
 class Guarded:
@@ -85,7 +86,7 @@ async def test_a_dead_address_does_not_hide_that_another_turned_the_client_away(
 
 async def test_a_producer_that_gets_no_id_gives_its_records_up_at_once(autojump_clock):
     broker = FakeBroker({"t": 1})
-    broker.always(m.InitProducerIdRequest, Trick(envelope=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    broker.always(p.InitProducerIdRequest, Trick(envelope=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     async with (
         in_memory(broker) as network,
         Producer(broker.address, acks="all", network=network) as producer,
@@ -96,7 +97,7 @@ async def test_a_producer_that_gets_no_id_gives_its_records_up_at_once(autojump_
             with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
                 await delivery
             assert trio.current_time() - began < 5
-        broker.always(m.InitProducerIdRequest, None)
+        broker.always(p.InitProducerIdRequest, None)
         await (await producer.send("t", b"y"))
     assert broker.values() == [b"y"]
 
@@ -126,7 +127,7 @@ async def test_records_for_a_topic_that_may_not_be_known_any_more_fail_at_once(a
 
 async def test_a_record_that_waited_for_a_producers_id_says_why_there_was_none(autojump_clock):
     broker = FakeBroker({"t": 1})
-    broker.always(m.InitProducerIdRequest, Trick(envelope=ErrorCode.BROKER_NOT_AVAILABLE))
+    broker.always(p.InitProducerIdRequest, Trick(envelope=ErrorCode.BROKER_NOT_AVAILABLE))
     async with in_memory(broker) as network:
         options = {
             "network": network,

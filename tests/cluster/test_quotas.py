@@ -76,6 +76,20 @@ def test_what_can_be_no_quota_is_refused_and_spoils_no_other(bad):
     assert list(image.quotas) == [quotas.Entity("bob")]
 
 
+def test_what_one_holder_is_given_is_set_whole_or_not_at_all():
+    image = ClusterImage()
+    wishes = wish("alice"), wish("bob"), wish("alice", key=k.CONSUMER_BYTE_RATE, value=0)
+    assert altered(image, *wishes) == [ErrorCode.INVALID_REQUEST, None, ErrorCode.INVALID_REQUEST]
+    assert list(image.quotas) == [quotas.Entity("bob")]
+
+
+def test_holders_of_one_request_count_too(monkeypatch):
+    monkeypatch.setattr("hightide_broker.core.cluster.quotas.QUOTAS_MAX", 2)
+    image = ClusterImage()
+    wishes = wish("alice"), wish("alice", key=k.CONSUMER_BYTE_RATE), wish("bob"), wish("carol")
+    assert altered(image, *wishes) == [None, None, None, ErrorCode.INVALID_REQUEST]
+
+
 def test_who_is_slow_enough_does_not_wait():
     rate = Rate()
     for second in range(100):

@@ -31,6 +31,7 @@ with (
     warnings.simplefilter("ignore")
     import kafka.protocol
     from kafka.protocol.api_message import ApiMessage
+    from kafka.protocol.schemas.fields.codecs import BitField
 
 SIDES = ("request", "response")
 OPERATIONS = -(1 << 31)
@@ -45,6 +46,7 @@ _WORDS = {
     ),
     "bool": st.booleans(),
     "uint16": st.integers(0, 0xFFFF),
+    "float64": st.floats(allow_nan=False),
 }
 
 
@@ -241,7 +243,7 @@ def _from_python(value, fields, version):
 
 
 def _bare(value, field, version):
-    if is_operations(field):
+    if is_operations(field) and not isinstance(value, int):
         assert not value  # they make a set of it, and nothing of none
         return OPERATIONS
     if isinstance(value, (list, tuple)) and field.is_array:
@@ -265,7 +267,7 @@ def _dressed(value, its, field, version):
         return [_dressed(each, its, field, version) for each in value]
     if value is None:
         return None
-    if is_operations(field):
+    if is_operations(field) and its._type is BitField:
         return {31}
     if field.kind == STRUCT:
         return SimpleNamespace(tags=None, **_to_python(its, value, field.fields, version))

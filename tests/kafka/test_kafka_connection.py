@@ -211,6 +211,7 @@ def senseless(chance, fields, version):
             "uuid": chance.choice(["", "AAAAAAAAAAAAAAAAAAAAAQ"]),
             "bool": bool(number % 2),
             "int8": number % 100,
+            "float64": float(number),
         }.get(field.kind, number)
 
     def value(field):

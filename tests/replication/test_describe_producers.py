@@ -6,14 +6,14 @@ Method: a real broker in this process, asked before and after batches of a known
 from brokers import batch
 from clients import one_node
 
-from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 
 ME = 77
 
 
 async def state_of(client, *, partition=0, producer=ME):
-    question = m.ProducerQuestion(topic="t", partition=partition, producer_id=producer)
-    (state,) = (await client.call(m.DescribeProducersRequest(partitions=[question]))).partitions
+    question = p.ProducerQuestion(topic="t", partition=partition, producer_id=producer)
+    (state,) = (await client.call(p.DescribeProducersRequest(partitions=[question]))).partitions
     return state
 
 
@@ -39,3 +39,15 @@ async def test_a_partition_that_does_not_exist_is_refused():
         state = await state_of(found.client, partition=5)
         assert (state.error, state.producer_epoch) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
         assert state.message
+
+
+async def test_every_producer_is_told():
+    async with one_node() as found:
+        client = found.client
+        for producer, values in ((ME, b"ab"), (ME + 1, b"c")):
+            batches = [bytes([each]) for each in values]
+            await client.send(batch(*batches, producer=(producer, 3, 0)))
+        state = await state_of(client, producer=-1)
+        known = {each.producer_id: (each.epoch, each.last_sequence) for each in state.producers}
+        assert known == {ME: (3, 1), ME + 1: (3, 0)}
+        assert (state.high_watermark, state.last_sequence) == (3, -1)

@@ -24,6 +24,7 @@ from tries import tries
 
 from hightide.net.tcp import listen
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import HightideError
 from hightide_broker.opening import open_node
 from hightide_broker.simulation.disk import SimDisk
@@ -191,7 +192,7 @@ async def test_metadata_and_producer_ids_survive_restarts_and_crashes():
     for round_ in range(6):
         running = crashing_broker if round_ % 2 else broker
         async with running(disk) as client:
-            ids += [(await client.call(m.InitProducerIdRequest())).producer_id for _ in range(3)]
+            ids += [(await client.call(p.InitProducerIdRequest())).producer_id for _ in range(3)]
             created = await client.create(f"t{round_}", configs={"retention.ms": f"{round_ + 1}"})
             assert created.error is None
             listed = await client.call(m.MetadataRequest())

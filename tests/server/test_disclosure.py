@@ -27,6 +27,7 @@ from hightide.net.tls_stream import TlsNetwork
 from hightide.protocol import access_messages as a
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol import quorum_messages as q
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
@@ -129,7 +130,7 @@ QUESTIONS = {
         ),
     ],
     "describe_producers": [
-        Question(of(m.DescribeProducersRequest, m.ProducerQuestion, producer_id=1))
+        Question(of(p.DescribeProducersRequest, p.ProducerQuestion, producer_id=1))
     ],
     "delete_records": [Question(of(m.DeleteRecordsRequest, m.DeleteRecordsPartition, offset=0))],
     "create_topics": [

@@ -30,6 +30,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
+from hightide.protocol import producer_messages as p
 from hightide.protocol import quorum_messages as q
 from hightide.protocol import quota_messages as k
 from hightide.protocol.apis import API_BY_REQUEST, APIS
@@ -114,15 +115,15 @@ SAMPLES = [
         "DESCRIBE topic:t",
     ),
     of_topic(
-        m.DescribeProducersRequest(partitions=part(m.ProducerQuestion, producer_id=1)),
+        p.DescribeProducersRequest(partitions=part(p.ProducerQuestion, producer_id=1)),
         "READ topic:t",
     ),
     of_topic(
         m.DeleteRecordsRequest(partitions=part(m.DeleteRecordsPartition, offset=0)),
         "DELETE topic:t",
     ),
-    of_topic(m.InitProducerIdRequest(), "WRITE topic:whatever"),
-    of_topic(m.InitProducerIdRequest(), "IDEMPOTENT_WRITE cluster:cluster"),
+    of_topic(p.InitProducerIdRequest(), "WRITE topic:whatever"),
+    of_topic(p.InitProducerIdRequest(), "IDEMPOTENT_WRITE cluster:cluster"),
     of_topic(new_topic("new"), "CREATE topic:new"),
     of_topic(new_topic("other"), "CREATE cluster:cluster"),
     of_topic(

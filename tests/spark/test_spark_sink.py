@@ -36,6 +36,7 @@ from three_nodes import until
 from hightide.blocking import Admin, Consumer
 from hightide.produce.partitioner import partition_for_key
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import ApiError, RequestTimedOut, UsageError
 from hightide.protocol.messages import LATEST
 from hightide.spark.client import BlockingClient
@@ -410,7 +411,7 @@ class Standing(BlockingClient):
         return frozenset()
 
     def call_leader(self, topic, partition, request, **_):
-        state = m.ProducerState(
+        state = p.ProducerState(
             topic=topic,
             partition=partition,
             producer_epoch=0,
@@ -418,7 +419,7 @@ class Standing(BlockingClient):
             last_offset=9,
             high_watermark=0,
         )
-        return m.DescribeProducersResponse(partitions=[state]), []
+        return p.DescribeProducersResponse(partitions=[state]), []
 
 
 def test_rows_that_are_stored_and_not_committed_are_not_there():

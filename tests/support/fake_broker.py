@@ -19,6 +19,7 @@ from streams import MemoryStream, memory_streams, send_all
 
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME
 from hightide.protocol.columns import Record, to_records
@@ -249,9 +250,9 @@ class FakeBroker:
                 return None
             case m.MetadataRequest():
                 return self._metadata(request)
-            case m.InitProducerIdRequest():
+            case p.InitProducerIdRequest():
                 self._producer_ids += 1
-                return m.InitProducerIdResponse(producer_id=self._producer_ids, producer_epoch=0)
+                return p.InitProducerIdResponse(producer_id=self._producer_ids, producer_epoch=0)
             case m.ListOffsetsRequest():
                 return self._list_offsets(request, trick)
         raise AssertionError(f"the fake broker was asked for {request}")

@@ -6,7 +6,7 @@ Kafka calls what holds for all brokers a broker without a name (KIP-226); here t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
@@ -14,16 +14,20 @@ from hightide_broker import config_keys as keys
 from hightide_broker.core.cluster.config_key import Key
 from hightide_broker.core.cluster.image import CLUSTER
 from hightide_broker.core.cluster.topic_keys import TOPIC_KEYS
-from hightide_broker.kafka.asked import Asked, question, told
+from hightide_broker.kafka.asked import Asked, at_once, errand, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
 from hightide_broker.kafka.numbers import number_of
 from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.writing import Attached
-from hightide_broker.runtime.server.tongue import Heard
+from hightide_broker.runtime.server.tongue import Ask, Heard
 
 TOPIC, BROKER = 2, 4
 """Kinds of resources."""
+CLIENT_METRICS = (16,)
+"""The only kind that the first version of list_config_resources knows."""
+WITHOUT_ANY = (8, *CLIENT_METRICS, 32)
+"""Kinds of which there are none here: loggers of brokers, metrics of clients, groups."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """What may be done to a key (KIP-339)."""
 FROM_TOPIC, FROM_CLUSTER, FROM_FILE, DEFAULT = 1, 3, 4, 5
@@ -118,6 +122,30 @@ def _shown(key: Key[object], text: str) -> str:
     """Numbers without the units that people wrote: Kafka's tools know none."""
     value = key.value(text)
     return str(value) if type(value) is int else text
+
+
+def list_config_resources(asked: Asked, _facts: Facts) -> Heard:
+    """What has settings, of some kinds or of all (KIP-1142)."""
+    kinds: Sequence[int] = asked.fields.get("resource_types", CLIENT_METRICS)
+
+    def refuse(number: int, _message: str) -> Fields:
+        return {"error_code": number, "config_resources": []}
+
+    if not set(kinds) <= {TOPIC, BROKER, *WITHOUT_ANY}:
+        return at_once(asked, refuse(number_of(ErrorCode.UNSUPPORTED_VERSION), ""))
+
+    async def run(ask: Ask) -> Fields:
+        found: list[tuple[str, int]] = []
+        if not kinds or TOPIC in kinds:
+            metadata: Any = (await ask(m.MetadataRequest())).body
+            found += [(topic.topic, TOPIC) for topic in metadata.topics]
+        if not kinds or BROKER in kinds:
+            cluster: Any = (await ask(m.DescribeClusterRequest())).body
+            found += [(str(each.id), BROKER) for each in cluster.brokers if not each.fenced]
+        resources = [{"resource_name": name, "resource_type": kind} for name, kind in found]
+        return {"error_code": 0, "config_resources": resources}
+
+    return errand(asked, run, refuse)
 
 
 def incremental_alter_configs(asked: Asked, facts: Facts) -> Heard:
@@ -235,4 +263,5 @@ TRANSLATORS: dict[int, Callable[[Asked, Facts], Heard]] = {
     33: alter_configs,
     35: describe_log_dirs,
     44: incremental_alter_configs,
+    74: list_config_resources,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.codecs import ROW_CODECS
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import CODEC_MASK
@@ -121,14 +122,14 @@ def init_producer_id(asked: Asked, _facts: Facts) -> Heard:
     if asked.fields["transactional_id"] is not None:
         return at_once(asked, _no_id(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS))
 
-    def answer(body: m.InitProducerIdResponse, _parts: Sequence[Attached]) -> Fields:
+    def answer(body: p.InitProducerIdResponse, _parts: Sequence[Attached]) -> Fields:
         return {
             "error_code": 0,
             "producer_id": body.producer_id,
             "producer_epoch": body.producer_epoch,
         }
 
-    return question(asked, m.InitProducerIdRequest(), answer, _no_id)
+    return question(asked, p.InitProducerIdRequest(), answer, _no_id)
 
 
 def _no_id(number: int, _message: str) -> Fields:

@@ -122,6 +122,23 @@ results []
     documentation string 3+ ?
 """,
 )
+LIST_CONFIG_RESOURCES = kafka_api(
+    74,
+    "list_config_resources",
+    0,
+    1,
+    flexible=0,
+    request="""
+resource_types []int8 1+
+""",
+    response="""
+throttle_time_ms int32 =0
+error_code int16
+config_resources []
+  resource_name string
+  resource_type int8 1+
+""",
+)
 INCREMENTAL_ALTER_CONFIGS = kafka_api(
     44,
     "incremental_alter_configs",
@@ -229,6 +246,7 @@ APIS = (
     DELETE_TOPICS,
     CREATE_PARTITIONS,
     DESCRIBE_CONFIGS,
+    LIST_CONFIG_RESOURCES,
     INCREMENTAL_ALTER_CONFIGS,
     ALTER_CONFIGS,
     ELECT_LEADERS,

@@ -145,6 +145,68 @@ nodes [] 2+
     port uint16
 """,
 )
+DESCRIBE_TOPIC_PARTITIONS = kafka_api(
+    75,
+    "describe_topic_partitions",
+    0,
+    0,
+    flexible=0,
+    request="""
+topics []
+  name string
+response_partition_limit int32
+cursor {} ?
+  topic_name string
+  partition_index int32
+""",
+    response="""
+throttle_time_ms int32 =0
+topics []
+  error_code int16
+  name string ?
+  topic_id uuid
+  is_internal bool
+  partitions []
+    error_code int16
+    partition_index int32
+    leader_id int32
+    leader_epoch int32
+    replica_nodes []int32
+    isr_nodes []int32
+    eligible_leader_replicas []int32 ?
+    last_known_elr []int32 ?
+    offline_replicas []int32
+  topic_authorized_operations int32 =-2147483648
+next_cursor {} ?
+  topic_name string
+  partition_index int32
+""",
+)
+LIST_PARTITION_REASSIGNMENTS = kafka_api(
+    46,
+    "list_partition_reassignments",
+    0,
+    0,
+    flexible=0,
+    request="""
+timeout_ms int32
+topics [] ?
+  name string
+  partition_indexes []int32
+""",
+    response="""
+throttle_time_ms int32 =0
+error_code int16
+error_message string ? =null
+topics []
+  name string
+  partitions []
+    partition_index int32
+    replicas []int32
+    adding_replicas []int32
+    removing_replicas []int32
+""",
+)
 SASL_HANDSHAKE = kafka_api(
     17,
     "sasl_handshake",
@@ -181,6 +243,8 @@ APIS = (
     METADATA,
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,
+    DESCRIBE_TOPIC_PARTITIONS,
+    LIST_PARTITION_REASSIGNMENTS,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
 )

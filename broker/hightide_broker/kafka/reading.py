@@ -35,6 +35,7 @@ NUMBERS = {
     "uint16": "H",
     "int32": "i",
     "int64": "q",
+    "float64": "d",
 }
 """Types of a fixed size, with their letters in `struct`."""
 Fields = dict[str, Any]

@@ -209,6 +209,34 @@ topics []
     error_code int16
 """,
 )
+DESCRIBE_PRODUCERS = kafka_api(
+    61,
+    "describe_producers",
+    0,
+    0,
+    flexible=0,
+    request="""
+topics []
+  name string
+  partition_indexes []int32
+""",
+    response="""
+throttle_time_ms int32 =0
+topics []
+  name string
+  partitions []
+    partition_index int32
+    error_code int16
+    error_message string ? =null
+    active_producers []
+      producer_id int64
+      producer_epoch int32
+      last_sequence int32
+      last_timestamp int64
+      coordinator_epoch int32
+      current_txn_start_offset int64 =-1
+""",
+)
 
 APIS = (
     PRODUCE,
@@ -217,4 +245,5 @@ APIS = (
     INIT_PRODUCER_ID,
     OFFSET_FOR_LEADER_EPOCH,
     DELETE_RECORDS,
+    DESCRIBE_PRODUCERS,
 )

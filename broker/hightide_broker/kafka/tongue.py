@@ -13,6 +13,7 @@ from hightide.protocol.errors import ErrorCode, RemoteProtocolError
 from hightide.protocol.wire import MESSAGE_BYTES_MAX
 from hightide.protocol.words import counted
 from hightide_broker.kafka import (
+    about_acls,
     about_cluster,
     about_commits,
     about_configs,
@@ -20,9 +21,12 @@ from hightide_broker.kafka import (
     about_groups,
     about_logins,
     about_offsets,
+    about_partitions,
     about_quorum,
+    about_quotas,
     about_records,
     about_topics,
+    about_users,
 )
 from hightide_broker.kafka.asked import Asked, question
 from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, read_request
@@ -75,7 +79,11 @@ TRANSLATORS: dict[int, Translate] = {
     **about_logins.TRANSLATORS,
     **about_topics.TRANSLATORS,
     **about_configs.TRANSLATORS,
+    **about_partitions.TRANSLATORS,
     **about_quorum.TRANSLATORS,
+    **about_acls.TRANSLATORS,
+    **about_users.TRANSLATORS,
+    **about_quotas.TRANSLATORS,
 }
 
 

@@ -17,6 +17,7 @@ from hightide.net.connection import Answer
 from hightide.produce.accumulator import Accumulator, PartitionQueue
 from hightide.produce.delivery import Unseen
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import (
     UNREACHABLE,
@@ -162,7 +163,7 @@ class Sender:
         while True:
             try:
                 reply = await self._cluster.call_any_broker(
-                    m.InitProducerIdRequest(), timeout_s=self._request_timeout_s
+                    p.InitProducerIdRequest(), timeout_s=self._request_timeout_s
                 )
             except HightideError as error:
                 self._tell_retry(error)

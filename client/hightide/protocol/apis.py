@@ -10,6 +10,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
+from hightide.protocol import producer_messages as p
 from hightide.protocol import quorum_messages as q
 from hightide.protocol import quota_messages as k
 
@@ -31,7 +32,7 @@ APIS: tuple[Api, ...] = (
     Api("fetch", m.FetchRequest, m.FetchResponse),
     Api("list_offsets", m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("offset_for_leader_epoch", m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
-    Api("init_producer_id", m.InitProducerIdRequest, m.InitProducerIdResponse),
+    Api("init_producer_id", p.InitProducerIdRequest, p.InitProducerIdResponse),
     Api("create_topics", m.CreateTopicsRequest, m.CreateTopicsResponse),
     Api("delete_topics", m.DeleteTopicsRequest, m.DeleteTopicsResponse),
     Api("create_partitions", m.CreatePartitionsRequest, m.CreatePartitionsResponse),
@@ -42,7 +43,7 @@ APIS: tuple[Api, ...] = (
     Api("describe_log_dirs", m.DescribeLogDirsRequest, m.DescribeLogDirsResponse),
     Api("describe_node", n.DescribeNodeRequest, n.DescribeNodeResponse),
     Api("read_trace", n.ReadTraceRequest, n.ReadTraceResponse),
-    Api("describe_producers", m.DescribeProducersRequest, m.DescribeProducersResponse),
+    Api("describe_producers", p.DescribeProducersRequest, p.DescribeProducersResponse),
     Api("register_broker", c.RegisterBrokerRequest, c.RegisterBrokerResponse),
     Api("broker_heartbeat", c.BrokerHeartbeatRequest, c.BrokerHeartbeatResponse),
     Api("allocate_producer_ids", c.AllocateProducerIdsRequest, c.AllocateProducerIdsResponse),

@@ -273,15 +273,6 @@ class OffsetForLeaderEpochResponse(Message, frozen=True, kw_only=True):
     partitions: list[EpochResult]
 
 
-class InitProducerIdRequest(Message, frozen=True, kw_only=True):
-    pass
-
-
-class InitProducerIdResponse(Message, frozen=True, kw_only=True):
-    producer_id: int
-    producer_epoch: int
-
-
 class NewTopic(Message, frozen=True, kw_only=True):
     topic: str
     partitions: int = -1
@@ -450,31 +441,6 @@ class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
 class PartitionName(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
-
-
-class ProducerQuestion(PartitionName, frozen=True, kw_only=True):
-    producer_id: int
-
-
-class DescribeProducersRequest(Message, frozen=True, kw_only=True):
-    partitions: list[ProducerQuestion]
-
-
-class ProducerState(Message, frozen=True, kw_only=True):
-    """What a partition's leader has of a producer; -1: nothing (KIP-664)."""
-
-    topic: str
-    partition: int
-    error: str | None = None
-    message: str = ""
-    producer_epoch: int = -1
-    last_sequence: int = -1
-    last_offset: int = -1
-    high_watermark: int = -1
-
-
-class DescribeProducersResponse(Message, frozen=True, kw_only=True):
-    partitions: list[ProducerState]
 
 
 class ElectLeadersRequest(Message, frozen=True, kw_only=True):

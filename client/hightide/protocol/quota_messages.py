@@ -38,7 +38,10 @@ class QuotaSetting(Message, frozen=True, kw_only=True):
 
 
 class AlterClientQuotasRequest(Message, frozen=True, kw_only=True):
+    """What one holder is given is set whole, or not at all."""
+
     quotas: list[QuotaSetting]
+    validate_only: bool = False
 
 
 class AlteredQuota(Message, frozen=True, kw_only=True):

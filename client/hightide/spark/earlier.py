@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.columns import Record, to_records
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.client import BlockingClient
@@ -143,16 +143,16 @@ def _copy(record: Record, time: int | None) -> Record:
 
 def states_of(
     client: BlockingClient, tp: TopicPartition, producers: Mapping[int, int], *, timeout_s: float
-) -> dict[int, m.ProducerState]:
+) -> dict[int, p.ProducerState]:
     """What a partition's leader has of producers (id → epoch) in these epochs."""
-    found: dict[int, m.ProducerState] = {}
+    found: dict[int, p.ProducerState] = {}
     ids = [*producers]
     for start in range(0, len(ids), QUESTIONS_AT_ONCE):
         some = ids[start : start + QUESTIONS_AT_ONCE]
         questions = [
-            m.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=each) for each in some
+            p.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=each) for each in some
         ]
-        request = m.DescribeProducersRequest(partitions=questions)
+        request = p.DescribeProducersRequest(partitions=questions)
         answer, _ = client.call_leader(*tp, request, timeout_s=timeout_s)
         found |= {
             producer: state

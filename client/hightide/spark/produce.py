@@ -40,6 +40,7 @@ from hightide.arrow.from_arrow import (
 )
 from hightide.produce.bulk import Cutter
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
@@ -294,18 +295,18 @@ class TaskWriter:
                 del self._topics[topic]
         producer_id, _ = self._attempt.producer
         questions = {
-            TopicPartition(topic, each.partition): m.ProducerQuestion(
+            TopicPartition(topic, each.partition): p.ProducerQuestion(
                 topic=topic, partition=each.partition, producer_id=producer_id
             )
             for topic in topics
             if topic in self._topics
             for each in known[topic].partitions
         }
-        states = client.ask_leaders(m.DescribeProducersRequest, questions, timeout_s=timeout_s)
+        states = client.ask_leaders(p.DescribeProducersRequest, questions, timeout_s=timeout_s)
         for tp, state in states.items():
             self._take(tp, state, time.monotonic() + timeout_s)
 
-    def _take(self, tp: TopicPartition, state: m.ProducerState, deadline: float) -> None:
+    def _take(self, tp: TopicPartition, state: p.ProducerState, deadline: float) -> None:
         """Read back what a leader has of this task beyond what is known."""
         producer_id, epoch = self._attempt.producer
         while True:
@@ -336,15 +337,15 @@ class TaskWriter:
             self._stored.read(self._client, lane, range(known, end), begin, state.last_offset)
         self._ends[tp] = max(end, known)
 
-    def _ask(self, tp: TopicPartition, deadline: float) -> m.ProducerState:
+    def _ask(self, tp: TopicPartition, deadline: float) -> p.ProducerState:
         producer_id, _ = self._attempt.producer
-        question = m.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=producer_id)
+        question = p.ProducerQuestion(topic=tp[0], partition=tp[1], producer_id=producer_id)
         answer, _ = self._client.call_leader(
             *tp,
-            m.DescribeProducersRequest(partitions=[question]),
+            p.DescribeProducersRequest(partitions=[question]),
             timeout_s=max(deadline - time.monotonic(), 0.1),
         )
-        state: m.ProducerState = answer.partitions[0]
+        state: p.ProducerState = answer.partitions[0]
         return state
 
     def _superseded(self, tp: TopicPartition) -> Superseded:

@@ -115,18 +115,23 @@ def word_of(kind: type[W], text: str) -> W:
         ) from None
 
 
-def acl_of(rule: AclRule) -> Acl:
-    """The rule that somebody asks for; raises `Refused` if it can be none."""
-    host = _host(rule.host)
-    acl = Acl(
+def as_told(rule: AclRule) -> Acl:
+    """The rule that a message says, whatever names are in it; raises `Refused` for words that there
+    are not."""
+    return Acl(
         word_of(Resource, rule.resource),
         rule.name,
         word_of(Pattern, rule.pattern),
         rule.principal,
-        host,
+        rule.host,
         word_of(Operation, rule.operation),
         word_of(Permission, rule.permission),
     )
+
+
+def acl_of(rule: AclRule) -> Acl:
+    """The rule that somebody asks for; raises `Refused` if it can be none."""
+    acl = as_told(rule)._replace(host=_host(rule.host))
     for field in ("name", "principal", "host"):
         check_name(field, getattr(acl, field))
     if not acl.principal.startswith(USER) or acl.principal == USER:

@@ -365,7 +365,8 @@ class Controller:
 
     def alter_quotas(self, request: k.AlterClientQuotasRequest) -> Decision:
         """How much users and clients may send and read."""
-        return Decision(*quotas.alter(self._image.quotas, request))
+        changes, reply = quotas.alter(self._image.quotas, request)
+        return Decision([] if request.validate_only else changes, reply)
 
     def first_users(
         self, made: Sequence[AnyChange], new_secret: Callable[[], bytes]

@@ -7,7 +7,8 @@ Sources: KIP-13, KIP-546, KIP-599, KIP-612.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from hightide.protocol import quota_messages as k
@@ -67,21 +68,36 @@ def quota_of_address(quotas: Quotas, ip: str, key: str) -> Quota | None:
 def alter(
     known: Quotas, request: k.AlterClientQuotasRequest
 ) -> tuple[list[AnyChange], k.AlterClientQuotasResponse]:
-    """Each quota is set or refused by itself."""
-    changes: list[AnyChange] = []
-    results = []
-    for number, wish in enumerate(request.quotas):
+    """What one holder is given is set whole or not at all (KIP-546)."""
+    wishes = request.quotas
+    changes: dict[Entity, list[AnyChange]] = {}
+    whys: dict[Entity, Refused] = {}
+    holders = set(known)
+    for wish in wishes:
         try:
             holder = _holder(wish)
-            _check(known, holder, wish)
-        except Refused as refusal:
-            results.append(
-                k.AlteredQuota(number=number, error=refusal.code, message=refusal.message)
-            )
-            continue
-        changes.append(SetQuota(key=wish.key, value=wish.value, **holder._asdict()))
-        results.append(k.AlteredQuota(number=number))
-    return changes, k.AlterClientQuotasResponse(quotas=results)
+            _check(holders, holder, wish)
+        except Refused as why:
+            whys.setdefault(_said(wish), why)
+        else:
+            if wish.value is not None:
+                holders.add(holder)
+            change = SetQuota(key=wish.key, value=wish.value, **holder._asdict())
+            changes.setdefault(_said(wish), []).append(change)
+    granted = [made for said, made in changes.items() if said not in whys]
+    results = [_result(number, whys.get(_said(wish))) for number, wish in enumerate(wishes)]
+    return [*chain(*granted)], k.AlterClientQuotasResponse(quotas=results)
+
+
+def _said(wish: k.QuotaSetting) -> Entity:
+    """Whose it is to be, as it was asked for."""
+    return Entity(wish.user, wish.client_id, wish.ip)
+
+
+def _result(number: int, why: Refused | None) -> k.AlteredQuota:
+    if why is None:
+        return k.AlteredQuota(number=number)
+    return k.AlteredQuota(number=number, error=why.code, message=why.message)
 
 
 def _holder(wish: k.QuotaSetting) -> Entity:
@@ -110,7 +126,7 @@ def _holder(wish: k.QuotaSetting) -> Entity:
     return Entity(ip=address("ip", wish.ip or "", k.DEFAULT))
 
 
-def _check(known: Quotas, holder: Entity, wish: k.QuotaSetting) -> None:
+def _check(known: Collection[Entity], holder: Entity, wish: k.QuotaSetting) -> None:
     if wish.key not in k.QUOTA_KEYS:
         expected = ", ".join(k.QUOTA_KEYS)
         raise Refused(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import NamedTuple
 
 from hightide.protocol.errors import ErrorCode, Refused
@@ -67,6 +68,10 @@ class Producers:
     def get(self, producer_id: int) -> Producer | None:
         """What is known of a producer."""
         return self._by_id.get(producer_id)
+
+    def latest(self, most: int) -> list[tuple[int, Producer]]:
+        """Those that wrote last, with their ids, the last one first."""
+        return nlargest(most, self._by_id.items(), key=lambda known: known[1].last_timestamp)
 
     def check(self, header: BatchHeader) -> KnownBatch | None:
         """None if the batch is to be appended, else the stored batch it repeats.

@@ -12,6 +12,7 @@ from typing import Protocol
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
+from hightide.protocol import producer_messages as p
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker import config_keys as keys
@@ -255,7 +256,7 @@ class AdminHandlers:
 
     def _next_producer_id(self) -> Reply:
         producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-        return Reply(m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+        return Reply(p.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
     # -- configs ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide_broker.core.cluster.acls import CLUSTER_NAME, Resource
 
 Named = tuple[Resource, str | None]
@@ -87,7 +88,7 @@ PARTS: dict[type[m.Message], Parts] = {
     m.FetchRequest: _partitions(m.FetchResult),
     m.ListOffsetsRequest: _partitions(m.ListOffsetsResult),
     m.OffsetForLeaderEpochRequest: _partitions(m.EpochResult),
-    m.DescribeProducersRequest: _partitions(m.ProducerState),
+    p.DescribeProducersRequest: _partitions(p.ProducerState),
     m.DeleteRecordsRequest: _partitions(m.DeleteRecordsResult),
     g.OffsetCommitRequest: _partitions(g.CommitResult),
     g.OffsetFetchRequest: _partitions(g.FetchedOffset),

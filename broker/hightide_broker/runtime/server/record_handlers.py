@@ -14,7 +14,9 @@ import trio
 
 from hightide.net.ports import WallClock
 from hightide.protocol import messages as m
+from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.records import NO_PRODUCER_ID
 from hightide.protocol.rows import make_ready
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster import offsets_topic
@@ -38,6 +40,10 @@ REPEATS_MAX = 100
 LOOKS_MAX = 2
 """Batches of Kafka's clients that are looked into at a time: each may inflate to
 message.inflated.max.bytes, and came in a few thousand."""
+
+
+PRODUCERS_TOLD_MAX = 5000
+"""Producers in one answer: as many as a frame has room for."""
 
 
 class Metadata(Protocol):
@@ -236,18 +242,28 @@ class RecordHandlers:
             topic=part.topic, partition=part.partition, leader_epoch=epoch, end_offset=end
         )
 
-    def describe_producers(self, call: Call[m.DescribeProducersRequest]) -> Reply:
+    def describe_producers(self, call: Call[p.DescribeProducersRequest]) -> Reply:
         """How far producers have got here."""
-        results = _each(call.request.partitions, self._producer, m.ProducerState)
-        return Reply(m.DescribeProducersResponse(partitions=results))
+        room = PRODUCERS_TOLD_MAX
 
-    def _producer(self, part: m.ProducerQuestion) -> m.ProducerState:
+        def one(part: p.ProducerQuestion) -> p.ProducerState:
+            nonlocal room
+            state = self._producer(part, room)
+            room -= len(state.producers)
+            return state
+
+        results = _each(call.request.partitions, one, p.ProducerState)
+        return Reply(p.DescribeProducersResponse(partitions=results))
+
+    def _producer(self, part: p.ProducerQuestion, room: int) -> p.ProducerState:
         replica = self._replicas.get(part.topic, part.partition)
         leader = replica.require_leader(-1)
         require_watermark(replica, leader)
+        if part.producer_id == NO_PRODUCER_ID:
+            return _every_producer(part, replica, room)
         known = replica.producers.get(part.producer_id)
         last = known.batches[-1] if known is not None and known.batches else None
-        return m.ProducerState(
+        return p.ProducerState(
             topic=part.topic,
             partition=part.partition,
             producer_epoch=-1 if known is None else known.epoch,
@@ -281,6 +297,30 @@ class RecordHandlers:
         return m.DeleteRecordsResult(
             topic=part.topic, partition=part.partition, low_watermark=log_start
         )
+
+
+def _every_producer(part: p.ProducerQuestion, replica: Replica, room: int) -> p.ProducerState:
+    """Those that wrote last, if there is room for so many in the answer."""
+    if min(len(replica.producers), PRODUCERS_TOLD_MAX) > room:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"more than {PRODUCERS_TOLD_MAX} producers in one answer: ask for fewer partitions",
+        )
+    producers = [
+        p.KnownProducer(
+            producer_id=number,
+            epoch=known.epoch,
+            last_sequence=known.batches[-1].last_sequence if known.batches else -1,
+            last_timestamp=known.last_timestamp,
+        )
+        for number, known in replica.producers.latest(PRODUCERS_TOLD_MAX)
+    ]
+    return p.ProducerState(
+        topic=part.topic,
+        partition=part.partition,
+        high_watermark=replica.committed.value,
+        producers=producers,
+    )
 
 
 class _Part(Protocol):

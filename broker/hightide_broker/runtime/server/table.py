@@ -23,6 +23,7 @@ from hightide.protocol import group_messages as g
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import node_messages as n
+from hightide.protocol import producer_messages as p
 from hightide.protocol import quorum_messages as q
 from hightide.protocol import quota_messages as k
 from hightide.protocol.apis import API_BY_REQUEST
@@ -104,7 +105,7 @@ def about_records(records: RecordHandlers) -> list[Route]:
         here(m.ListOffsetsRequest, its.list_offsets, action, when=_is_by_follower, nodes_only=True),
         here(m.ListOffsetsRequest, its.list_offsets, topic("DESCRIBE"), when=_is_by_consumer),
         here(m.OffsetForLeaderEpochRequest, its.offset_for_leader_epoch, topic("DESCRIBE")),
-        here(m.DescribeProducersRequest, its.describe_producers, topic("READ")),
+        here(p.DescribeProducersRequest, its.describe_producers, topic("READ")),
         here(m.DeleteRecordsRequest, its.delete_records, topic("DELETE")),
     ]
 
@@ -137,7 +138,7 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
     its_own = partial(row, broker=True)
     return [
         its_own(
-            m.InitProducerIdRequest,
+            p.InitProducerIdRequest,
             wordless(admin.init_producer_id),
             topic("WRITE", or_on_cluster="IDEMPOTENT_WRITE"),
         ),
