@@ -24,11 +24,14 @@ from hypothesis import strategies as st
 from tries import tries
 
 from hightide.protocol.codecs import (
+    ROW_CODECS,
     at_once,
     compress,
+    compressing,
     decompress,
     inflating,
     is_lz4_linked,
+    stated_bytes,
 )
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import encode_batch, parse_header
@@ -244,3 +247,32 @@ def test_damaged_compressed_bytes_are_corrupt_or_stay_within_the_limit(data: st.
 def test_bytes_of_no_compression_are_corrupt(junk: bytes, codec: str) -> None:
     with pytest.raises(CorruptBatch):
         decompress(b"no frame" + junk, codec)
+
+
+@pytest.mark.parametrize("codec", [*ROW_CODECS])
+@pytest.mark.parametrize("size", [0, 10, 1 << 20, (3 << 20) + 5])
+def test_what_is_compressed_in_steps_inflates_to_the_same(codec: str, size: int) -> None:
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    steps = compressing(payload, codec)
+    taken = 0
+    try:
+        while True:
+            next(steps)
+            taken += 1
+    except StopIteration as done:
+        compressed = done.value
+    assert decompress(compressed, codec) == payload
+    if codec == "lz4":
+        assert not is_lz4_linked(compressed)
+    if codec in ("lz4", "zstd"):
+        assert taken == (4 if size > 3 << 20 else 0)
+
+
+def test_a_zstd_frame_is_inflated_to_no_more_than_it_states() -> None:
+    frame = bytearray(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
+    assert stated_bytes(frame, "zstd") == 1 << 20
+    at = frame.index((1 << 20).to_bytes(4, "little"))
+    frame[at : at + 4] = (1 << 10).to_bytes(4, "little")
+    assert stated_bytes(frame, "zstd") == 1 << 10
+    with pytest.raises(CorruptBatch):
+        decompress(frame, "zstd")

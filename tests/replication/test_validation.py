@@ -8,15 +8,24 @@ rule under test can refuse it; limits are tried at the limit and one beyond.
 import struct
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tries import tries
 
-from hightide.protocol.columns import encode_columns, pack_columns, to_records
+from hightide.protocol.columns import encode_columns, encode_headers, pack_columns, to_records
 from hightide.protocol.errors import Refused
 from hightide.protocol.records import TIMESTAMP_MAX, crc32c, encode_batch, parse_header
 from hightide_broker.core.cluster.topic_config import TopicConfig
-from hightide_broker.core.replication.validation import admit, check_sent
+from hightide_broker.core.replication.validation import (
+    COLUMNS_HEADERS_MAX,
+    COLUMNS_RECORDS_MAX,
+    INFLATED_AT_ONCE,
+    RECORDS_AT_ONCE,
+    admit,
+    check_sent,
+    takes_long,
+)
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -116,7 +125,45 @@ def test_a_batch_may_inflate_up_to_the_limit_and_no_further(codec):
     data = good(values=[bytes(100_000)], codec=codec)
     assert len(data) < 2000
     check(data, inflated_max=len(payload))
-    assert_refused("CORRUPT_MESSAGE", data, inflated_max=len(payload) - 1)
+    assert_refused("MESSAGE_TOO_LARGE", data, inflated_max=len(payload) - 1)
+
+
+def test_a_batch_may_have_so_many_records_and_no_more():
+    check(good([NOW] * COLUMNS_RECORDS_MAX, codec="zstd"), inflated_max=1 << 24)
+    many = good([NOW] * (COLUMNS_RECORDS_MAX + 1), codec="zstd")
+    assert len(many) < 2000
+    assert_refused("MESSAGE_TOO_LARGE", many, inflated_max=1 << 24)
+
+
+def test_a_batch_may_have_so_many_headers_and_no_more():
+    def with_headers(count):
+        headers = encode_headers({0: (("", b""),) * count})
+        columns = {"timestamp_deltas": bytes(4), "key_lengths": b"\xff" * 4, "keys": b""}
+        values = {"value_lengths": I32_1, "values": b"v", "headers": headers}
+        payload = pack_columns(offset_deltas=None, **columns, **values)
+        one = {"record_count": 1, "base_timestamp": NOW, "max_timestamp": NOW}
+        return encode_batch(payload, codec="zstd", **one)
+
+    check(with_headers(COLUMNS_HEADERS_MAX), inflated_max=1 << 24)
+    assert_refused("MESSAGE_TOO_LARGE", with_headers(COLUMNS_HEADERS_MAX + 1), inflated_max=1 << 24)
+
+
+def views(*batches):
+    return [memoryview(bytes(batch)) for batch in batches]
+
+
+def test_what_takes_long_is_told_by_what_batches_say():
+    some = good([NOW] * (RECORDS_AT_ONCE // 2))
+    assert not takes_long(views(some, some))
+    assert takes_long(views(some, some, good()))
+    for codec in ("lz4", "zstd"):
+        half = good(values=[bytes(INFLATED_AT_ONCE // 2 - 100)], codec=codec)
+        assert not takes_long(views(half, half))
+        assert takes_long(views(half, half, half))
+    assert not takes_long(views(b"", b"\xff" * 100, patched(good(), 21, ">h", 4)))
+    with_codec = {"record_count": 1, "base_timestamp": NOW, "max_timestamp": NOW}
+    unstated = zstandard.ZstdCompressor(write_content_size=False).compress(b"v")
+    assert takes_long(views(encode_batch(unstated, codec="zstd", is_compressed=True, **with_codec)))
 
 
 # --- headers ------------------------------------------------------------------------------------
@@ -213,8 +260,8 @@ def test_columns_that_do_not_add_up_are_refused(name):
 
 
 def test_offset_deltas_are_not_a_producers_to_send_even_right_ones():
-    assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(0)))
-    assert_refused("CORRUPT_MESSAGE", of_columns(offset_deltas=integers(1)))
+    for delta in (0, 1):
+        assert_refused("INVALID_RECORD", of_columns(offset_deltas=integers(delta)))
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])

@@ -34,6 +34,7 @@ from hightide_broker.core.replication.validation import (
     check_sent,
     looking_at,
 )
+from hightide_broker.kafka.about_records import why_not_one_batch
 from hightide_broker.runtime.base.slices import in_slices
 
 NOW = 1_700_000_000_000
@@ -78,6 +79,8 @@ def patched(data, at, kind, value):
 
 
 def look(data, *, inflated_max=1 << 20):
+    if why := why_not_one_batch(memoryview(data)):
+        raise Refused("INVALID_RECORD", why)
     return looking_at(memoryview(data), inflated_max=inflated_max)
 
 
@@ -340,8 +343,8 @@ async def test_who_is_cancelled_between_slices_leaves_nothing_open():
 
 
 async def test_a_refusal_comes_out_of_the_slices():
-    with pytest.raises(Refused, match="magic 1"):
-        await in_slices(look(patched(good(), 16, ">b", 1)))
+    with pytest.raises(Refused, match="base offset is 1"):
+        await in_slices(look(good(base_offset=1)))
 
 
 def unlooked(data):

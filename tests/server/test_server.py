@@ -344,8 +344,8 @@ NO_BATCHES = {
     ),
     "junk for lz4": (lying(21, ">h", 3), "CORRUPT_MESSAGE"),
     "junk for zstd": (lying(21, ">h", 4), "CORRUPT_MESSAGE"),
-    "a bomb of zstd": (with_payload(bytes(20 << 20), codec="zstd"), "CORRUPT_MESSAGE"),
-    "a bomb of lz4": (with_payload(bytes(20 << 20), codec="lz4"), "CORRUPT_MESSAGE"),
+    "a bomb of zstd": (with_payload(bytes(20 << 20), codec="zstd"), "MESSAGE_TOO_LARGE"),
+    "a bomb of lz4": (with_payload(bytes(20 << 20), codec="lz4"), "MESSAGE_TOO_LARGE"),
 }
 
 

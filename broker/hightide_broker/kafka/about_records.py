@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol.codecs import ROW_CODECS
-from hightide.protocol.errors import ErrorCode, Refused
-from hightide.protocol.records import CODEC_MASK
+from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.records import CODEC_MASK, ROWS_MAGIC, parse_header
 from hightide_broker.kafka.asked import Asked, at_once, errand, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
@@ -24,6 +24,7 @@ because old clients compress only where they are, and refused (KAFKA-18659)."""
 ZSTD_FROM = 7
 """The first version of produce that may bring zstd (KIP-110)."""
 NO_TRANSACTIONS = "there are no transactions here: leave transactional.id out"
+_MAGIC_AT = 16
 _ATTRIBUTES_LOW_AT = 22
 _PARTS = "partition_responses"
 
@@ -62,8 +63,11 @@ def produce(asked: Asked, facts: Facts) -> Heard:
     def refuse(number: int, message: str) -> Fields | None:
         if fields["acks"] == 0:
             return None
-        every = by_topic(parts, lambda part: _not_stored(part, number, message), parts_name=_PARTS)
-        return {"responses": every}
+        every: list[m.ProducePartition | m.ProduceResult] = [*parts, *refused]
+        told_of = by_topic(
+            every, lambda part: _not_stored(part, number, message), parts_name=_PARTS
+        )
+        return {"responses": told_of}
 
     return question(asked, request, answer, refuse, attachments=batches, looks=True)
 
@@ -82,7 +86,32 @@ def _why_not(asked: Asked, records: memoryview) -> tuple[ErrorCode, str] | None:
     if is_zstd and asked.version < ZSTD_FROM:
         why = f"zstd in produce version {asked.version}, expected {ZSTD_FROM} or more"
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why
+    if why := why_not_one_batch(records):
+        return ErrorCode.INVALID_RECORD, why
     return None
+
+
+def why_not_one_batch(records: memoryview) -> str:
+    """Why what was sent for a partition cannot be exactly one batch, of rows; empty: it may be."""
+    if not records:
+        return "no batch: there must be one for each partition of a produce request"
+    if len(records) > _MAGIC_AT and records[_MAGIC_AT] != ROWS_MAGIC:
+        return f"a batch of magic {records[_MAGIC_AT]}, expected {ROWS_MAGIC}"
+    behind = len(records) - _stated_size(records)
+    if 0 < behind < len(records):
+        return (
+            f"{behind} bytes behind the batch: there may be one for each partition of a produce "
+            "request"
+        )
+    return ""
+
+
+def _stated_size(records: memoryview) -> int:
+    """By its header; 0: that is none."""
+    try:
+        return parse_header(records).size
+    except CorruptBatch:
+        return 0
 
 
 def _closing(asked: Asked, refused: m.ProduceResult) -> Heard:
@@ -107,7 +136,7 @@ def _produced(result: m.ProduceResult) -> Fields:
     }
 
 
-def _not_stored(part: m.ProducePartition, number: int, message: str) -> Fields:
+def _not_stored(part: m.ProducePartition | m.ProduceResult, number: int, message: str) -> Fields:
     return {
         "index": part.partition,
         "error_code": number,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hightide.protocol.errors import CorruptBatch, InflatesTooFar
 from hightide.protocol.words import counted
@@ -35,6 +35,7 @@ CODEC_NAMES = {number: name for name, number in ROW_CODECS.items()}
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_WINDOW_MAX = 1 << 27
+_ZSTD_LEVEL = 3
 _ZSTD_BLOCKS_A_STEP = 2048
 _ZSTD_RLE = 1
 _GZIP_WINDOW = 31
@@ -73,8 +74,32 @@ def compress(payload: Buffer, codec: str, *, lz4_linked: bool = True) -> Buffer:
     if codec == "zstd":
         import zstandard
 
-        return zstandard.ZstdCompressor(level=3).compress(payload)
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(payload)
     raise ValueError(f"codec {codec!r} is none of {', '.join(ROW_CODECS)}")
+
+
+def compressing(payload: Buffer, codec: str) -> Steps[Buffer]:
+    """The same in steps, for Kafka's clients: no block of lz4 refers to the one before."""
+    if codec not in ("lz4", "zstd") or len(payload) <= _PIECE_BYTES:
+        return compress(payload, codec, lz4_linked=False)
+    view = memoryview(payload)
+    deflater = _deflater(codec, len(view))
+    pieces = [deflater.begin()] if codec == "lz4" else []
+    for start in range(0, len(view), _PIECE_BYTES):
+        pieces.append(deflater.compress(view[start : start + _PIECE_BYTES]))
+        yield
+    return b"".join([*pieces, deflater.flush()])
+
+
+def _deflater(codec: str, size: int) -> Any:
+    """Takes a payload of so many bytes piece by piece."""
+    if codec == "lz4":
+        import lz4.frame
+
+        return lz4.frame.LZ4FrameCompressor(block_linked=False)
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=size)
 
 
 def decompress(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -> Buffer:
@@ -99,6 +124,10 @@ def inflating(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -
     }
     if codec not in readers:
         raise CorruptBatch(f"compression codec {codec} is none of {', '.join(ROW_CODECS)}")
+    stated = stated_bytes(payload, codec)
+    if stated > limit:
+        raise _too_large(limit)
+    limit = limit if stated < 0 else stated
     whole: bytes | bytearray = b""
     reader = readers[codec](memoryview(payload), limit)
     for piece in reader:
@@ -109,15 +138,44 @@ def inflating(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -
             whole = whole if isinstance(whole, bytearray) else bytearray(whole)
             whole += piece
         if len(whole) > limit:
-            raise _too_large(limit)
+            raise _more_than(limit, stated)
         yield
     return whole
+
+
+def stated_bytes(payload: Buffer, codec: str) -> int:
+    """What a payload says that it inflates to: to no more is it inflated. -1: it does not say, as
+    none but lz4 and zstd does. Raises `CorruptBatch`."""
+    if codec == "none":
+        return len(payload)
+    if codec == "lz4":
+        import lz4.frame
+
+        try:
+            return int(lz4.frame.get_frame_info(payload)["content_size"]) or -1
+        except RuntimeError as error:
+            raise CorruptBatch(f"lz4 payload does not inflate: {error}") from error
+    if codec == "zstd":
+        import zstandard
+
+        try:
+            stated = zstandard.get_frame_parameters(payload).content_size
+        except zstandard.ZstdError as error:
+            raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
+        return -1 if stated == zstandard.CONTENTSIZE_UNKNOWN else int(stated)
+    return -1
 
 
 def is_lz4_linked(payload: Buffer) -> bool:
     """Whether blocks of an lz4 frame refer to those before, which Java's reader refuses."""
     view = memoryview(payload)
     return len(view) > _LZ4_FLAGS_AT and not view[_LZ4_FLAGS_AT] & _LZ4_INDEPENDENT
+
+
+def _more_than(limit: int, stated: int) -> CorruptBatch:
+    if stated < 0:
+        return _too_large(limit)
+    return CorruptBatch(f"payload inflates to more than the {counted(stated, 'byte')} it states")
 
 
 def _too_large(limit: int) -> InflatesTooFar:
@@ -216,9 +274,6 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
     try:
         frame = zstandard.get_frame_parameters(payload)
         stated = frame.content_size
-        is_stated = stated != zstandard.CONTENTSIZE_UNKNOWN
-        if is_stated and stated > limit:
-            raise _too_large(limit)
         # A reader does not tell a frame that is cut off from one that ends.
         yield from _zstd_frame_is_whole(payload, has_checksum=frame.has_checksum)
         inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
@@ -229,7 +284,7 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
                 yield piece
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
-    if is_stated and size != stated:
+    if size != stated != zstandard.CONTENTSIZE_UNKNOWN:
         raise CorruptBatch(f"zstd payload inflates to {counted(size, 'byte')}, it states {stated}")
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from hightide.protocol.bins import bin_header, read_bin
 from hightide.protocol.codecs import CODECS, INFLATED_BYTES_MAX, Buffer, Steps, at_once, inflating
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, InflatesTooFar
 from hightide.protocol.opened import Columns as Columns
 from hightide.protocol.opened import Headers as Headers
 from hightide.protocol.opened import SparseHeaders
@@ -138,11 +138,13 @@ def pack_headers(*columns: Buffer) -> bytes:
     return HEADER_COLUMNS + b"".join(chain.from_iterable((bin_header(len(c)), c) for c in columns))
 
 
-def decode_columns(payload: Buffer, count: int, *, check_sums: bool = True) -> Columns:
+def decode_columns(
+    payload: Buffer, count: int, *, check_sums: bool = True, headers_max: int | None = None
+) -> Columns:
     """The columns of `count` records, every length and sum checked.
 
     `check_sums` False leaves key and value lengths for the caller to add up. Raises `CorruptBatch`
-    if they do not add up.
+    if they do not add up, `InflatesTooFar` for more than `headers_max` headers.
     """
     view = memoryview(payload)
     try:
@@ -154,7 +156,7 @@ def decode_columns(payload: Buffer, count: int, *, check_sums: bool = True) -> C
         keys, position = read_bin(view, position)
         value_lengths, position = read_bin(view, position)
         values, position = read_bin(view, position)
-        headers, position = _read_headers(view, position, count)
+        headers, position = _read_headers(view, position, count, headers_max)
         if position != len(view):
             raise ValueError(f"{len(view) - position} bytes follow the columns")
         if offset_deltas is not None:
@@ -329,7 +331,9 @@ def _lengths(
     return lengths
 
 
-def _read_headers(view: memoryview, position: int, count: int) -> tuple[SparseHeaders | None, int]:
+def _read_headers(
+    view: memoryview, position: int, count: int, most: int | None
+) -> tuple[SparseHeaders | None, int]:
     marker = view[position : position + 1]
     if marker == _NIL:
         return None, position + 1
@@ -341,6 +345,8 @@ def _read_headers(view: memoryview, position: int, count: int) -> tuple[SparseHe
         column, position = read_bin(view, position)
         columns.append(column)
     raw_indexes, raw_counts, raw_names, names, raw_values, values = columns
+    if most is not None and len(raw_names) > 4 * most:
+        raise InflatesTooFar(f"{len(raw_names) // 4} headers in one batch, expected {most} or less")
     if len(raw_indexes) % 4:
         raise ValueError(f"header indexes have {len(raw_indexes)} bytes")
     indexes = raw_indexes.cast("i")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hightide.protocol.codecs import Buffer, Steps, at_once
+from hightide.protocol.codecs import Buffer, Steps, at_once, compressing
 from hightide.protocol.columns import decode_columns, headers_of, keys_of, payload_of, values_of
 from hightide.protocol.records import CODEC_MASK, ROWS_MAGIC, BatchHeader, encode_batch
 from hightide.protocol.rows import encoding_rows
@@ -28,18 +28,25 @@ def converting(batch: Buffer, header: BatchHeader) -> Steps[Buffer]:
     offsets: Sequence[int] = range(columns.record_count)
     if columns.offset_deltas is not None:
         offsets = columns.offset_deltas.tolist()
-    keys, values = keys_of(columns), values_of(columns)
     yield
-    rows = yield from encoding_rows(
-        columns.timestamp_deltas.tolist(), offsets, keys, values, headers_of(columns)
-    )
+    keys = keys_of(columns)
+    yield
+    values = values_of(columns)
+    yield
+    headers = headers_of(columns)
+    yield
+    times = columns.timestamp_deltas.tolist()
+    rows = yield from encoding_rows(times, offsets, keys, values, headers)
+    codec = header.codec if header.record_count else "none"
+    compressed = yield from compressing(rows, codec)
     return encode_batch(
-        rows,
+        compressed,
+        is_compressed=True,
         record_count=header.record_count,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         last_offset_delta=header.last_offset_delta,
-        codec=header.codec,
+        codec=codec,
         attributes=header.attributes & ~CODEC_MASK,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,

@@ -200,6 +200,7 @@ def encode_batch(
     max_timestamp: int,
     last_offset_delta: int | None = None,
     codec: str = "none",
+    is_compressed: bool = False,
     attributes: int = 0,
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
@@ -209,11 +210,11 @@ def encode_batch(
     magic: int = MAGIC,
 ) -> bytearray:
     """A whole batch around the columns or rows in `payload`, which are compressed here if `codec`
-    says so."""
+    says so, and are not yet."""
     if magic == ROWS_MAGIC and not record_count:
         codec = "none"  # as Kafka does it; its clients inflate nothing from nothing
     batch = bytearray(HEADER_BYTES)
-    batch += compress(payload, codec, lz4_linked=magic == MAGIC)
+    batch += payload if is_compressed else compress(payload, codec, lz4_linked=magic == MAGIC)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         base_offset,

@@ -11,11 +11,11 @@ record fails. Pure. Source: Kafka's LogValidator and ProduceRequest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hightide.protocol.codecs import Steps, is_lz4_linked
-from hightide.protocol.columns import Columns, open_batch, payload_of
+from hightide.protocol.codecs import Buffer, Steps, at_once, is_lz4_linked, stated_bytes
+from hightide.protocol.columns import Columns, decode_columns, payload_of
 from hightide.protocol.errors import CorruptBatch, ErrorCode, InflatesTooFar, Refused
 from hightide.protocol.records import (
     CODEC_MASK,
@@ -23,7 +23,6 @@ from hightide.protocol.records import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     NO_PRODUCER_ID,
-    ROWS_MAGIC,
     TIMESTAMP_MAX,
     BatchHeader,
     check_crc,
@@ -42,8 +41,11 @@ from hightide_broker.core.cluster.topic_keys import (
     TIMESTAMP_BEFORE_MAX_MS,
 )
 
-_MAGIC_AT = 16
 _KAFKA_CODEC_MAX = 4
+COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 17
+"""Records, and headers, in one batch of columns."""
+RECORDS_AT_ONCE, INFLATED_AT_ONCE = 20_000, 4 << 20
+"""Records and bytes of batches of columns that are looked into without a pause."""
 STEPS_AT_ONCE = 4
 """So many steps of looking inside may be taken without a pause: some 8 000 records in rows, or four
 MiB that are inflated."""
@@ -67,27 +69,6 @@ def check_sent(batch: memoryview) -> BatchHeader:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     _check_header(header)
     return header
-
-
-def check_sent_by_kafka(batch: memoryview) -> BatchHeader:
-    """The same of what a Kafka client sent for one partition: exactly one batch, of rows."""
-    if not batch:
-        _refuse("no batch: there must be one for each partition of a produce request")
-    if len(batch) > _MAGIC_AT and batch[_MAGIC_AT] != ROWS_MAGIC:
-        _refuse(f"a batch of magic {batch[_MAGIC_AT]}, expected {ROWS_MAGIC}")
-    if len(batch) > HEADER_BYTES and 0 < (size := _stated_size(batch)) < len(batch):
-        _refuse(
-            f"{len(batch) - size} bytes behind the batch: there may be one for each partition of a "
-            "produce request"
-        )
-    return check_sent(batch)
-
-
-def _stated_size(batch: memoryview) -> int:
-    try:
-        return parse_header(batch).size
-    except CorruptBatch:
-        return 0
 
 
 def check_form(header: BatchHeader, feature_levels: Mapping[str, int]) -> None:
@@ -116,11 +97,27 @@ def check_size(size: int, config: TopicConfig) -> None:
         )
 
 
+def takes_long(batches: Sequence[memoryview]) -> bool:
+    """Whether to look into all of these without a pause would hold an event loop for more than a
+    few ms, by what they say of themselves: to no more are they inflated."""
+    records = inflated = 0
+    for batch in batches:
+        try:
+            header = parse_header(batch)
+            records += header.record_count
+            if header.attributes & CODEC_MASK:
+                stated = stated_bytes(batch[HEADER_BYTES:], header.codec)
+                inflated += INFLATED_AT_ONCE + 1 if stated < 0 else stated
+        except CorruptBatch:
+            continue  # it will be refused as soon
+    return records > RECORDS_AT_ONCE or inflated > INFLATED_AT_ONCE
+
+
 def looking_at(batch: memoryview, *, inflated_max: int) -> Steps[Facts]:
-    """Everything that takes long about what a Kafka client sent for one partition, in steps of a
-    few ms; raises `Refused`. What depends on the moment is `admit`'s: a batch that is stored
-    already is answered as that, whatever was set since."""
-    header = check_sent_by_kafka(batch)
+    """Everything that takes long about a batch that was sent, in steps of a few ms; raises
+    `Refused`. What depends on the moment is `admit`'s: a batch that is stored already is answered
+    as that, whatever was set since."""
+    header = check_sent(batch)
     return (yield from look_inside(batch, header, inflated_max=inflated_max))
 
 
@@ -148,33 +145,55 @@ def admit(
 
 
 def look_inside(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Steps[Facts]:
-    """What records in rows say, of which each field was checked; raises `Refused`. Each step takes
-    a few ms at most."""
-    assert header.has_rows, "columns are added up at once"
+    """What records say, of which each field was checked; raises `Refused`. Each step takes a few
+    ms at most."""
     try:
-        payload = yield from payload_of(batch, header, inflated_max=inflated_max)
-        if header.codec == "lz4" and is_lz4_linked(batch[HEADER_BYTES:]):
-            _refuse("lz4 blocks that refer to the one before, which Kafka's Java clients refuse")
-        rows = bytes(payload) if isinstance(payload, memoryview) else payload
-        return (yield from _facts_of_rows(rows, header))
+        if not header.has_rows:
+            _check_columns_count(header)
+        payload = yield from _inflated(batch, header, inflated_max)
+        if header.has_rows:
+            return (yield from _look_into_rows(batch, header, payload))
+        count, most = header.record_count, COLUMNS_HEADERS_MAX
+        return _facts_of_columns(decode_columns(payload, count, headers_max=most), header)
+    except InflatesTooFar as error:
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE, f"{error}: split it") from error
+    except CorruptBatch as error:
+        code = ErrorCode.INVALID_RECORD if header.has_rows else ErrorCode.CORRUPT_MESSAGE
+        raise Refused(code, str(error)) from error
+
+
+def _inflated(batch: memoryview, header: BatchHeader, inflated_max: int) -> Steps[Buffer]:
+    try:
+        return (yield from payload_of(batch, header, inflated_max=inflated_max))
     except InflatesTooFar as error:
         # Who sent it may split it.
         why = f"{error}, as message.inflated.max.bytes says"
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE, why) from error
-    except CorruptBatch as error:
-        raise Refused(ErrorCode.INVALID_RECORD, str(error)) from error
+
+
+def _look_into_rows(batch: memoryview, header: BatchHeader, payload: Buffer) -> Steps[Facts]:
+    if header.codec == "lz4" and is_lz4_linked(batch[HEADER_BYTES:]):
+        _refuse("lz4 blocks that refer to the one before, which Kafka's Java clients refuse")
+    rows = bytes(payload) if isinstance(payload, memoryview) else payload
+    return (yield from _facts_of_rows(rows, header))
+
+
+def _check_columns_count(header: BatchHeader) -> None:
+    """Every reader opens a batch of columns at once: so that no small one becomes millions."""
+    if header.record_count > COLUMNS_RECORDS_MAX:
+        raise Refused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{header.record_count} records in one batch, expected {COLUMNS_RECORDS_MAX} or less: "
+            "split it",
+        )
 
 
 def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Facts:
     """What records say, without a pause; raises `Refused`, also if rows take more than
     `STEPS_AT_ONCE`."""
-    if not header.has_rows:
-        try:
-            columns = open_batch(batch, header, inflated_max=inflated_max)
-        except CorruptBatch as error:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        return _facts_of_columns(columns, header)
     steps = look_inside(batch, header, inflated_max=inflated_max)
+    if not header.has_rows:
+        return at_once(steps)
     try:
         for _ in range(STEPS_AT_ONCE + 1):
             next(steps)

@@ -285,8 +285,8 @@ class Replica:
     # -- writing ---------------------------------------------------------------------------------
 
     def looking_at(self, batch: memoryview) -> Steps[Facts]:
-        """What has to be known of a batch that a Kafka client sent, before it is appended; raises
-        `Refused`. In steps of a few ms: it takes longer than a stretch may."""
+        """What has to be known of a batch that was sent, before it is appended; raises `Refused`.
+        In steps of a few ms: it takes longer than a stretch may."""
         return validation.looking_at(batch, inflated_max=self._inflated_max)
 
     def append(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hightide.net.outbox import FilePart
+from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
 from hightide.protocol.bins import bin_header
@@ -13,6 +14,7 @@ from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.messages import Message, RequestEnvelope
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import speaks_kafka
+from hightide_broker.core.replication.validation import takes_long
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.server.tongue import (
     Heard,
@@ -70,7 +72,8 @@ class NativeTongue:
             why = KAFKA_SPOKEN if speaks_kafka(body) else str(error)
             raise Misheard(why, said) from error
         ticket = NativeTicket(request_id)
-        return Question(ticket, api, request, frame.attachments, envelope.client)
+        looks = isinstance(request, m.ProduceRequest) and takes_long(frame.attachments)
+        return Question(ticket, api, request, frame.attachments, envelope.client, looks)
 
     def may_follow(self, start: bytes | bytearray) -> bool:
         """Each is begun when it comes, and answered when it is done."""

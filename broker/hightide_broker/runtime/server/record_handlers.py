@@ -38,8 +38,8 @@ from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
 REPEATS_MAX = 100
 """How often partitions may be named again where offsets are looked for."""
 LOOKS_MAX = 2
-"""Batches of Kafka's clients that are looked into at a time: each may inflate to
-message.inflated.max.bytes, and came in a few thousand."""
+"""Batches that are looked into at a time: each may inflate to message.inflated.max.bytes, and came
+in a few thousand."""
 
 
 PRODUCERS_TOLD_MAX = 5000
@@ -82,7 +82,7 @@ class RecordHandlers:
     async def look(
         self, parts: Sequence[m.ProducePartition], attachments: Sequence[memoryview]
     ) -> dict[int, Facts | Refused]:
-        """What is in batches of rows, or why they are refused."""
+        """What is in batches, or why they are refused."""
         if not self._has_looked:
             self._has_looked = True
             await self._in_thread(make_ready)
