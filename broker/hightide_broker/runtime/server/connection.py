@@ -389,6 +389,8 @@ class ServedConnection:
 
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
         parts: Parts = []
+        if reply.attachments and self._terms.throttle.brings_nothing(call):
+            reply = _without_records(reply)
         try:
             if (rest := ticket.rest(reply)) is not None:
                 self._start_soon(self._finish, ticket, rest, call)
@@ -431,6 +433,13 @@ class ServedConnection:
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
+
+
+def _without_records(reply: Reply) -> Reply:
+    """A fetch's answer that brings nothing but how far there is something."""
+    assert isinstance(reply.body, m.FetchResponse), "what a quota of bytes keeps back is a fetch"
+    parts = [exchanged(part, records=-1) for part in reply.body.partitions]
+    return Reply(exchanged(reply.body, partitions=parts))
 
 
 async def _rest_of(outcome: Outcome) -> Reply:
