@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from logins import PASSWORD, wish
 from patience import PATIENCE_S
 from streams import memory_streams
+from test_doors import client_by, inside, internal_port, outside
 
 from hightide import Admin, AuthenticationFailed
 from hightide.net.connection import open_connection
@@ -313,6 +314,24 @@ async def test_logins_are_written_down_whether_they_succeed_or_not(caplog):
     assert any("logged in: User:user by SCRAM-SHA-256, from 127.0.0.1:" in line for line in told)
     assert any(line.startswith("turned away: ") and "as 'user'" in line for line in told)
     assert PASSWORD not in "".join(told)
+
+
+async def test_certificates_are_written_down_as_logins_are(authority, caplog):
+    """Whose they are, and what was agreed about; of who shows none there is nothing to tell."""
+    caplog.set_level(logging.INFO, "hightide.audit")
+    shown = authority.issue("node-1")
+    config = {**inside(shown), **outside(shown), "ssl.client.auth": "requested"}
+    async with new_node(SimDisk(), settings(config)) as node:
+        by_nodes_door = (authority.issue("node-2"), internal_port(node))
+        by_clients = [(files, node.port) for files in (authority.issue("a"), authority.believed)]
+        for files, port in (by_nodes_door, *by_clients):
+            async with client_by(TlsNetwork(Tls(files)), port) as client:
+                await client.call(m.ApiVersionsRequest())
+    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
+    assert [line.partition(", from 127.0.0.1:")[0] for line in told] == [
+        "logged in: User:node-2 by certificate under TLSv1.3",
+        "logged in: User:a by certificate under TLSv1.3",
+    ]
 
 
 async def test_nobody_hides_others_logins_behind_many_of_its_own(caplog):

@@ -16,6 +16,7 @@ import trio
 
 from hightide.net.ports import Stream
 from hightide.net.tcp import SocketStream
+from hightide.net.tls_stream import TlsStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
@@ -41,6 +42,8 @@ from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.runtime.server.tongue import Tongue, Tongues
 
 LOGIN_LINES_MAX = 100
+CERTIFICATE = "certificate"
+"""How somebody has proven who it is, where it is not by a mechanism of SASL."""
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
 
@@ -116,7 +119,6 @@ class Server:
         return not delay_s
 
     async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
-        way = "SCRAM" if door.users_log_in else "TLS"
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         waiting = self._at_the_door[door]
         if len(waiting) >= self._room.at_the_door:
@@ -129,15 +131,11 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self.counts.logins[way, True] += 1
+                        self._tell_in(peer, CERTIFICATE, stream)
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"{USER}{session.user}")
-                who = (peer.shown, session.mechanism, arrived.peer)
-                self.counts.logins[way, True] += 1
-                self._told_in.write(
-                    peer.principal, logging.INFO, "logged in: %s by %s, from %s", *who
-                )
+                self._tell_in(peer, session.mechanism, stream)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
@@ -154,6 +152,13 @@ class Server:
         self.counts.turned_away[door.name] += 1
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
+
+    def _tell_in(self, peer: Peer, how: str, stream: Stream) -> None:
+        """Write down that somebody has proven who it is."""
+        self.counts.logins["TLS" if how == CERTIFICATE else "SCRAM", True] += 1
+        by = f"{how} under {stream.version}" if isinstance(stream, TlsStream) else how
+        told = "logged in: %s by %s, from %s", peer.shown, by, stream.peer
+        self._told_in.write(peer.principal, logging.INFO, *told)
 
     @staticmethod
     def _make_way(waiting: dict[trio.CancelScope, Stream]) -> None:
