@@ -25,7 +25,7 @@ from test_doors import client_by, inside, internal_port, outside
 
 from hightide import Admin, AuthenticationFailed
 from hightide.net.connection import open_connection
-from hightide.net.login import Login, LoginNetwork
+from hightide.net.login import Login, LoginNetwork, said_by
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.net.tls import (
     ClientContext,
@@ -39,7 +39,7 @@ from hightide.net.tls_stream import TlsNetwork, secured
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
-from hightide.protocol.errors import ErrorCode, Refused, UsageError
+from hightide.protocol.errors import ApiError, ErrorCode, Refused, UsageError
 from hightide_broker.config import ConfigError, check_listeners
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
@@ -314,6 +314,30 @@ async def test_logins_are_written_down_whether_they_succeed_or_not(caplog):
     assert any("logged in: User:user by SCRAM-SHA-256, from 127.0.0.1:" in line for line in told)
     assert any(line.startswith("turned away: ") and "as 'user'" in line for line in told)
     assert PASSWORD not in "".join(told)
+
+
+async def test_a_login_that_is_made_again_is_written_down_too(caplog):
+    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
+    async with new_node(SimDisk(), config) as node:
+        await node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish()]))
+        right = Login("SCRAM-SHA-256", "user", PASSWORD)
+        network = LoginNetwork(TcpNetwork(), right)
+        async with open_connection(network, "127.0.0.1", node.port) as connection:
+
+            async def ask(request):
+                return (await connection.call(request, timeout_s=PATIENCE_S))[0]
+
+            caplog.set_level(logging.INFO, "hightide.audit")
+            caplog.clear()
+            await said_by(ask, right)
+            with pytest.raises(ApiError):
+                await said_by(ask, Login("SCRAM-SHA-256", "mallory", PASSWORD))
+        assert node.server.counts.logins == {("SCRAM", True): 2, ("SCRAM", False): 1}
+    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
+    assert [line.partition(", from 127.0.0.1:")[0] for line in told] == [
+        "logged in again: User:user",
+        f"turned away: {FAILED}, as 'mallory', on a connection of User:user",
+    ]
 
 
 async def test_certificates_are_written_down_as_logins_are(authority, caplog):

@@ -279,6 +279,8 @@ class ServedConnection:
             self._terms.counts.answered(call, refusal.code)
             self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
+                whose = f"as {self._session.said[:60]!r}, on a connection of"
+                self._tell_login(f"turned away: {refusal.message}, {whose}", is_in=False)
                 raise CloseConnection(refusal.message) from refusal
             return
         if outcome is None:
@@ -321,10 +323,19 @@ class ServedConnection:
     def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
         if self._session is not None:
             if api.name in SASL:
-                return Reply(self._session.answer(call.request))
+                answer = self._session.answer(call.request)
+                if self._session.is_made:
+                    self._tell_login("logged in again:", is_in=True)
+                return Reply(answer)
             if self._session.is_over:
                 raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
         return self._terms.handlers.begin(api, call)
+
+    def _tell_login(self, said: str, *, is_in: bool) -> None:
+        """Write down what became of a login that is made again."""
+        self._terms.counts.logins["SCRAM", is_in] += 1
+        told = "%s %s, from %s", said, self._peer.shown, self._stream.peer
+        self._terms.audit.write(self._peer.principal, logging.INFO, *told)
 
     def _refuse(self, ticket: Ticket, refusal: Refused) -> None:
         self._work_begins(ticket)

@@ -147,6 +147,11 @@ class Session:
         return self.said if self._is_user(self.said) else ""
 
     @property
+    def is_made(self) -> bool:
+        """Whether somebody has logged in, and is not just doing so again."""
+        return bool(self.user) and self._server is None
+
+    @property
     def is_over(self) -> bool:
         """Whether it was to be made again before now."""
         return trio.current_time() > self._until
