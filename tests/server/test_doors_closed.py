@@ -47,7 +47,7 @@ from hightide_broker.runtime.base.sparing import LINES_MAX
 from hightide_broker.runtime.server.door import doors_of
 from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.listener import LOGIN_LINES_MAX
-from hightide_broker.runtime.server.login import FAILED, NOT_YET, Logins
+from hightide_broker.runtime.server.login import FAILED, NOT_YET, Logins, Session
 from hightide_broker.runtime.server.native import NativeTongue
 from hightide_broker.runtime.server.tongue import Tongues
 from hightide_broker.simulation.disk import SimDisk
@@ -314,6 +314,23 @@ async def test_logins_are_written_down_whether_they_succeed_or_not(caplog):
     assert any("logged in: User:user by SCRAM-SHA-256, from 127.0.0.1:" in line for line in told)
     assert any(line.startswith("turned away: ") and "as 'user'" in line for line in told)
     assert PASSWORD not in "".join(told)
+
+
+async def test_a_bug_that_somebody_meets_before_it_is_in_ends_its_connection_alone(
+    caplog, monkeypatch
+):
+    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
+    async with new_node(SimDisk(), config) as node:
+        await node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish()]))
+        network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", "user", PASSWORD))
+        monkeypatch.setattr(Session, "answer", lambda *_: {}["of ours"])
+        with pytest.raises(OSError, match="closed the connection"):
+            await network.connect("127.0.0.1", node.port)
+        monkeypatch.undo()
+        async with open_connection(network, "127.0.0.1", node.port) as connection:
+            await connection.call(m.MetadataRequest())
+        assert node.server.counts.turned_away == {"client": 1}
+    assert "met a bug; its connection was closed" in caplog.text
 
 
 async def test_a_login_that_is_made_again_is_written_down_too(caplog):

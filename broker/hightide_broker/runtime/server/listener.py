@@ -24,6 +24,7 @@ from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import USER
 from hightide_broker.core.cluster.users import USERS_MAX
+from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
@@ -40,6 +41,8 @@ from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.terms import Handlers, Terms
 from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.runtime.server.tongue import Tongue, Tongues
+
+log = logging.getLogger("hightide.server")
 
 LOGIN_LINES_MAX = 100
 CERTIFICATE = "certificate"
@@ -66,7 +69,7 @@ class Server:
         """Connections that are not admitted yet, by door."""
         self._all_closed = trio.Event()
         self._stopping = False
-        self._log = SparingLog(logging.getLogger("hightide.server"))
+        self._log = SparingLog(log)
         audit = logging.getLogger("hightide.audit")
         self._told_in = SparingLogs(audit, lines_max=LOGIN_LINES_MAX, strangers_max=USERS_MAX)
         self._told_out = SparingLogs(audit, strangers_max=USERS_MAX)
@@ -147,6 +150,11 @@ class Server:
             self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
             whose = error.account if isinstance(error, LoginFailed) else ""
             self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
+        except (AssertionError, NodeMustStop):
+            raise
+        except Exception:
+            why = "a bug"
+            log.exception("who came from %s met a bug; its connection was closed", arrived.peer)
         finally:
             waiting.pop(scope, None)
         self.counts.turned_away[door.name] += 1
