@@ -138,6 +138,19 @@ def test_a_proof_and_its_answer_are_judged_by_compare_digest_and_by_nothing_else
         exchanged(PASSWORD)
 
 
+@pytest.mark.parametrize("iterations", [0, 1, 4095, 4096])
+def test_a_password_is_not_hashed_for_who_asks_for_too_little_of_it(iterations):
+    """Who listens, or poses as the broker, would find it by trying (RFC 7677: 4096 at least)."""
+    words = Words(Login("SCRAM-SHA-256", "user", PASSWORD))
+    nonce = words.first().decode().rpartition("r=")[2]
+    asked = f"r={nonce}abc,s=W22ZaJ0SNY7soEsUEjb6gQ==,i={iterations}".encode()
+    if iterations == 4096:
+        assert b",p=" in words.final(asked)
+        return
+    with pytest.raises(AuthenticationFailed):
+        words.final(asked)
+
+
 def test_by_itself_the_library_compares_nonces_alone_which_everybody_sees():
     source = inspect.getsource(scramp.core)
     found = comparisons(parse(LOGGING_IN, source))

@@ -155,6 +155,7 @@ def make_config(*sources: Mapping[str, str]) -> BrokerConfig:
         _check(key, value)
     config = BrokerConfig({**values, **given}, frozenset(given))
     if config.advertised_host in EVERY_ADDRESS:
+        check_open(config)  # who has set neither hears of what matters more
         name = "advertised.host" if config[keys.ADVERTISED_HOST] else "listen.host"
         raise ConfigError(
             f"{name} is {config.advertised_host!r}, each address of a machine and the way to none: "
@@ -283,9 +284,10 @@ def check_open(config: BrokerConfig) -> None:
     if (found := open_listeners(config)) and not config[keys.ALLOW_INSECURE_LISTENER]:
         raise ConfigError(
             f"it would listen on {' and '.join(found)}, where all who reach it may do anything. "
-            f"Expected one of: listen.host = 127.0.0.1; certificates of clients and nodes "
-            f"(security.protocol and internal.security.protocol = SSL, ssl.client.auth = required; "
-            f"hightide certs makes them); or allow.insecure.listener = true, in a network that "
+            f"Expected one of: listen.host = 127.0.0.1; certificates of nodes "
+            f"(internal.security.protocol = SSL; hightide certs makes them), and users that log in "
+            f"or certificates of clients (security.protocol = SASL_SSL, or SSL and "
+            f"ssl.client.auth = required); or allow.insecure.listener = true, in a network that "
             f"only the trusted reach"
         )
 

@@ -319,6 +319,14 @@ TLS = {"security.protocol": "SSL", "ssl.client.auth": "required"}
 INSIDE = {"internal.listen.port": "1", "internal.security.protocol": "SSL"}
 
 
+REMEDIES = (
+    "listen.host = 127.0.0.1",
+    "certificates of nodes",
+    "security.protocol = SASL_SSL",
+    "allow.insecure.listener = true",
+)
+
+
 @pytest.mark.parametrize(
     ("facts", "is_open"),
     [
@@ -342,17 +350,20 @@ def test_a_broker_that_others_reach_does_not_start_unless_they_prove_who_they_ar
         return check_open(config)
     with pytest.raises(ConfigError) as refused:
         check_open(config)
-    for remedy in ("listen.host = 127.0.0.1", "certificates", "allow.insecure.listener = true"):
+    for remedy in REMEDIES:
         assert remedy in str(refused.value)
     check_open(make_config({**facts, "allow.insecure.listener": "true"}))
 
 
 @pytest.mark.live
-def test_it_says_so_and_exits_2():
-    words = ("--set", "listen.host=0.0.0.0", "--set", "advertised.host=me", "--check-config")
+@pytest.mark.parametrize("named", [(), ("--set", "advertised.host=me")])
+def test_it_says_so_and_exits_2(named):
+    """Before it says that others need a name for it."""
+    words = ("--set", "listen.host=0.0.0.0", *named, "--check-config")
     ended = hightide("server", "start", *words, code=USAGE)
     assert "0.0.0.0:19092" in ended.err
-    assert "allow.insecure.listener" in ended.err
+    for remedy in REMEDIES:
+        assert remedy in ended.err
 
 
 # -- client.toml -----------------------------------------------------------------------------------

@@ -300,7 +300,12 @@ def test_the_advertised_host_is_the_listening_one_unless_it_is_set() -> None:
 @pytest.mark.parametrize("name", ["listen.host", "advertised.host"])
 @pytest.mark.parametrize("every", ["0.0.0.0", "::"])
 def test_an_address_that_leads_nowhere_is_never_told_to_anybody(name: str, every: str) -> None:
-    told = error_of(name, every)
+    """And before that it says what matters more: that all who reach it may do anything."""
+    if name == "listen.host":
+        assert "allow.insecure.listener = true" in error_of(name, every)
+    with pytest.raises(ConfigError) as refused:
+        make_config({name: every, "allow.insecure.listener": "true"})
+    told = str(refused.value)
     assert told.startswith(f"{name} is {every!r}, ")
     assert "expected advertised.host" in told
 

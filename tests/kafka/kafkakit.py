@@ -70,9 +70,13 @@ class KafkaClient:
 
     async def receive(self, name, version):
         """The next answer, with its correlation id."""
+        return answer_in(name, version, await self.body())
+
+    async def body(self):
+        """The next answer's bytes."""
         with trio.fail_after(PATIENCE_S):
             (length,) = struct.unpack(">i", await self._exactly(4))
-            return answer_in(name, version, await self._exactly(length))
+            return await self._exactly(length)
 
     async def call(self, name, version, **fields):
         sent = await self.send(name, version, **fields)

@@ -233,3 +233,34 @@ async def test_who_waits_for_a_quota_leaves_room_for_others(node, mock_clock, mo
                 assert await sent(free, 2 * LIMIT) == 0
             assert first.connection.is_open, "it holds nothing"
             nursery.cancel_scope.cancel()
+
+
+async def test_who_reads_by_many_connections_gets_what_one_would(node, mock_clock):
+    """Nobody is kept waiting for more than 20 s: of those who have waited so long, none gets more
+    than the quota has left."""
+    minutes, readers = 2, 30
+    async with AsyncExitStack() as stack:
+        first, *others = [await stack.enter_async_context(client_of(node)) for _ in range(readers)]
+        await first.create()
+        for _ in range(4):
+            await sent(first, 2 * LIMIT)
+        await limited(node, k.CONSUMER_BYTE_RATE, user=k.DEFAULT)
+        part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
+        request = m.FetchRequest(max_wait_ms=0, partitions=[part])
+        sizes, told = [], []
+
+        async def read(client):
+            while True:
+                answer, records = await client.connection.call(request)
+                sizes.append(sum(map(len, records)))
+                told.append(answer.partitions[0].high_watermark)
+
+        async with trio.open_nursery() as nursery:
+            for client in (first, *others):
+                nursery.start_soon(read, client)
+            for _ in range(minutes * 60):
+                await goes_by(1, mock_clock)
+            nursery.cancel_scope.cancel()
+    allowed = (minutes * 60 + BYTES_BURST_S) * LIMIT
+    assert 0.9 * allowed < sum(sizes) < allowed + 3 * LIMIT, "a batch more, and what goes by"
+    assert {*told} == {4}, "and who gets none still hears how far there is something"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
@@ -17,6 +18,7 @@ from hightide_broker.kafka.asked import (
     told,
 )
 from hightide_broker.kafka.facts import Facts
+from hightide_broker.kafka.named import as_asked
 from hightide_broker.kafka.numbers import (
     MISMATCHED_ENDPOINT_TYPE,
     UNSUPPORTED_ENDPOINT_TYPE,
@@ -40,7 +42,7 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
     every = wanted is None or (asked.version == 0 and not wanted)
     if asked.version < IDS_FROM and any(topic["name"] is None for topic in wanted or ()):
         raise RemoteProtocolError(f"a topic by its id before version {IDS_FROM} of metadata")
-    names, by_id, unknown = facts.named(wanted or ())
+    names, by_id, _ = facts.named(wanted or ())
     request = m.MetadataRequest(
         topics=None if every else names,
         auto_create=asked.fields.get("allow_auto_topic_creation", True),
@@ -48,12 +50,17 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
 
     def answer(body: m.MetadataResponse, _parts: Sequence[Attached]) -> Fields:
         listed = {broker.id for broker in body.brokers}
-        known = [_topic(topic, by_id, listed) for topic in body.topics]
+        one = partial(_topic, listed=listed)
+        topics = (
+            [*map(one, body.topics)]
+            if every
+            else as_asked(wanted, by_id, body.topics, one, _unknown_id)
+        )
         return {
             "brokers": [_broker(broker, "node_id") for broker in body.brokers],
             "cluster_id": body.cluster_id,
             "controller_id": _controller(body.controller, listed, facts),
-            "topics": [*known, *map(_unknown_id, unknown)],
+            "topics": topics,
             "error_code": 0,
         }
 
@@ -79,9 +86,7 @@ def _unknown_id(topic_id: str) -> Fields:
     return {"error_code": error, "name": None, "topic_id": topic_id, "partitions": []}
 
 
-def _topic(topic: m.TopicMetadata, by_id: dict[str, str], listed: set[int]) -> Fields:
-    if topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and topic.topic in by_id:
-        return _unknown_id(by_id[topic.topic])  # its name is not to be told
+def _topic(topic: m.TopicMetadata, listed: set[int]) -> Fields:
     return {
         "error_code": number_of(topic.error),
         "name": topic.topic,

@@ -10,6 +10,7 @@ from hightide.protocol.words import counted
 from hightide_broker.kafka.asked import Asked, at_once, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
+from hightide_broker.kafka.named import as_asked
 from hightide_broker.kafka.numbers import number_of
 from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.writing import Attached
@@ -99,15 +100,14 @@ def _throttled_ms(results: Sequence[m.TopicResult]) -> int:
 
 def delete_topics(asked: Asked, facts: Facts) -> Heard:
     """Delete topics, by their names or ids."""
-    more, by_id, unknown = facts.named(asked.fields.get("topics", ()))
-    names = [*asked.fields.get("topic_names", ()), *more]
+    old = asked.fields.get("topic_names", ())
+    wanted = [{"name": name, "topic_id": ""} for name in old] or asked.fields.get("topics", ())
+    names, by_id, _ = facts.named(wanted)
 
     def one(result: m.TopicResult) -> Fields:
-        if result.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and result.topic in by_id:
-            return _unknown_id(by_id[result.topic])  # its name is not to be told
         return {
             "name": result.topic,
-            "topic_id": by_id.get(result.topic, ""),
+            "topic_id": "",
             "error_code": number_of(result.error),
             "error_message": told(result.message) or None,
         }
@@ -115,14 +115,15 @@ def delete_topics(asked: Asked, facts: Facts) -> Heard:
     def answer(body: m.DeleteTopicsResponse, _parts: Sequence[Attached]) -> Fields:
         return {
             "throttle_time_ms": _throttled_ms(body.topics),
-            "responses": [*map(one, body.topics), *map(_unknown_id, unknown)],
+            "responses": as_asked(wanted, by_id, body.topics, one, _unknown_id),
         }
 
     def refuse(number: int, message: str) -> Fields:
         why = {"error_code": number, "error_message": message}
-        return {"responses": [{"name": name, "topic_id": "", **why} for name in names]}
+        return {"responses": [{**topic, **why} for topic in wanted]}  # an id's name is not told
 
-    return question(asked, m.DeleteTopicsRequest(topics=names), answer, refuse)
+    request = m.DeleteTopicsRequest(topics=[*dict.fromkeys(names)])
+    return question(asked, request, answer, refuse)
 
 
 def _unknown_id(topic_id: str) -> Fields:

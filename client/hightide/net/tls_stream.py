@@ -85,6 +85,11 @@ class TlsStream(SocketStream):
         """Of the other end's certificate; empty if it showed none."""
         return subject(self._tls)
 
+    @property
+    def version(self) -> str:
+        """What both ends agreed about, as `TLSv1.3`."""
+        return self._tls.version() or ""
+
     def check_resumed(self) -> None:
         """Raise `AuthenticationFailed` for an old session whose certificate has expired since."""
         check_resumed(self._tls)

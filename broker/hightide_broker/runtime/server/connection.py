@@ -279,6 +279,8 @@ class ServedConnection:
             self._terms.counts.answered(call, refusal.code)
             self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
+                whose = f"as {self._session.said[:60]!r}, on a connection of"
+                self._tell_login(f"turned away: {refusal.message}, {whose}", is_in=False)
                 raise CloseConnection(refusal.message) from refusal
             return
         if outcome is None:
@@ -321,10 +323,19 @@ class ServedConnection:
     def _outcome(self, api: Api, call: Call[Any]) -> Outcome:
         if self._session is not None:
             if api.name in SASL:
-                return Reply(self._session.answer(call.request))
+                answer = self._session.answer(call.request)
+                if self._session.is_made:
+                    self._tell_login("logged in again:", is_in=True)
+                return Reply(answer)
             if self._session.is_over:
                 raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
         return self._terms.handlers.begin(api, call)
+
+    def _tell_login(self, said: str, *, is_in: bool) -> None:
+        """Write down what became of a login that is made again."""
+        self._terms.counts.logins["SCRAM", is_in] += 1
+        told = "%s %s, from %s", said, self._peer.shown, self._stream.peer
+        self._terms.audit.write(self._peer.principal, logging.INFO, *told)
 
     def _refuse(self, ticket: Ticket, refusal: Refused) -> None:
         self._work_begins(ticket)
@@ -389,6 +400,8 @@ class ServedConnection:
 
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
         parts: Parts = []
+        if reply.attachments and self._terms.throttle.brings_nothing(call):
+            reply = _without_records(reply)
         try:
             if (rest := ticket.rest(reply)) is not None:
                 self._start_soon(self._finish, ticket, rest, call)
@@ -431,6 +444,13 @@ class ServedConnection:
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
+
+
+def _without_records(reply: Reply) -> Reply:
+    """A fetch's answer that brings nothing but how far there is something."""
+    assert isinstance(reply.body, m.FetchResponse), "what a quota of bytes keeps back is a fetch"
+    parts = [exchanged(part, records=-1) for part in reply.body.partitions]
+    return Reply(exchanged(reply.body, partitions=parts))
 
 
 async def _rest_of(outcome: Outcome) -> Reply:

@@ -16,6 +16,7 @@ import trio
 
 from hightide.net.ports import Stream
 from hightide.net.tcp import SocketStream
+from hightide.net.tls_stream import TlsStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
@@ -23,6 +24,7 @@ from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import USER
 from hightide_broker.core.cluster.users import USERS_MAX
+from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
@@ -40,7 +42,11 @@ from hightide_broker.runtime.server.terms import Handlers, Terms
 from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.runtime.server.tongue import Tongue, Tongues
 
+log = logging.getLogger("hightide.server")
+
 LOGIN_LINES_MAX = 100
+CERTIFICATE = "certificate"
+"""How somebody has proven who it is, where it is not by a mechanism of SASL."""
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
 
@@ -63,7 +69,7 @@ class Server:
         """Connections that are not admitted yet, by door."""
         self._all_closed = trio.Event()
         self._stopping = False
-        self._log = SparingLog(logging.getLogger("hightide.server"))
+        self._log = SparingLog(log)
         audit = logging.getLogger("hightide.audit")
         self._told_in = SparingLogs(audit, lines_max=LOGIN_LINES_MAX, strangers_max=USERS_MAX)
         self._told_out = SparingLogs(audit, strangers_max=USERS_MAX)
@@ -116,7 +122,6 @@ class Server:
         return not delay_s
 
     async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
-        way = "SCRAM" if door.users_log_in else "TLS"
         why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
         waiting = self._at_the_door[door]
         if len(waiting) >= self._room.at_the_door:
@@ -129,15 +134,11 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self.counts.logins[way, True] += 1
+                        self._tell_in(peer, CERTIFICATE, stream)
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"{USER}{session.user}")
-                who = (peer.shown, session.mechanism, arrived.peer)
-                self.counts.logins[way, True] += 1
-                self._told_in.write(
-                    peer.principal, logging.INFO, "logged in: %s by %s, from %s", *who
-                )
+                self._tell_in(peer, session.mechanism, stream)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
@@ -149,11 +150,23 @@ class Server:
             self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
             whose = error.account if isinstance(error, LoginFailed) else ""
             self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
+        except (AssertionError, NodeMustStop):
+            raise
+        except Exception:
+            why = "a bug"
+            log.exception("who came from %s met a bug; its connection was closed", arrived.peer)
         finally:
             waiting.pop(scope, None)
         self.counts.turned_away[door.name] += 1
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
+
+    def _tell_in(self, peer: Peer, how: str, stream: Stream) -> None:
+        """Write down that somebody has proven who it is."""
+        self.counts.logins["TLS" if how == CERTIFICATE else "SCRAM", True] += 1
+        by = f"{how} under {stream.version}" if isinstance(stream, TlsStream) else how
+        told = "logged in: %s by %s, from %s", peer.shown, by, stream.peer
+        self._told_in.write(peer.principal, logging.INFO, *told)
 
     @staticmethod
     def _make_way(waiting: dict[trio.CancelScope, Stream]) -> None:

@@ -147,6 +147,11 @@ class Session:
         return self.said if self._is_user(self.said) else ""
 
     @property
+    def is_made(self) -> bool:
+        """Whether somebody has logged in, and is not just doing so again."""
+        return bool(self.user) and self._server is None
+
+    @property
     def is_over(self) -> bool:
         """Whether it was to be made again before now."""
         return trio.current_time() > self._until
@@ -214,6 +219,8 @@ class _Login:
         self._reader = FrameReader(stream, frame_limit=LOGIN_BYTES_MAX)
         self._ticket: Ticket = NativeTicket(-1)
         """Of the request that is answered next."""
+        self._is_understood = True
+        """Whether that is one of those that are spoken here."""
 
     async def run(self) -> None:
         try:
@@ -231,7 +238,7 @@ class _Login:
                 await trio.sleep(self._guesses.hears_s(self._host))
                 if not self._is_current():
                     refusal = Refused(ErrorCode.BROKER_NOT_AVAILABLE, NOT_YET)
-            await self._send(self._ticket.refused(refusal) or [])
+            await self._send(self._refused(refusal))
             said = f", as {self._session.said[:60]!r}" if self._session.said else ""
             raise LoginFailed(refusal.message + said, self._session.account) from refusal
 
@@ -250,12 +257,19 @@ class _Login:
                 await self._answer(_spoken())
                 continue
             if not isinstance(request, wanted):
+                self._is_understood = isinstance(request, _SPOKEN)
                 raise Refused(
                     ErrorCode.ILLEGAL_SASL_STATE,
                     f"{_named(heard)} before it has logged in: users do, here "
                     f"(security.protocol is SASL_SSL or SASL_PLAINTEXT)",
                 )
             return request
+
+    def _refused(self, refusal: Refused) -> Parts:
+        # Kafka's other answers name what was asked, some by what is known of it here: who is not in
+        # hears none of them, and is closed, as Kafka does it. Ours have a sentence, and no more.
+        is_ours = self._session.tongue is self._tongues.native
+        return (self._ticket.refused(refusal) or []) if is_ours or self._is_understood else []
 
     async def _answer(self, body: m.Message) -> None:
         await self._send(self._ticket.framed(body, ()))

@@ -1,6 +1,8 @@
 """Who is faster than a quota allows is told, and not read on until it was slow enough (KIP-219).
 
 What was sent is taken, and what was asked for is answered: a quota slows down, it refuses nothing.
+But of several fetches that waited for the same quota, those bring no records for which it has
+nothing left (KIP-13): otherwise who has many connections would get as much by each.
 A debt is its holder's, whichever connection it came by: who connects again, or ignores what it is
 told, gains nothing. Replication is never slowed down.
 """
@@ -35,11 +37,19 @@ class Throttle:
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long the sender of this has to wait, for what was before; 0: it need not."""
+        due_s = self._owed_s(call)
+        return min(due_s, FETCH_WAIT_S_MAX) if quota_of(call) == CONSUMER_BYTE_RATE else due_s
+
+    def brings_nothing(self, call: Call[m.Message]) -> bool:
+        """Whether a fetch has come to nothing: its sender has had more than its quota, by others
+        meanwhile, or so much that nobody is kept waiting for so long."""
+        return isinstance(call.request, m.FetchRequest) and self._owed_s(call) > 0
+
+    def _owed_s(self, call: Call[m.Message]) -> float:
         key, quota = quota_of(call), self._quota(call)
         if quota is None:
             return 0.0
-        due_s = self._rates.delay_s((key, quota.holder), quota.value, trio.current_time())
-        return min(due_s, FETCH_WAIT_S_MAX) if key == CONSUMER_BYTE_RATE else due_s
+        return self._rates.delay_s((key, quota.holder), quota.value, trio.current_time())
 
     def bytes_max(self, call: Call[m.Message]) -> int | None:
         """The most that a fetch may bring at once, a batch at least. None: what it asks for."""
