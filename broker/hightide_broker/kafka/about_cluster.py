@@ -42,7 +42,7 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
     every = wanted is None or (asked.version == 0 and not wanted)
     if asked.version < IDS_FROM and any(topic["name"] is None for topic in wanted or ()):
         raise RemoteProtocolError(f"a topic by its id before version {IDS_FROM} of metadata")
-    names, by_id, _ = facts.named(wanted or ())
+    names, name_of = facts.named(wanted or ())
     request = m.MetadataRequest(
         topics=None if every else names,
         auto_create=asked.fields.get("allow_auto_topic_creation", True),
@@ -54,7 +54,7 @@ def metadata(asked: Asked, facts: Facts) -> Heard:
         topics = (
             [*map(one, body.topics)]
             if every
-            else as_asked(wanted, by_id, body.topics, one, _unknown_id)
+            else as_asked(wanted, name_of, body.topics, one, _unknown_id)
         )
         return {
             "brokers": [_broker(broker, "node_id") for broker in body.brokers],

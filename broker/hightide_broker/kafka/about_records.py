@@ -9,6 +9,7 @@ from hightide.protocol import producer_messages as p
 from hightide.protocol.codecs import ROW_CODECS
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.records import CODEC_MASK, ROWS_MAGIC, parse_header
+from hightide.protocol.words import counted
 from hightide_broker.kafka.asked import Asked, at_once, errand, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
@@ -100,7 +101,7 @@ def why_not_one_batch(records: memoryview) -> str:
     behind = len(records) - _stated_size(records)
     if 0 < behind < len(records):
         return (
-            f"{behind} bytes behind the batch: there may be one for each partition of a produce "
+            f"{counted(behind, 'byte')} behind the batch: there may be one for each partition of a produce "
             "request"
         )
     return ""

@@ -102,7 +102,7 @@ def delete_topics(asked: Asked, facts: Facts) -> Heard:
     """Delete topics, by their names or ids."""
     old = asked.fields.get("topic_names", ())
     wanted = [{"name": name, "topic_id": ""} for name in old] or asked.fields.get("topics", ())
-    names, by_id, _ = facts.named(wanted)
+    names, name_of = facts.named(wanted)
 
     def one(result: m.TopicResult) -> Fields:
         return {
@@ -115,7 +115,7 @@ def delete_topics(asked: Asked, facts: Facts) -> Heard:
     def answer(body: m.DeleteTopicsResponse, _parts: Sequence[Attached]) -> Fields:
         return {
             "throttle_time_ms": _throttled_ms(body.topics),
-            "responses": as_asked(wanted, by_id, body.topics, one, _unknown_id),
+            "responses": as_asked(wanted, name_of, body.topics, one, _unknown_id),
         }
 
     def refuse(number: int, message: str) -> Fields:

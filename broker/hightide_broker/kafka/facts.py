@@ -25,21 +25,18 @@ class Facts:
         state = self._image().topics_by_id.get(topic_id)
         return "" if state is None else state.name
 
-    def named(self, topics: Iterable[Fields]) -> tuple[list[str], dict[str, str], list[str]]:
-        """What topics that are asked for by `name` or `topic_id` are called; the ids that were
-        asked for, by those names; and the ids that no topic has."""
+    def named(self, topics: Iterable[Fields]) -> tuple[list[str], dict[str, str]]:
+        """What topics that are asked for by `name` or `topic_id` are called, as far as there are
+        any; and the names of those ids."""
         names: list[str] = []
-        by_id: dict[str, str] = {}
-        unknown: list[str] = []
+        name_of: dict[str, str] = {}
         for topic in topics:
             if topic["name"] is not None:
                 names.append(topic["name"])
             elif name := self.name_of(topic["topic_id"]):
                 names.append(name)
-                by_id[name] = topic["topic_id"]
-            else:
-                unknown.append(topic["topic_id"])
-        return names, by_id, unknown
+                name_of[topic["topic_id"]] = name
+        return names, name_of
 
     def id_of(self, topic: str) -> str:
         """The id of the topic with this name; empty: there is none any more."""

@@ -26,19 +26,18 @@ R = TypeVar("R", bound=_OfTopic)
 
 def as_asked(
     wanted: Iterable[Fields],
-    by_id: Mapping[str, str],
+    name_of: Mapping[str, str],
     results: Iterable[R],
     one: Callable[[R], Fields],
     unknown: Callable[[str], Fields],
 ) -> list[Fields]:
     """The answers about topics that are `wanted`, in that order and once each: what is found of
-    them, by their names; `by_id` has the names of ids, `unknown` answers about an id."""
+    them, by their names; `name_of` has the names of ids, `unknown` answers about an id."""
     found = {result.topic: result for result in results}
-    names = {topic_id: name for name, topic_id in by_id.items()}
     told: dict[tuple[str | None, str], Fields] = {}
     for topic in wanted:
         name, topic_id = topic["name"], topic.get("topic_id", "")
-        result = found.get(names.get(topic_id, "") if name is None else name)
+        result = found.get(name_of.get(topic_id, "") if name is None else name)
         if name is None and (result is None or _is_secret(result)):
             told[None, topic_id] = unknown(topic_id)
         elif name is None and result is not None:
