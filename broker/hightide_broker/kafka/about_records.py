@@ -101,8 +101,8 @@ def why_not_one_batch(records: memoryview) -> str:
     behind = len(records) - _stated_size(records)
     if 0 < behind < len(records):
         return (
-            f"{counted(behind, 'byte')} behind the batch: there may be one for each partition of a produce "
-            "request"
+            f"{counted(behind, 'byte')} behind the batch: there may be one for each partition of a "
+            "produce request"
         )
     return ""
 
