@@ -55,7 +55,8 @@ def about_the_quorum(node: Node) -> Iterator[Measured]:
     core = node.quorum.core
     states = {role.value: int(role is core.role) for role in Role}
     yield each(gauge("quorum_state", "1 for this node's role in the quorum.", "state"), states)
-    yield one(gauge("quorum_leader_id", "The active controller, -1: none is known."), core.leader)
+    heard = core.leader_that_is_heard
+    yield one(gauge("quorum_leader_id", "The active controller, -1: none is heard of."), heard)
     yield one(gauge("quorum_epoch", "The epoch of the quorum."), core.epoch)
     voters = len(core.membership.voters)
     yield one(gauge("quorum_voters", "Nodes that vote."), voters)
