@@ -5,7 +5,7 @@ What was seen is replaced whole; who waits for news is told of the newest, never
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,9 +22,10 @@ from hightide import (
     LogDirDescription,
     TracePlace,
 )
-from hightide_broker.trace.lines import Told, read_lines
+from hightide_broker.trace.lines import read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
+from hightide_console.history import History
 from hightide_console.timeline import epoch_starts
 from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
 
@@ -46,7 +47,6 @@ LEADERLESS = (
 )
 DISKS_S = 5.0
 """How often the sizes of everything are asked for."""
-EVENTS_KEPT = 20_000
 KEPT_MAX = 1_000
 """Answers; who asks for groups by chance makes no end of them."""
 FRESH_S = 0.9
@@ -65,10 +65,7 @@ class Eye:
         self.cluster: View = {"error": "not looked yet"}
         self.topics: dict[str, View] = {}
         """By name, of those that somebody watches."""
-        self.told: deque[Told] = deque(maxlen=EVENTS_KEPT)
-        """What happened, in the order in which it was learned."""
-        self.told_count = 0
-        """Of all that was ever learned."""
+        self.history = History()
         self._watched: Counter[str] = Counter()
         self._watchers = 0
         self._news = trio.Event()
@@ -186,7 +183,7 @@ class Eye:
         held, min_isr = held_by(directories), await self._min_isr_of(name)
         view = topic_view(topic, held, min_isr, self._held.get(name))
         self._held[name] = {**self._held.get(name, {}), **held}
-        starts = epoch_starts(self.told, name)
+        starts = epoch_starts(self.history.events(), name)
         for part in view["partitions"]:
             part["starts"] = starts.get(part["partition"], [])
         return view
@@ -235,8 +232,7 @@ class Eye:
                 if node not in self._silent:
                     nursery.start_soon(read, node)
         new = in_order(read_lines(found))
-        self.told.extend(new)
-        self.told_count += len(new)
+        self.history.learn(new)
         if new:
             self.tell()
 

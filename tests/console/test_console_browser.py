@@ -96,6 +96,10 @@ def test_lanes_are_what_the_brokers_say(tab, cluster):
         "lanes are as brokers say",
     )
     assert [badge for badge, _, _ in tab.lanes().values()] == ["ISR"] * 3
+    beside = tab.page.eval_on_selector_all(
+        "figure.lanes .name", "all => all.map(each => each.textContent.match(/broker (\\d+)/)[1])"
+    )
+    assert [int(broker) for broker in beside] == [*tab.lanes()]
     drawn = tab.page.eval_on_selector_all(
         "g.lane", "lanes => lanes.map(lane => [lane.dataset.broker, lane.dataset.end])"
     )
@@ -153,6 +157,9 @@ def test_records_with_markup_are_text(tab, cluster):
     tab.go("/messages/evil/0", heading="messages")
     tab.page.get_by_role("button", name="Search").click()
     tab.until("document.querySelectorAll('tbody tr').length === 2")
+    command = tab.page.inner_text(".command code").split()
+    said = cluster.run(*command[1:]).out.decode()
+    assert [*said.splitlines()] == [EVIL, long_number], "the command beside says the same"
     assert EVIL in tab.text()
     assert long_number in tab.text(), "no digit is changed"
     assert tab.page.locator("main img, main script").count() == 0

@@ -107,7 +107,7 @@ export function Quorum() {
   const led = quorum.leader < 0 ? `Nobody leads; epoch ${quorum.epoch} is the last that is known` : `Node ${quorum.leader} leads epoch ${quorum.epoch}`;
   return html`<h1>Quorum of controllers</h1>
     <p class=${quorum.leader < 0 ? "bad" : ""}>${led}; what is below offset ${count(quorum.high_watermark)} is committed.</p>
-    <${Lanes} name="the metadata log" partition=${{ lanes, starts: [] }} watermarkNote=${false} />
+    <${Lanes} name="the metadata log" partition=${{ lanes, starts: [] }} watermarkNote=${false} kind="node" />
     ${quorum.observers.length > 0 && html`<p class="quiet">Observers: ${quorum.observers.map((each) => `node ${each.id}, ${each.lag} behind`).join("; ")}</p>`}
     <h2>Elections and votes</h2><${Events} events=${events} />
     <${Command} line="hightide quorum status" />`;

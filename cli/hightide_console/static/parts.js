@@ -59,9 +59,9 @@ export function Table({ caption, columns, rows, empty = "nothing" }) {
 }
 
 export function Events({ events, limit = 30 }) {
-  if (!events.length) return html`<p class="quiet">nothing happened yet</p>`;
+  if (!events.length) return html`<p class="quiet">nothing that is still known</p>`;
   return html`<ol class="events" reversed>${events.slice(-limit).reverse().map((each) => html`
-    <li key=${`${each.node}/${each.number}`} class=${`event event-${each.kind}`}>
+    <li key=${each.seen} class=${`event event-${each.kind}`}>
       <time>${time(each.ms)}</time> ${each.text}
     </li>`)}</ol>`;
 }
