@@ -81,7 +81,7 @@ def afterwards(tab, folder):
     frames = tab.page.evaluate(
         "async () => (await (await fetch('/api/timeline?topic=orders&partition=0')).json()).frames"
     )
-    cut = next(at for at, frame in enumerate(frames) if frame["kind"] == "truncated")
+    *_, cut = (at for at, frame in enumerate(frames) if frame["kind"] == "truncated")
     tab.page.locator("input[type=range]").fill(str(cut - 1))
     picture(tab, folder / "timeline.png")
     tab.go("/messages/orders/0", heading="messages")
