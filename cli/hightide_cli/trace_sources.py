@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hightide import Admin, TracePlace
     from hightide_broker.trace.lines import Told
 
+ANSWER_S, SILENT_S = 5.0, 1.0
+"""How long a node may take for a piece of its trace; and one that did not answer before."""
 QUORUM_S = 5.0
 """How long it may take to say who the controllers are."""
 BROKER, CONTROLLER, NOBODY = "broker", "controller", -1
@@ -89,6 +91,8 @@ class FromCluster:
         return in_order(read_lines(lines))
 
     async def _read_all(self, admin: Admin, kinds: Sequence[str]) -> list[bytes]:
+        import trio
+
         from hightide import ErrorCode, HightideError
 
         found: list[bytes] = []
@@ -101,6 +105,9 @@ class FromCluster:
                 if kind_of_node == BROKER and code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     raise
                 self._say_silent(node, f"{kind_of_node} {node}", str(error))
+            except trio.TooSlowError:
+                why = f"no answer within {ANSWER_S:g} s"
+                self._say_silent(node, f"{kind_of_node} {node}", why)
         return found
 
     async def _nodes(self, admin: Admin) -> list[tuple[str, int]]:
@@ -136,12 +143,17 @@ class FromCluster:
         return self._quorum or []
 
     async def _read_new(self, admin: Admin, broker: int, kind: str) -> list[bytes]:
+        import trio
+
         from hightide import TracePlace
 
         found: list[bytes] = []
         while True:
             place = self._places.get((broker, kind), TracePlace())
-            lines, self._places[broker, kind] = await admin.read_trace(broker, kind, place)
+            with trio.fail_after(SILENT_S if broker in self._silent else ANSWER_S):
+                lines, place = await admin.read_trace(broker, kind, place)
+            self._places[broker, kind] = place
+            self._silent.discard(broker)
             if not lines:
                 return found
             found.extend(lines.splitlines())

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from hightide import RequestTimedOut, TracePlace
-from hightide_cli.trace_sources import FromCluster
+from hightide_cli.trace_sources import ANSWER_S, SILENT_S, FromCluster
 
 BROKERS, VOTERS = (1, 2), (1, 101, 102)
 
@@ -21,7 +22,9 @@ class FakeAdmin:
     def __init__(self):
         self.controller = 101
         self.is_told = True
+        self.hanging = set()
         self.asked = []
+        self.waited_s = []
 
     async def describe_cluster(self):
         await trio.lowlevel.checkpoint()
@@ -39,6 +42,12 @@ class FakeAdmin:
     async def read_trace(self, node, kind, place):
         await trio.lowlevel.checkpoint()
         self.asked.append((node, kind))
+        if node in self.hanging:
+            began = trio.current_time()
+            try:
+                await trio.sleep(1000)
+            finally:
+                self.waited_s.append(trio.current_time() - began)
         return b"", TracePlace()
 
 
@@ -50,7 +59,11 @@ def admin():
 @pytest.fixture
 def read(admin):
     """Look once more; whom it read."""
-    source = FromCluster(lambda work, *args: trio.run(work, admin, *args))
+
+    def ask(work, *args):
+        return trio.run(work, admin, *args, clock=MockClock(autojump_threshold=0))
+
+    source = FromCluster(ask)
 
     def look():
         before = len(admin.asked)
@@ -86,3 +99,15 @@ def test_who_voted_is_read_while_nobody_says_so_any_more(admin, read):
     read()
     admin.is_told = False
     assert read() == [*BROKERS, 101, 102]
+
+
+def test_a_node_that_does_not_answer_holds_up_the_others_once(admin, read, capsys):
+    admin.hanging.add(2)
+    assert [read() for _ in range(3)] == [[*BROKERS, 101, 102]] * 3
+    assert admin.waited_s == pytest.approx([ANSWER_S, SILENT_S, SILENT_S])
+    assert capsys.readouterr().err.count("without what broker 2 told") == 1
+    admin.hanging.clear()
+    read()
+    admin.hanging.add(2)
+    read()
+    assert admin.waited_s[-1] == pytest.approx(ANSWER_S), "it had answered meanwhile"
