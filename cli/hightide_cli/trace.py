@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -99,11 +99,12 @@ def trace(
         raise click.UsageError("what goes on has no end as one JSON value: -f -o ndjson")
     wanted = _wanted(options["topic"], options["node"], options["since_ms"])
     source = _source(ctx, options)
-    _tell(filter(wanted, source.read(positions=positions)), output)
+    about = partial(_about, options["topic"])
+    _tell(map(about, filter(wanted, source.read(positions=positions))), output)
     while follow:
         sys.stdout.flush()
         time.sleep(FOLLOW_S)
-        _tell(filter(wanted, source.read(positions=positions)), output)
+        _tell(map(about, filter(wanted, source.read(positions=positions))), output)
 
 
 @trace.command(epilog="Example: hightide trace replay --topic orders")
@@ -123,6 +124,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         lanes.take(told)
         if not wanted(told):
             continue
+        told = _about(options["topic"], told)
         click.echo(f"{_time(told.ms)}  {sentence(told.node, told.what)}")
         for topic, number in _touched(told):
             if (topic, number) in lanes.partitions:
@@ -184,6 +186,18 @@ def _concerns(told: Told, topic: str) -> bool:
             return getattr(what, "topic", topic) == topic
 
 
+def _about(topic: str | None, told: Told) -> Told:
+    """The event without what it says of other topics."""
+    import msgspec
+
+    from hightide_broker.trace.events import WatermarksMoved
+
+    if topic is None or not isinstance(told.what, WatermarksMoved):
+        return told
+    ours = tuple(each for each in told.what.replicas if each.topic == topic)
+    return msgspec.structs.replace(told, what=WatermarksMoved(replicas=ours))
+
+
 def _touched(told: Told) -> Iterator[tuple[str, int]]:
     """The partitions that an event is about."""
     from hightide_broker.trace.events import OfPartition, PartitionChanged, WatermarksMoved
@@ -197,7 +211,7 @@ def _touched(told: Told) -> Iterator[tuple[str, int]]:
             yield from ((each.topic, each.partition) for each in moved)
 
 
-def _tell(events: Iterator[Told] | Sequence[Told], output: str) -> None:
+def _tell(events: Iterable[Told], output: str) -> None:
     """Print events: a sentence each, or JSON."""
     import msgspec
 

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hightide_cli.leaderless import NO_LEADER, known_quorum
 from hightide_cli.output import say
 
 if TYPE_CHECKING:
     from hightide import Admin, TracePlace
     from hightide_broker.trace.lines import Told
 
+ANSWER_S, SILENT_S = 5.0, 1.0
+"""How long a node may take for a piece of its trace; and one that did not answer before."""
 QUORUM_S = 5.0
 """How long it may take to say who the controllers are."""
 BROKER, CONTROLLER, NOBODY = "broker", "controller", -1
@@ -74,6 +77,8 @@ class FromCluster:
         self._ask = ask
         self._places: dict[tuple[int, str], TracePlace] = {}
         self._silent: set[int] = set()
+        self._quorum: list[int] | None = None
+        """Voters and observers, as they were known last; None: nobody was asked yet."""
 
     def read(self, *, positions: bool) -> list[Told]:
         """What is there that was not read yet, in order."""
@@ -86,6 +91,8 @@ class FromCluster:
         return in_order(read_lines(lines))
 
     async def _read_all(self, admin: Admin, kinds: Sequence[str]) -> list[bytes]:
+        import trio
+
         from hightide import ErrorCode, HightideError
 
         found: list[bytes] = []
@@ -98,40 +105,55 @@ class FromCluster:
                 if kind_of_node == BROKER and code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     raise
                 self._say_silent(node, f"{kind_of_node} {node}", str(error))
+            except trio.TooSlowError:
+                why = f"no answer within {ANSWER_S:g} s"
+                self._say_silent(node, f"{kind_of_node} {node}", why)
         return found
 
     async def _nodes(self, admin: Admin) -> list[tuple[str, int]]:
         """Brokers that serve, and controllers that are no brokers."""
+        cluster = await admin.describe_cluster()
+        for broker in cluster.brokers:
+            if broker.fenced:
+                self._say_silent(broker.id, f"broker {broker.id}", "it is fenced")
+        # Where nobody leads, a broker takes a while to say so: it is asked once.
+        if cluster.controller != NO_LEADER or self._quorum is None:
+            self._quorum = await self._find_quorum(admin)
+        found = [(BROKER, broker.id) for broker in cluster.brokers if not broker.fenced]
+        known = {broker.id for broker in cluster.brokers}
+        return found + [(CONTROLLER, node) for node in self._quorum if node not in known]
+
+    async def _find_quorum(self, admin: Admin) -> list[int]:
+        """Who votes about the metadata or observes it; what was known before, if nobody says."""
         import trio
 
         from hightide import ErrorCode, HightideError
 
-        brokers = (await admin.describe_cluster()).brokers
-        for broker in brokers:
-            if broker.fenced:
-                self._say_silent(broker.id, f"broker {broker.id}", "it is fenced")
-        found = [(BROKER, broker.id) for broker in brokers if not broker.fenced]
-        known, why = {broker.id for broker in brokers}, f"no answer within {QUORUM_S:g} s"
+        why = f"no answer within {QUORUM_S:g} s"
         with trio.move_on_after(QUORUM_S):
             try:
-                quorum = await admin.describe_quorum()
+                quorum = await known_quorum(admin)
             except HightideError as error:
                 if getattr(error, "code", None) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     raise
                 why = str(error)
             else:
-                others = (*quorum.voters, *quorum.observers)
-                return found + [(CONTROLLER, node.id) for node in others if node.id not in known]
+                return [node.id for node in (*quorum.voters, *quorum.observers)]
         self._say_silent(NOBODY, "controllers that are no brokers", why)
-        return found
+        return self._quorum or []
 
     async def _read_new(self, admin: Admin, broker: int, kind: str) -> list[bytes]:
+        import trio
+
         from hightide import TracePlace
 
         found: list[bytes] = []
         while True:
             place = self._places.get((broker, kind), TracePlace())
-            lines, self._places[broker, kind] = await admin.read_trace(broker, kind, place)
+            with trio.fail_after(SILENT_S if broker in self._silent else ANSWER_S):
+                lines, place = await admin.read_trace(broker, kind, place)
+            self._places[broker, kind] = place
+            self._silent.discard(broker)
             if not lines:
                 return found
             found.extend(lines.splitlines())

@@ -22,10 +22,9 @@ from hightide_console.lessons import lesson_view, lessons_view
 from hightide_console.messages import Wanted, search
 from hightide_console.sessions import COOKIE, Session, Sessions, SignInFailed
 from hightide_console.stream import Stream, Streams
-from hightide_console.timeline import event_view, frames
+from hightide_console.timeline import frames
 
 STATIC = Path(__file__).parent / "static"
-EVENTS_SHOWN = 2_000
 Answer = Callable[[Request, Session], Awaitable[ASGIApp]]
 
 
@@ -50,7 +49,6 @@ class Console:
             Route("/api/groups", asked(self._groups)),
             Route("/api/group", asked(self._group)),
             Route("/api/messages", asked(self._messages)),
-            Route("/api/events", asked(self._events)),
             Route("/api/timeline", asked(self._timeline)),
             Route("/api/lab", asked(self._lab)),
             Route("/api/access", asked(self._access)),
@@ -163,13 +161,9 @@ class Console:
         )
         return JSONResponse(await search(self._sessions.bootstrap, session.options, wanted))
 
-    async def _events(self, _: Request, session: Session) -> Response:
-        told = list(session.eye.told)[-EVENTS_SHOWN:]
-        return JSONResponse({"events": [event_view(each) for each in told]})
-
     async def _timeline(self, request: Request, session: Session) -> Response:
         asked, eye = request.query_params, session.eye
-        found = frames(list(eye.told), asked["topic"], int(asked.get("partition", "0")))
+        found = frames(eye.history.everything(), asked["topic"], int(asked.get("partition", "0")))
         return JSONResponse({"frames": found, "untraced": eye.is_untraced})
 
     async def _lab(self, request: Request, _: Session) -> Response:

@@ -5,9 +5,10 @@ What was seen is replaced whole; who waits for news is told of the newest, never
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from hightide import (
     LogDirDescription,
     TracePlace,
 )
-from hightide_broker.trace.lines import Told, read_lines
+from hightide_broker.trace.lines import read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
+from hightide_console.history import History
 from hightide_console.timeline import epoch_starts
 from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
 
@@ -35,9 +37,16 @@ SILENCE_S = 2.5
 """A look that takes longer is told of."""
 ANSWER_S = 1.0
 """A broker that says nothing of its replicas for so long is shown as one that does not answer."""
+QUORUM_S = 5.0
+"""A broker that knows of no leader says so within less."""
+NO_LEADER = -1
+LEADERLESS = (
+    "no controller is active: what is shown is what brokers heard last. Until a majority of the "
+    "controllers is there, nothing can be created, changed or deleted, and no partition gets "
+    "another leader"
+)
 DISKS_S = 5.0
 """How often the sizes of everything are asked for."""
-EVENTS_KEPT = 20_000
 KEPT_MAX = 1_000
 """Answers; who asks for groups by chance makes no end of them."""
 FRESH_S = 0.9
@@ -56,10 +65,7 @@ class Eye:
         self.cluster: View = {"error": "not looked yet"}
         self.topics: dict[str, View] = {}
         """By name, of those that somebody watches."""
-        self.told: deque[Told] = deque(maxlen=EVENTS_KEPT)
-        """What happened, in the order in which it was learned."""
-        self.told_count = 0
-        """Of all that was ever learned."""
+        self.history = History()
         self._watched: Counter[str] = Counter()
         self._watchers = 0
         self._news = trio.Event()
@@ -67,6 +73,7 @@ class Eye:
         self._disks: dict[int, LogDirDescription] = {}
         self._disks_at = float("-inf")
         self._places: dict[tuple[int, str], TracePlace] = {}
+        self._quorum: QuorumDescription | None = None
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
         self._for_nodes: set[int] = set()
@@ -121,9 +128,7 @@ class Eye:
         except HightideError as error:
             self._show({**self.cluster, "error": str(error)}, self.topics)
             return
-        quorum = None
-        with suppress(HightideError):
-            quorum = await self.admin.describe_quorum()
+        quorum = self._quorum = await self._see_quorum(cluster)
         brokers = [broker.id for broker in cluster.brokers]
         if self._silent or trio.current_time() >= self._disks_at + DISKS_S:
             self._disks = {each.broker: each for each in await self._directories(None, brokers)}
@@ -133,8 +138,17 @@ class Eye:
         seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
         self._held = {name: held for name, held in self._held.items() if name in seen}
         await self._read_traces(cluster, quorum)
-        view = {**cluster_view(cluster, quorum, topics, self._disks), "error": ""}
-        self._show(view, seen)
+        said = "" if _is_led(cluster) else LEADERLESS
+        self._show({**cluster_view(cluster, quorum, topics, self._disks), "error": said}, seen)
+
+    async def _see_quorum(self, cluster: ClusterDescription) -> QuorumDescription | None:
+        """Who votes; where nobody leads, as it was known last: a broker takes seconds to say so,
+        and all else would be old meanwhile. None: this user may not ask, or nobody says."""
+        if self._quorum is not None and not _is_led(cluster):
+            return replace(self._quorum, leader=NO_LEADER)
+        with trio.move_on_after(QUORUM_S), suppress(HightideError):
+            return await self.admin.describe_quorum(even_without_leader=True)
+        return None
 
     def _show(self, cluster: View, topics: dict[str, View]) -> None:
         if (cluster, topics) != (self.cluster, self.topics):
@@ -169,7 +183,7 @@ class Eye:
         held, min_isr = held_by(directories), await self._min_isr_of(name)
         view = topic_view(topic, held, min_isr, self._held.get(name))
         self._held[name] = {**self._held.get(name, {}), **held}
-        starts = epoch_starts(self.told, name)
+        starts = epoch_starts(self.history.events(), name)
         for part in view["partitions"]:
             part["starts"] = starts.get(part["partition"], [])
         return view
@@ -218,8 +232,7 @@ class Eye:
                 if node not in self._silent:
                     nursery.start_soon(read, node)
         new = in_order(read_lines(found))
-        self.told.extend(new)
-        self.told_count += len(new)
+        self.history.learn(new)
         if new:
             self.tell()
 
@@ -266,3 +279,8 @@ class Eye:
                 view = await ask()
                 self._kept[what] = (trio.current_time(), view)
             return view
+
+
+def _is_led(cluster: ClusterDescription) -> bool:
+    """Whether a controller is active, as far as the broker that was asked knows."""
+    return cluster.controller != NO_LEADER

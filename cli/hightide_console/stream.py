@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 
 import trio
 from starlette.types import Receive, Scope, Send
 
-from hightide_broker.trace.events import WatermarksMoved
 from hightide_console.sessions import Session
 from hightide_console.timeline import event_view
 
@@ -22,8 +20,6 @@ KEEP_ALIVE_S = 15.0
 SEND_S = 20.0
 """A browser that takes nothing for so long is gone, or might as well be."""
 EVENTS_AT_ONCE = 500
-FIRST_EVENTS = 100
-"""Of those that happened before a page was opened."""
 STREAMS_MAX = 200
 
 
@@ -43,9 +39,10 @@ class Stream:
         self._session = session
         self._eye = eye = session.eye
         self._topic = topic
-        self._next = max(eye.told_count - FIRST_EVENTS, 0)
+        self._next: int | None = None
+        """The number of the next event; None: it has none yet."""
         life, _, number = last_event.partition(".")
-        if life == eye.life and number.isdecimal() and int(number) <= eye.told_count:
+        if life == eye.life and number.isdecimal() and int(number) <= eye.history.count:
             self._next = int(number)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,12 +93,13 @@ class Stream:
 
     def _events(self) -> list[dict[str, object]]:
         """What happened since, the newest if there is too much of it."""
-        eye = self._eye
-        first = eye.told_count - len(eye.told)
-        begin = max(self._next, first, eye.told_count - EVENTS_AT_ONCE)
-        self._next = eye.told_count
-        told = islice(eye.told, begin - first, None)
-        return [event_view(each) for each in told if not isinstance(each.what, WatermarksMoved)]
+        history = self._eye.history
+        if self._next is None:
+            found = history.to_begin_with(self._topic)
+        else:
+            found = history.since(self._next, EVENTS_AT_ONCE)
+        self._next = history.count
+        return [{**event_view(told), "seen": number} for number, told in found]
 
 
 def _event(name: str, data: object, number: str) -> str:

@@ -5,6 +5,7 @@ Method: three nodes as processes, of which two are killed.
 
 import json
 import signal
+from urllib.request import urlopen
 
 import pytest
 from three_nodes import Nodes, until
@@ -67,6 +68,22 @@ def test_the_quorum_is_told_by_the_node_that_is_left(cluster):
     assert (ends[2], ends[3]) == (-1, -1)
     assert NODE in ended.err
     assert "controller is active" not in cluster.status.err
+
+
+def test_what_happened_is_told_by_the_node_that_is_left(cluster):
+    ended = cluster.run("trace")
+    assert "node 1 starts as" in ended.out.decode()
+    assert "controllers that are no brokers" not in ended.err
+
+
+def test_the_node_that_is_left_stays_alive_and_ready(cluster):
+    rows = json.loads(cluster.run("ps", "--data", cluster.data, "-o", "json").out)
+    (address,) = [row["metrics"] for row in rows if row["node"] == 1]
+    for path, words in {"healthz": "alive", "readyz?verbose": "ready"}.items():
+        with urlopen(f"http://{address}/{path}") as answer:
+            said = answer.read().decode()
+        assert said.startswith(words)
+    assert "no active controller is heard" in said
 
 
 def test_what_is_to_be_decided_by_a_leader_is_refused_as_before(cluster):

@@ -92,6 +92,25 @@ def test_positions_are_told_on_demand(trace, cluster):
     assert not any("watermarks_moved" in row["what"]["event"] for row in trace())
 
 
+def test_of_positions_and_lanes_those_of_other_topics_are_left_out(command, cluster):
+    cluster.run("produce", "orders", stdin=b"z\n")
+    cluster.run("produce", "others", stdin=b"z\n")
+
+    def told():
+        """What is told of everything, and of one topic, where both moved."""
+        words = ("--data", str(cluster.data), "--topic", "others")
+        replayed = command("trace", "replay", *words).out
+        positions = command("trace", "--positions", "-o", "quiet", *words).out
+        return replayed, positions
+
+    replayed, positions = until(
+        lambda: (said := told()) and all("others-0" in each for each in said) and said,
+        what="the positions are told",
+    )
+    assert "committed others-0" in positions
+    assert "orders-0" not in replayed + positions
+
+
 def test_follow_goes_on_until_ctrl_c(cluster):
     with subprocess.Popen(
         [*COMMAND, "trace", "-f", "-o", "quiet"],

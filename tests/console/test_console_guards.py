@@ -47,7 +47,7 @@ class World:
     "host",
     ["", "evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:19080", f"{HOST}.evil", "[::1]"],
 )
-@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/session", "/api/events"])
+@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/session", "/api/groups"])
 async def test_by_another_name_nothing_is_served(host, path):
     status, headers, body = await answered(World().app, path, headers=SIGNED_IN, host=host)
     assert status == 403
@@ -91,7 +91,7 @@ async def test_a_change_without_the_token_of_its_session_is_refused(token):
 async def test_who_has_not_signed_in_is_told_to():
     status, _, _ = await World().post([*FROM_US, (TOKEN_HEADER, "the-token")])
     assert status == 401
-    for path in ("groups", "group?group=g", "messages?topic=t", "events", "timeline", "stream"):
+    for path in ("groups", "group?group=g", "messages?topic=t", "timeline", "stream"):
         assert (await answered(World().app, f"/api/{path}"))[0] == 401
 
 
@@ -112,7 +112,7 @@ async def test_a_move_is_a_preview_unless_it_says_otherwise():
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_what_is_asked_for_from_another_site_is_not_told(site):
     asked = [*SIGNED_IN, ("sec-fetch-site", site)]
-    assert (await answered(World().app, "/api/events", headers=asked))[0] == 403
+    assert (await answered(World().app, "/api/groups", headers=asked))[0] == 403
     assert (await answered(World().app, "/", headers=asked))[0] == 200, "a link may lead here"
 
 

@@ -8,8 +8,10 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from hightide_cli.main import cli
 from hightide_console.app import STATIC
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -65,6 +67,21 @@ def test_pages_have_no_script_or_style_that_the_policy_would_not_run():
         if path.suffix == ".js":
             unsafe = re.search(r"\beval\(|innerHTML|dangerouslySet|\sstyle=", path.read_text())
             assert unsafe is None, f"{path.name}: {unsafe}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    sorted(
+        {line for path in OURS for line in re.findall('hightide [a-z][^`"]*', path.read_text())}
+    ),
+)
+def test_a_command_that_a_page_names_is_one(line):
+    command, rest = cli, line.split()[1:]
+    while isinstance(command, click.Group) and rest and rest[0].isalpha():
+        command = command.get_command(click.Context(command), rest.pop(0))
+        assert command is not None, line
+    options = {option for each in command.params for option in each.opts}
+    assert {word for word in rest if word.startswith("-") and "$" not in word} <= options
 
 
 def test_the_document_shows_every_picture_and_none_is_large():

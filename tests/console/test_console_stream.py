@@ -32,9 +32,7 @@ def eye(session):
 
 def tell(eye, *numbers):
     """Events happen, and are learned at once."""
-    new = list(read_lines([began(number) for number in numbers]))
-    eye.told.extend(new)
-    eye.told_count += len(new)
+    eye.history.learn(read_lines([began(number) for number in numbers]))
     eye.tell()
 
 
@@ -214,11 +212,35 @@ async def test_a_look_that_comes_to_no_end_is_told_of_and_what_was_seen_stays(
     nursery.start_soon(eye.run)
     browser = await opened()
     await trio.sleep(2.5 * LOOK_S)
-    admin.quorum_hangs = True
+    admin.quorum_s = 4.0
     await trio.sleep(LOOK_S + SILENCE_S + 1)
     cluster = browser.states()[-1]["cluster"]
     assert "what is shown is old" in cluster["error"]
     assert len(cluster["brokers"]) == 3
+
+
+@pytest.mark.parametrize("was_led", [True, False])
+async def test_where_nobody_leads_it_looks_as_often_as_ever_and_says_so(
+    opened, eye, admin, nursery, autojump_clock, was_led
+):
+    admin.voters = [1, 2, 3]
+    admin.controller, admin.quorum_s = (1, 0.0) if was_led else (-1, 3.0)
+    nursery.start_soon(eye.run)
+    browser = await opened("orders")
+    await trio.sleep(2.5 * LOOK_S if was_led else 5)
+    admin.asked.clear()
+    admin.controller, admin.quorum_s = -1, 3.0
+    await trio.sleep(10 * LOOK_S)
+    assert admin.asked.count("topics") >= 9
+    assert "quorum" not in admin.asked
+    cluster = browser.states()[-1]["cluster"]
+    assert "no controller is active" in cluster["error"]
+    assert cluster["controller"] == cluster["quorum"]["leader"] == -1
+    assert [each["id"] for each in cluster["quorum"]["voters"]] == [1, 2, 3]
+    admin.controller, admin.quorum_s = 1, 0.0
+    await trio.sleep(2 * LOOK_S + ANSWER_S)
+    cluster = browser.states()[-1]["cluster"]
+    assert (cluster["error"], cluster["quorum"]["leader"]) == ("", 1)
 
 
 async def test_events_are_learned_once_and_numbered(opened, eye, admin, nursery, autojump_clock):

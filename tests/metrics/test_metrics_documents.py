@@ -25,6 +25,9 @@ TARGETS = [target for panel in BOARD["panels"] for target in panel["targets"]]
 OF_PROMETHEUS = {"up"}
 NOT_ON_THE_BOARD = {
     "build_info",
+    "feature_level",
+    "coordinator_partitions",
+    "buffer_bytes",
     "controller_topics",
     "controller_partitions",
     "partition_offset",

@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from hightide.protocol import messages as m
+from hightide_broker.core.cluster.features import ROWS
 from hightide_broker.runtime.base.measures import BOUNDS_S, Histogram
 from hightide_broker.runtime.metrics import page
 from hightide_broker.runtime.metrics.page import Measured, counter, gauge, histogram
@@ -83,6 +84,8 @@ async def test_what_happened_is_counted():
     assert found["partition_offset", "t", "0", "start"] == 0
     assert found["fsync_seconds_count",] > 0
     assert found["connections", "client"] == 1
+    assert found["buffer_bytes", "used"] == 0 < found["buffer_bytes", "limit"]
+    assert found["feature_level", ROWS, "known"] == found["feature_level", ROWS, "cluster"] == 1
     assert found["controller_active",] == found["node_state", "running"] == 1
     assert not [name for name in found if "nowhere" in name]
 

@@ -53,6 +53,7 @@ async def test_a_group_that_stands_still_is_as_far_behind_as_time_and_records_sa
         clock.ms += HALF_A_MINUTE_MS
         found = await samples(node)
         assert found["group_lag_records", "g", "t", "0"] == 10
+        assert found["coordinator_partitions", "active"] == 1
         assert found["group_lag_seconds", "g", "t", "0"] == pytest.approx(31.0)
         await committed(client, "g", 4)
         found = await samples(node)

@@ -18,6 +18,8 @@ from three_nodes import Nodes
 BYTES_MAX = 120 << 10
 ORDERS = b"".join(b'order-%d:{"item": "lamp", "pieces": %d}\n' % (n, n % 7) for n in range(300))
 LATER = b"".join(b'{"order": %d, "item": "chair", "pieces": 1}\n' % n for n in range(300, 360))
+PARTED = "9"
+"""The step of its lesson at which two logs have parted."""
 CUT = "document.querySelector('.event-truncated')"
 
 
@@ -36,6 +38,8 @@ def look(cluster, folder):
     folder.mkdir(parents=True, exist_ok=True)
     cluster.run("produce", "orders", "-K", ":", stdin=ORDERS)
     cluster.run("consume", "orders", "--group", "billing", "--from", "start", "-c", "200")
+    cluster.run("quotas", "set", "--user", "etl", "producer_byte_rate=1MiB")
+    cluster.run("quotas", "set", "--client-id", "report", "consumer_byte_rate=5MiB")
     reader = subprocess.Popen(
         [*COMMAND, "consume", "bills", "--group", "billing-live", "--from", "start"],
         env=environment(cluster.address),
@@ -77,7 +81,7 @@ def afterwards(tab, folder):
     frames = tab.page.evaluate(
         "async () => (await (await fetch('/api/timeline?topic=orders&partition=0')).json()).frames"
     )
-    cut = next(at for at, frame in enumerate(frames) if frame["kind"] == "truncated")
+    *_, cut = (at for at, frame in enumerate(frames) if frame["kind"] == "truncated")
     tab.page.locator("input[type=range]").fill(str(cut - 1))
     picture(tab, folder / "timeline.png")
     tab.go("/messages/orders/0", heading="messages")
@@ -90,6 +94,11 @@ def afterwards(tab, folder):
     picture(tab, folder / "group.png")
     tab.go("/quorum", heading="Quorum").until("document.querySelector('figure')")
     picture(tab, folder / "quorum.png")
+    tab.go("/access", heading="permissions").until("document.querySelector('table')")
+    picture(tab, folder / "access.png")
+    tab.go("/lab/reconciliation", heading="Lab").until("document.querySelector('.player')")
+    tab.page.locator("input[type=range]").fill(PARTED)
+    picture(tab, folder / "lab.png")
 
 
 def picture(tab, path):

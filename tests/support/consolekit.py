@@ -18,6 +18,7 @@ from hightide import (
     QuorumDescription,
     QuorumReplica,
     ReplicaDescription,
+    RequestTimedOut,
     TopicDescription,
     TracePlace,
 )
@@ -109,7 +110,9 @@ class FakeAdmin:
         self.log_end = 10
         self.lines = []
         """What broker 1 told, and was not asked for yet."""
-        self.quorum_hangs = False
+        self.controller = 1
+        self.quorum_s = 0.0
+        """How long it takes to say who votes."""
         self.voters = []
         """Ids of controllers."""
         self.turns_away = set()
@@ -121,7 +124,7 @@ class FakeAdmin:
         return made(
             ClusterDescription,
             cluster_id="c",
-            controller=1,
+            controller=self.controller,
             brokers=[broker(number) for number in (1, 2, 3)],
         )
 
@@ -129,15 +132,22 @@ class FakeAdmin:
         self.asked.append("topics")
         return [topic_of(part()), topic_of(part(), name="other")]
 
-    async def describe_quorum(self):
-        if self.quorum_hangs:
-            await trio.sleep_forever()
+    async def describe_quorum(self, *, even_without_leader=False):
+        self.asked.append("quorum")
+        await trio.sleep(self.quorum_s)
+        if self.controller < 0 and not even_without_leader:
+            raise RequestTimedOut("no controller was active")
         voters = [
             made(QuorumReplica, id=voter, log_end_offset=1, lag=0, last_fetch_ms_ago=0)
             for voter in self.voters
         ]
         return made(
-            QuorumDescription, leader=1, epoch=1, high_watermark=1, voters=voters, observers=[]
+            QuorumDescription,
+            leader=self.controller,
+            epoch=1,
+            high_watermark=1,
+            voters=voters,
+            observers=[],
         )
 
     async def describe_log_dirs(self, topics=None, *, brokers=None):

@@ -38,27 +38,37 @@ export function segments(lane, told, from) {
   return pieces;
 }
 
-export function Lanes({ name, partition, watermarkNote = true }) {
+export function Lanes({ name, partition, watermarkNote = true, kind = "broker" }) {
   const { lanes, starts = [] } = partition;
   const { from, to } = axis(lanes);
   const x = (offset) => ((Math.min(Math.max(offset, from), to) - from) / (to - from)) * WIDTH;
   const height = lanes.length * ROW + 22;
   return html`<figure class="lanes">
+    <div class="drawn">
+    <${Names} lanes=${lanes} kind=${kind} />
     <svg viewBox=${`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img"
          aria-label=${`replicas of ${name}; the table below says the same`}>
       ${lanes.map((lane, row) => html`<${Row} key=${lane.broker} lane=${lane} y=${row * ROW + 8}
-        x=${x} from=${from} starts=${starts} />`)}
+        x=${x} from=${from} starts=${starts} kind=${kind} />`)}
       <line x1="0" x2=${WIDTH} y1=${height - 16} y2=${height - 16} class="axis" />
     </svg>
+    </div>
     <div class="scale"><span>${count(from)}</span><span>${count(to)}</span></div>
     <figcaption>
       ${watermarkNote && partition.why && html`<p class="why">Why is the watermark here? ${partition.why}.</p>`}
-      <${LaneTable} name=${name} lanes=${lanes} />
+      <${LaneTable} name=${name} lanes=${lanes} kind=${kind} />
     </figcaption>
   </figure>`;
 }
 
-function Row({ lane, y, x, from, starts }) {
+// Whose lane is whose, for the eye: the picture's own text would be stretched with it.
+function Names({ lanes, kind }) {
+  return html`<div class="names" aria-hidden="true">${lanes.map((lane) => html`
+    <span key=${lane.broker} class=${`name${lane.stale || lane.error ? " bad" : ""}`}>
+      ${lane.leads && html`<span class="crown">♛</span>`}${kind} ${lane.broker} <small class="quiet">${lane.badge}</small></span>`)}</div>`;
+}
+
+function Row({ lane, y, x, from, starts, kind }) {
   if (lane.log_end < 0) {
     return html`<rect x="0" y=${y} width="1000" height=${BAR} class="unknown" />`;
   }
@@ -66,6 +76,8 @@ function Row({ lane, y, x, from, starts }) {
   const mark = (offset, kind) => html`<line class=${`mark mark-${kind}`} x1=${x(offset)} x2=${x(offset)}
     y1=${y - 4} y2=${y + BAR + 4} />`;
   return html`<g class=${`lane${state}`} data-broker=${lane.broker} data-end=${lane.log_end}>
+    <title>${`${kind} ${lane.broker}: ${lane.badge}${lane.leads ? ", leads" : ""}, epoch ${lane.epoch}, ${
+      count(lane.high_watermark)} committed of ${count(lane.log_end)}`}</title>
     ${segments(lane, starts, from).map(([a, b, epoch]) => html`<rect class=${epochClass(epoch)}
       data-epoch=${epoch} x=${x(a)} y=${y} width=${Math.max(x(b) - x(a), 1)} height=${BAR} />`)}
     ${lane.log_start > from && html`<rect class="retired" x="0" y=${y} width=${x(lane.log_start)}
@@ -76,15 +88,15 @@ function Row({ lane, y, x, from, starts }) {
   </g>`;
 }
 
-function LaneTable({ name, lanes }) {
+function LaneTable({ name, lanes, kind }) {
   const end = Math.max(...lanes.map((lane) => lane.log_end));
   return html`<${Table} caption=${`Replicas of ${name}`}
-    columns=${["broker", "is", "epoch", "log start", "watermark", "log end", "synced", "behind"]}
+    columns=${[kind, "is", "epoch", "log start", "watermark", "log end", "synced", "behind"]}
     rows=${lanes.map((lane) => ({
       key: lane.broker,
       bad: Boolean(lane.error) || lane.stale,
       cells: [
-        html`${lane.leads ? html`<span class="crown" title="leads">♛</span> ` : ""}broker ${lane.broker}`,
+        html`${lane.leads ? html`<span class="crown" title="leads">♛</span> ` : ""}${kind} ${lane.broker}`,
         html`<${Badge} kind=${lane.badge}>${lane.badge}</${Badge}>
              ${lane.leads ? " leader" : ""}${lane.error ? ` ${lane.error}` : lane.stale ? " does not answer" : ""}`,
         html`<span class=${`swatch ${epochClass(lane.epoch)}`}></span> ${count(lane.epoch)}`,

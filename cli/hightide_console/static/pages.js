@@ -10,11 +10,11 @@ const topicPath = (name, partition) => `/topics/${encodeURIComponent(name)}${
 
 export function Overview() {
   const { cluster } = store;
-  const serving = cluster.brokers.filter((broker) => !broker.fenced);
+  const serving = cluster.brokers.filter((broker) => !broker.fenced && !broker.silent);
   const sum = (name) => cluster.topics.reduce((total, topic) => total + topic[name], 0);
   const cards = [
     ["brokers that serve", serving.length, cluster.brokers.length, serving.length < cluster.brokers.length],
-    ["active controller", cluster.controller, "one", cluster.controller < 0],
+    ["active controller", cluster.controller < 0 ? "none" : cluster.controller, "one", cluster.controller < 0],
     ["partitions without a leader", sum("leaderless"), 0, sum("leaderless") > 0],
     ["under-replicated", sum("under_replicated"), 0, sum("under_replicated") > 0],
   ];
@@ -104,9 +104,10 @@ export function Quorum() {
     synced: -1, epoch: quorum.epoch,
   }));
   const events = store.events.filter((each) => each.kind.startsWith("quorum") || each.kind === "voters_changed");
+  const led = quorum.leader < 0 ? `Nobody leads; epoch ${quorum.epoch} is the last that is known` : `Node ${quorum.leader} leads epoch ${quorum.epoch}`;
   return html`<h1>Quorum of controllers</h1>
-    <p>Node ${quorum.leader} leads epoch ${quorum.epoch}; what is below offset ${count(quorum.high_watermark)} is committed.</p>
-    <${Lanes} name="the metadata log" partition=${{ lanes, starts: [] }} watermarkNote=${false} />
+    <p class=${quorum.leader < 0 ? "bad" : ""}>${led}; what is below offset ${count(quorum.high_watermark)} is committed.</p>
+    <${Lanes} name="the metadata log" partition=${{ lanes, starts: [] }} watermarkNote=${false} kind="node" />
     ${quorum.observers.length > 0 && html`<p class="quiet">Observers: ${quorum.observers.map((each) => `node ${each.id}, ${each.lag} behind`).join("; ")}</p>`}
     <h2>Elections and votes</h2><${Events} events=${events} />
     <${Command} line="hightide quorum status" />`;

@@ -58,10 +58,26 @@ export function Table({ caption, columns, rows, empty = "nothing" }) {
   </div>`;
 }
 
+const ALIKE_MS = 1000;
+const NEAR = 10;
+const EACH_BY_ITSELF = new Set(["truncated", "replica_offline", "isr_refused"]);
+
+// Rows of a list: what befell many partitions of a topic at once is told of the first of them.
+export function gathered(events) {
+  const rows = [];
+  for (const each of events) {
+    const same = each.topic && !EACH_BY_ITSELF.has(each.kind) && rows.slice(-NEAR).find(({ first }) => first.kind === each.kind && first.topic === each.topic
+      && first.node === each.node && first.partition !== each.partition && each.ms - first.ms < ALIKE_MS);
+    if (same) same.more += 1;
+    else rows.push({ first: each, more: 0 });
+  }
+  return rows;
+}
+
 export function Events({ events, limit = 30 }) {
-  if (!events.length) return html`<p class="quiet">nothing happened yet</p>`;
-  return html`<ol class="events" reversed>${events.slice(-limit).reverse().map((each) => html`
-    <li key=${`${each.node}/${each.number}`} class=${`event event-${each.kind}`}>
-      <time>${time(each.ms)}</time> ${each.text}
+  if (!events.length) return html`<p class="quiet">nothing that is still known</p>`;
+  return html`<ol class="events" reversed>${gathered(events).slice(-limit).reverse().map(({ first: each, more }) => html`
+    <li key=${each.seen} class=${`event event-${each.kind}`}>
+      <time>${time(each.ms)}</time> ${each.text}${more > 0 && html` <span class="quiet">and ${counted(more, "more partition")} of ${each.topic}</span>`}
     </li>`)}</ol>`;
 }

@@ -4,6 +4,7 @@ import { html, count, counted, moment, Command, Table } from "./parts.js";
 
 const TAIL_MS = 1000;
 const ROWS_MAX = 500;
+const LIMIT = 50;
 
 function shown(data) {
   if (data === null) return html`<span class="quiet">null</span>`;
@@ -25,13 +26,22 @@ function pretty(text) {
 }
 
 async function search(topic, number, extra = {}) {
-  const { from = "newest", key = "", limit = 50 } = store.ui;
-  const asked = new URLSearchParams({ topic, partition: number, key, limit });
+  const { from = "newest", key = "" } = store.ui;
+  const asked = new URLSearchParams({ topic, partition: number, key, limit: LIMIT });
   if (extra.offset !== undefined) asked.set("offset", extra.offset);
   else if (/^\d+$/.test(from)) asked.set("offset", from);
   else if (from !== "newest" && from !== "oldest") asked.set("time_ms", Date.parse(from));
   else if (from === "oldest") asked.set("offset", 0);
   return ask(`/api/messages?${asked}`);
+}
+
+// What a terminal would be told for the same records.
+export function asCommand(topic, number, from, tails) {
+  const consume = `hightide consume ${topic} -p ${number}`;
+  if (tails) return consume;
+  if (from === "newest") return `${consume} -e --from -${LIMIT}`;
+  const place = from === "oldest" ? "start" : /^\d+$/.test(from) ? from : `@${from}`;
+  return `${consume} -e -c ${LIMIT} --from ${place}`;
 }
 
 let tailing = 0;
@@ -84,5 +94,5 @@ export function Messages({ name, number }) {
           count(record.offset), moment(record.timestamp), shown(record.key), shown(record.value),
           record.headers.map(([head, value]) => html`<div>${head}: ${shown(value)}</div>`),
         ] }))} />`}
-    <${Command} line=${`hightide consume ${name} --partition ${number} --from ${/^\d+$/.test(from) ? from : "start"}`} />`;
+    ${key === "" && html`<${Command} line=${asCommand(name, number, from, tails)} />`}`;
 }

@@ -9,6 +9,7 @@ export const store = {
   topic: null, // the one whose page is open
   untraced: "",
   events: [], // what happened, the newest last
+  life: "", // whose numbers they have
   at: 0, // when the state came
   link: "connecting", // connecting, live or lost
   series: null, // what the open page shows over time
@@ -73,9 +74,11 @@ export function watch(topic) {
     changed({ ...JSON.parse(event.data), at: Date.now(), link: "live" });
   });
   source.addEventListener("trace", (event) => {
-    const known = new Set(store.events.map((each) => `${each.node}/${each.number}`));
-    const fresh = JSON.parse(event.data).filter((each) => !known.has(`${each.node}/${each.number}`));
-    changed({ events: [...store.events, ...fresh].slice(-EVENTS_KEPT) });
+    // Another page's first events may be older than what is here; another console numbers anew.
+    const life = event.lastEventId.split(".")[0];
+    const kept = store.life === life ? store.events : [];
+    const all = new Map([...kept, ...JSON.parse(event.data)].map((each) => [each.seen, each]));
+    changed({ life, events: [...all.values()].sort((a, b) => a.seen - b.seen).slice(-EVENTS_KEPT) });
   });
   source.onopen = () => changed({ link: "live" });
   const mine = source;

@@ -288,7 +288,7 @@ class Admin(GroupAdmin, AccessAdmin):
 
     async def _ask_voter(self, node: int, request: m.Message) -> Any:
         if node not in self._voters:
-            voters = (await self.describe_quorum()).voters
+            voters = (await self.describe_quorum(even_without_leader=True)).voters
             self._voters = {each.id: (each.host, each.port) for each in voters if each.host}
         if node not in self._voters:
             raise ApiError(

@@ -174,6 +174,13 @@ class Coordinators:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
         return [coordinator for coordinator in found if coordinator.ended is None]
 
+    def states(self) -> dict[str, int]:
+        """How many coordinators there are by now that read their groups (`loading`) or answer
+        (`active`). One that cannot read them has a replica that is offline."""
+        at_work = [each for each in self._coordinators.values() if each.ended is None]
+        active = sum(each.loaded.is_set() for each in at_work)
+        return {"loading": len(at_work) - active, "active": active}
+
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Every group that is known here by now, with its name."""
         for coordinator in self._ready():

@@ -1,8 +1,10 @@
 """Whether a node is alive, and whether it is ready: by what it knows of itself alone.
 
 Alive is who answers at all. If that hung on others, a cluster without a quorum would be restarted
-node by node, which makes the outage longer. Ready is a broker that the controller lets serve, or a
-controller that knows who leads; how other nodes are does not matter, or a roll would wait for ever.
+node by node, which makes the outage longer. Ready is a broker that was let serve and was not told
+otherwise; how other nodes are does not matter, or a roll would wait for ever. So a broker stays
+ready while nobody leads the quorum: it goes on serving what it leads, and clients need a place to
+begin. A controller alone, where no clients come, is ready once it knows who leads.
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ def why_not_ready(node: Node) -> str:
         return f"node {node.id} stops"
     if state == "fenced":
         return f"broker {node.id} is fenced: the controller does not hear it"
-    if node.quorum.leader < 0:
+    if node.lifecycle is None and node.quorum.leader < 0:
         return f"node {node.id} knows no active controller"
     return ""
+
+
+def is_missing_a_leader(node: Node) -> bool:
+    """Whether this node hears of no active controller: told to people, and no reason to go."""
+    return node.quorum.core.leader_that_is_heard < 0
 
 
 def _is_fenced(node: Node) -> bool:

@@ -18,6 +18,8 @@ def about_groups(node: Node) -> Iterator[Measured]:
     groups = dict(node.coordinators.groups())
     states = Counter(group.state.value for group in groups.values())
     yield each(gauge("groups", "Groups coordinated here.", "state"), states)
+    help_ = "Partitions of the offsets topic whose groups are read here, and that answer."
+    yield each(gauge("coordinator_partitions", help_, "state"), node.coordinators.states())
     members = {name: len(group.members) for name, group in groups.items()}
     yield each(gauge("group_members", "Members of each group.", "group"), members)
     help_ = "How often groups here began to rebalance."

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import trio
 
 from hightide_broker.core.cluster.change_events import ELECTIONS
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
 from hightide_broker.core.quorum.roles import Role
 from hightide_broker.ports import DiskError
@@ -25,11 +26,14 @@ from hightide_broker.runtime.server.routes import VERSION
 
 def about_the_node(node: Node, loop_lag: Histogram) -> Iterator[Measured]:
     """Which it is, how it is, and whether its event loop keeps up."""
-    facts = (VERSION, platform.python_version(), node.cluster_id, str(node.id))
-    family = gauge(
-        "build_info", "Which node this is.", "version", "python", "cluster_id", "node_id"
-    )
-    yield Measured(family, [(facts, 1)])
+    roles = ",".join(node.config.roles)
+    facts = (VERSION, platform.python_version(), node.cluster_id, str(node.id), roles)
+    labels = ("version", "python", "cluster_id", "node_id", "roles")
+    yield Measured(gauge("build_info", "Which node this is.", *labels), [(facts, 1)])
+    levels = {(name, "known"): level for name, level in KNOWN_LEVELS.items()}
+    levels |= {(name, "cluster"): level for name, level in node.image.feature_levels().items()}
+    help_ = "Up to which level a feature is known here, and may be used in the cluster."
+    yield Measured(gauge("feature_level", help_, "feature", "kind"), levels.items())
     state = state_of(node)
     states = {name: int(name == state) for name in STATES}
     began = gauge("node_start_time_seconds", "When the process began, in seconds since 1970.")
@@ -55,7 +59,8 @@ def about_the_quorum(node: Node) -> Iterator[Measured]:
     core = node.quorum.core
     states = {role.value: int(role is core.role) for role in Role}
     yield each(gauge("quorum_state", "1 for this node's role in the quorum.", "state"), states)
-    yield one(gauge("quorum_leader_id", "The active controller, -1: none is known."), core.leader)
+    heard = core.leader_that_is_heard
+    yield one(gauge("quorum_leader_id", "The active controller, -1: none is heard of."), heard)
     yield one(gauge("quorum_epoch", "The epoch of the quorum."), core.epoch)
     voters = len(core.membership.voters)
     yield one(gauge("quorum_voters", "Nodes that vote."), voters)

@@ -26,6 +26,8 @@ def about_requests(node: Node) -> Iterator[Measured]:
     yield Measured(histogram("request_phase_seconds", help_, "request", "phase"), phases.items())
     help_ = "Requests that wait for news: for records, or for replicas to have them."
     yield each(gauge("waiting_requests", help_, "api"), node.server.waiting())
+    help_ = "What large requests on their way in hold, and how much they may."
+    yield each(gauge("buffer_bytes", help_, "kind"), node.server.buffer_bytes())
     help_ = "Batches of producers that were refused, by why."
     yield each(counter("rejected_batches", help_, "error"), counts.rejected)
     connections = node.server.connections()

@@ -14,7 +14,7 @@ from hightide_broker.runtime.metrics import (
     of_replicas,
     of_requests,
 )
-from hightide_broker.runtime.metrics.health import state_of, why_not_ready
+from hightide_broker.runtime.metrics.health import is_missing_a_leader, state_of, why_not_ready
 from hightide_broker.runtime.metrics.http import Answer, Port
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import (
@@ -106,7 +106,8 @@ class Watching:
         why = why_not_ready(self._node)
         said = why or "ready"
         if in_words:
-            said = f"{said} (state {state_of(self._node)})"
+            missing = ", no active controller is heard" if is_missing_a_leader(self._node) else ""
+            said = f"{said} (state {state_of(self._node)}{missing})"
         return Answer(503 if why else 200, PLAIN, [f"{said}\n"])
 
     def _as_kafka_exporter(self) -> Iterator[Measured]:

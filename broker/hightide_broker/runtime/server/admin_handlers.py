@@ -34,6 +34,8 @@ PRODUCER_IDS_WAIT_S = 5.0
 """How long a producer waits for its id here: another broker may reach the controller."""
 DESCRIBE_QUORUM_WAIT_S = 3.0
 """Who asks how the quorum is wants to hear that nobody leads it, before an own patience ends."""
+MISSED_LEADER_WAIT_S = 1.0
+"""Who is content with what one broker knows waits no longer, if that broker hears of no leader."""
 
 
 class Metadata(Protocol):
@@ -227,11 +229,13 @@ class AdminHandlers:
 
     async def describe_quorum(self, call: Call[q.DescribeQuorumRequest]) -> Reply:
         """The quorum as its leader sees it, or that nobody leads it."""
-        wait_s = DESCRIBE_QUORUM_WAIT_S
+        may_be_told = call.request.even_without_leader
+        is_missed = may_be_told and self._metadata.controller_id == NOBODY
+        wait_s = MISSED_LEADER_WAIT_S if is_missed else DESCRIBE_QUORUM_WAIT_S
         try:
             found = await self._metadata.change(call.request, timeout_s=wait_s, sender=call.sender)
         except Refused as refusal:
-            is_told = call.request.even_without_leader and self._metadata.controller_id == NOBODY
+            is_told = may_be_told and self._metadata.controller_id == NOBODY
             if refusal.code is not ErrorCode.REQUEST_TIMED_OUT or not is_told:
                 raise
             found = self._metadata.describe_quorum_alone()

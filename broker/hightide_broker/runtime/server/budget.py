@@ -26,10 +26,16 @@ class ByteBudget:
     """So many bytes may be held at a time; who needs more waits."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self._free = size
         self._holds: dict[Hold, None] = {}
         """Those that hold anything, or wait to, the first come first."""
         self._waiting: dict[Hold, tuple[int, trio.Event]] = {}
+
+    @property
+    def used(self) -> int:
+        """Bytes that are held now."""
+        return self.size - self._free
 
     async def take(self, hold: Hold, count: int) -> None:
         """Wait for room for `count` bytes."""

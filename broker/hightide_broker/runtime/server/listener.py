@@ -80,6 +80,11 @@ class Server:
         """Requests that wait for news, by API."""
         return sum((each.waiting() for each in self._inside), Counter())
 
+    def buffer_bytes(self) -> dict[str, int]:
+        """What large requests on their way in hold, and may: `used`, `limit`."""
+        budget = self._terms.budget
+        return {"used": budget.used, "limit": budget.size}
+
     def connections(self) -> Counter[str]:
         """Connections open now, by listener."""
         return Counter({door.name: count for door, count in self._by_door.items()})
