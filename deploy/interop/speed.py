@@ -6,10 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 from compare.job import Figures, Job
@@ -24,7 +24,6 @@ LOOP_RECORDS = 1_000_000
 """librdkafka is quicker, and a clock wants some seconds."""
 ROUNDS = 3
 PERFORMANCE_S = 600.0
-PYTHON = Path(sys.executable)
 JVM = ("-server", "-Xmx512m")
 WRITES, READS = "writes", "reads"
 
@@ -49,18 +48,29 @@ def in_turns(place: Place, measure: Callable[[str, str], Figures]) -> str:
     """What is measured with an address and a topic that is not there yet, on both systems."""
     ours: list[Figures] = []
     theirs: list[Figures] = []
-    with kafka_nodes(place.directory, place.tools().jars, "interop-kafka") as kafka:
-        kafka.start()
-        kafka.wait()
-        both = ((kafka.address, theirs), (place.address, ours))
-        for number in range(ROUNDS + 1):  # the first of each warms up
+    with beside(place) as kafka:
+        both = ((kafka, theirs), (place.address, ours))
+        for number in range(ROUNDS + 1):
             for address, found in both if number % 2 else reversed(both):
                 os.sync()  # what the other one left to be written does not disturb this one
                 found.append(measure(address, f"turn-{number}"))
+    return compared(theirs, ours)
+
+
+@contextmanager
+def beside(place: Place) -> Iterator[str]:
+    """The address of three brokers of Kafka."""
+    with kafka_nodes(place.directory, place.tools().jars, "interop-kafka") as kafka:
+        kafka.start()
+        yield kafka.address
+
+
+def compared(theirs: Sequence[Figures], ours: Sequence[Figures]) -> str:
+    """The medians of both, and their ratios; the first of each warmed up."""
     return "; ".join(_told(name, theirs[1:], ours[1:]) for name in ours[0])
 
 
-def _told(name: str, theirs: list[Figures], ours: list[Figures]) -> str:
+def _told(name: str, theirs: Sequence[Figures], ours: Sequence[Figures]) -> str:
     kafka_rate, our_rate = (median(each[name] for each in found) for found in (theirs, ours))
     ratio = our_rate / kafka_rate
     return f"{name} {our_rate:,.0f}/s, Kafka {kafka_rate:,.0f}/s: {ratio:.2f} of it"
@@ -101,9 +111,9 @@ def _looped(address: str, topic: str) -> Figures:
     return {WRITES: wrote["per_s"], READS: read["per_s"]}
 
 
-def client(job: Job, python: Path = PYTHON) -> Figures:
+def client(job: Job) -> Figures:
     """What a client process of `compare` measured; raises `Failed`."""
-    command = [python, "-m", "compare.client", job.to_json()]
+    command = [sys.executable, "-m", "compare.client", job.to_json()]
     told = ran(command, stdin="go\n", timeout_s=PERFORMANCE_S).splitlines()
     figures: Figures = json.loads(next(line for line in reversed(told) if line.startswith("{")))
     return figures
