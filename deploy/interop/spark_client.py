@@ -40,7 +40,10 @@ def _turns(opened: SparkSession, jobs: list[Job]) -> list[list[Figures]]:
     for number in range(ROUNDS + 1):
         for job, figures in both if number % 2 else reversed(both):
             os.sync()
-            figures.append(read(opened, job))
+            found_now = read(opened, job)
+            figures.append(
+                {"count()": found_now["count_per_s"], "Parquet": found_now["parquet_per_s"]}
+            )
     return found
 
 
