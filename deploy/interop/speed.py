@@ -59,9 +59,12 @@ def in_turns(place: Place, measure: Callable[[str, str], Figures]) -> str:
 
 @contextmanager
 def beside(place: Place) -> Iterator[str]:
-    """The address of three brokers of Kafka."""
+    """The address of three brokers of Kafka, which serve."""
     with kafka_nodes(place.directory, place.tools().jars, "interop-kafka") as kafka:
         kafka.start()
+        # It tries again, and soon: librdkafka itself would not look for a controller again that was
+        # not there yet.
+        client(Job(system="kafka", work="first_ack", address=kafka.address, topic="first"))
         yield kafka.address
 
 
