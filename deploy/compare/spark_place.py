@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from compare.maven import SPARK_OTHER_VERSION, spark_jars
@@ -33,12 +33,17 @@ class SparkPlace:
 
 def spark_place() -> SparkPlace:
     """The first Spark whose connector there is."""
-    installed = version("pyspark")
-    if jars := spark_jars(installed):
-        return SparkPlace(installed, Path(sys.executable), tuple(map(str, jars)))
-    lacks = f"Maven has no Kafka connector for Spark {installed}, which hightide installs"
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        lacks = "PySpark is not installed here"
+    else:
+        if jars := spark_jars(installed):
+            return SparkPlace(installed, Path(sys.executable), tuple(map(str, jars)))
+        lacks = f"Maven has no Kafka connector for Spark {installed}, which hightide installs"
     if not (jars := spark_jars(SPARK_OTHER_VERSION)):
-        return SparkPlace(note=f"{lacks}, nor for {SPARK_OTHER_VERSION}: Spark is left out.")
+        note = f"{lacks}, and Maven has no connector for {SPARK_OTHER_VERSION}: Spark is left out."
+        return SparkPlace(note=note)
     note = f"{lacks}: Spark {SPARK_OTHER_VERSION} reads from both systems here."
     return SparkPlace(SPARK_OTHER_VERSION, _environment(), tuple(map(str, jars)), note)
 

@@ -16,7 +16,7 @@ from compare.needs import missing
 from compare.places import CACHE, ROOT
 from compare.processes import Failed, end_in_order
 
-from interop import kills, speed, suites, tools
+from interop import files, kills, node, rdkafka, spark, speed, suites, tools
 from interop.place import Java, Place, Skipped
 
 SETTINGS = ("auto.create.topics.enable=true", "num.partitions=4")
@@ -30,11 +30,16 @@ CASES: tuple[Callable[[Place], str], ...] = (
     tools.offsets,
     tools.cluster,
     tools.kcat,
+    files.dump_log_segments,
+    node.kafkajs,
     kills.verifiable,
     suites.kafka_python,
     suites.franz_go,
+    rdkafka.librdkafka_tests,
     speed.producer,
     speed.consumer,
+    speed.librdkafka,
+    spark.spark_connector,
 )
 
 

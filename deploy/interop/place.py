@@ -100,15 +100,22 @@ class Place(NamedTuple):
         text = "".join(f"{line}\n" for line in lines)
         ran([*command, "-b", self.address, *options], stdin=text)
 
-    def topic(self, name: str, *, partitions: int = 1) -> str:
-        """Make a topic of three replicas; its name."""
-        self.hightide("topics", "create", name, "-b", self.address, "-p", str(partitions))
+    def topic(self, name: str, *configs: str) -> str:
+        """Make a topic of one partition and three replicas; `configs`: KEY=VALUE. Its name."""
+        options = [word for each in configs for word in ("--config", each)]
+        command = ("topics", "create", name, "-b", self.address, "-p", "1", "-r", "3")
+        self.hightide(*command, *options)
         return name
 
     def leader(self, topic: str) -> int:
         """Who leads partition 0."""
         told = self.hightide("topics", "describe", topic, "-b", self.address, "-o", "json")
         return int(json.loads(told)[0]["partitions"][0]["leader"])
+
+    def segments(self, topic: str) -> list[Path]:
+        """The files of partition 0's segments where it is led, in order."""
+        log = self.directory / DATA / f"broker-{self.leader(topic)}" / f"{topic}-0"
+        return sorted(each for each in log.iterdir() if each.stem.isdigit())
 
     def kill(self, node: int) -> None:
         """End a broker with `kill -9`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from interop.place import Place, expect, needed, ran
 
@@ -116,15 +117,35 @@ def cluster(place: Place) -> str:
 
 
 def kcat(place: Place) -> str:
-    """kcat lists, writes in every codec, reads, and reads in a group."""
+    """kcat lists, writes in every codec and in none, idempotently, reads, finds by time, and reads
+    in a group that goes on where it was; hightide reads what it wrote, and it what hightide did."""
     program, topic, lines = needed("kcat"), place.topic("kcat"), _lines("cat")
-    at = (program, "-b", place.address)
-    expect(topic in ran([*at, "-L"]), "it is not listed")
-    for codec in CODECS:
+    at = (program, "-q", "-b", place.address)
+    told = ran([*at, "-L", "-t", topic])
+    expect(re.search(r"partition 0, leader \d, replicas: \d,\d,\d, isrs: \d,\d,\d\n", told), told)
+    codecs = (*CODECS, "none")
+    for codec in codecs:
         writes = ("-P", "-t", topic, "-z", codec, "-X", "enable.idempotence=true")
         ran([*at, *writes], stdin=lines)
-    found = ran([*at, "-C", "-t", topic, "-o", "beginning", "-e", "-q"])
-    expect(found == lines * len(CODECS), "what was read is not what was written")
-    told = ran([*at, "-Q", "-t", f"{topic}:0:-1"])
-    expect(str(LINES * len(CODECS)) in told, told)
-    return f"{LINES * len(CODECS)} lines in {len(CODECS)} codecs"
+    written = lines * len(codecs)
+    whole = ("-C", "-t", topic, "-o", "beginning", "-e")
+    expect(ran([*at, *whole]) == written, "what was read is not what was written")
+    native = place.hightide("consume", topic, "-b", place.address, "-o", "beginning", "-e")
+    expect(native.startswith(written), "hightide reads something else")
+    _kcat_by_time(at, topic, [int(each) for each in ran([*at, *whole, "-f", "%T "]).split()])
+    group = ("-G", "kcat", "-X", "auto.offset.reset=earliest", "-e", topic)
+    expect(ran([*at, *group]) == written, "its group read something else")
+    place.produce(topic, "native", options=("-k", "key", "-H", "from=hightide"))
+    told = ran([*at, *group, "-f", "%o %h %k %s"])
+    end = LINES * len(codecs)
+    expect(told == f"{end} from=hightide key native", f"its group went on with {told[:200]!r}")
+    return f"{end} lines, {', '.join(codecs)}; a group, times"
+
+
+def _kcat_by_time(at: Sequence[str], topic: str, times: list[int]) -> None:
+    """The first offset of each time that there is, the end, the start, and a time to come."""
+    wanted = {time: times.index(time) for time in dict.fromkeys(times)}
+    wanted |= {-1: len(times), -2: 0, times[-1] + 3_600_000: -1}
+    for time, offset in wanted.items():
+        told = ran([*at, "-Q", "-t", f"{topic}:0:{time}"])
+        expect(told == f"{topic} [0] offset {offset}\n", f"{told} for {time}, expected {offset}")

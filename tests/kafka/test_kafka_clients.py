@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 import trio
 from brokers import new_node, settings
-from others import EVERY, THEIRS, name_of
+from confluent_kafka import KafkaException, Producer
+from others import EVERY, THEIRS, WAIT_S, name_of
 from trio.to_thread import run_sync
 
 from hightide.net.ports import SystemClock
@@ -76,6 +77,15 @@ async def test_many_records_are_written_and_read_in_order(writer):
             found = await in_thread(reader.read, there, "many", len(many))
             assert [record[0] for record in found] == [*range(len(many))]
             assert [record[1] for record in found] == [key for key, *_ in many]
+
+
+async def test_a_transactional_librdkafka_is_told_at_once_that_there_are_no_transactions():
+    async with address() as there:
+        producer = Producer({"bootstrap.servers": there, "transactional.id": "t"})
+        with pytest.raises(KafkaException) as failed:
+            await in_thread(producer.init_transactions, WAIT_S)
+    assert failed.value.args[0].fatal()
+    assert "there are no transactions here" in failed.value.args[0].str()
 
 
 async def test_clients_of_all_kinds_share_a_group():

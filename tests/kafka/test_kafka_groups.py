@@ -245,8 +245,11 @@ async def test_a_coordinator_is_found_in_every_version():
 
 async def test_there_are_no_coordinators_of_transactions():
     async with both() as (_ours, client):
-        answer = await client.call("find_coordinator", 3, key="x", key_type=1)
-        assert (answer["error_code"], answer["node_id"]) == (42, -1)
+        for version in range(1, 4):
+            for kind, error in ((1, 53), (2, 42)):
+                answer = await client.call("find_coordinator", version, key="x", key_type=kind)
+                assert (answer["error_code"], answer["node_id"]) == (error, -1)
+                assert answer["error_message"].endswith("there are no transactions here")
         answer = await client.call("find_coordinator", 4, coordinator_keys=["x"], key_type=1)
         assert [each["error_code"] for each in answer["coordinators"]] == [42]
 

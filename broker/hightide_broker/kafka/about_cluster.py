@@ -21,6 +21,7 @@ from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.named import as_asked
 from hightide_broker.kafka.numbers import (
     MISMATCHED_ENDPOINT_TYPE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNSUPPORTED_ENDPOINT_TYPE,
     number_of,
 )
@@ -28,8 +29,12 @@ from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.writing import Attached
 from hightide_broker.runtime.server.tongue import Ask, Heard
 
-GROUP, BROKERS, CONTROLLERS = 0, 1, 2
-"""Types: of a coordinator's key (KIP-98), and of endpoints (KIP-919)."""
+GROUP, TRANSACTION = 0, 1
+"""Types of a coordinator's key (KIP-98)."""
+BROKERS, CONTROLLERS = 1, 2
+"""Types of endpoints (KIP-919)."""
+SEVERAL_FROM = 4
+"""The first version of find_coordinator that asks for several (KIP-699)."""
 IDS_FROM = 12
 """The first version of metadata that may name topics by their ids."""
 KEYS_MAX = 1000
@@ -137,9 +142,9 @@ def describe_cluster(asked: Asked, facts: Facts) -> Heard:
 def find_coordinator(asked: Asked, _facts: Facts) -> Heard:
     """Who coordinates a group; from version 4 on, several (KIP-699)."""
     kind = asked.fields.get("key_type", GROUP)
-    if asked.version < 4:
+    if asked.version < SEVERAL_FROM:
         if kind != GROUP:
-            return at_once(asked, _no_coordinator(*_of_groups_alone(kind)))
+            return at_once(asked, _no_coordinator(*_of_groups_alone(asked, kind)))
         return question(
             asked,
             g.FindCoordinatorRequest(group=asked.fields["key"]),
@@ -151,7 +156,7 @@ def find_coordinator(asked: Asked, _facts: Facts) -> Heard:
     async def run(ask: Ask) -> Fields:
         check_count(len(keys), KEYS_MAX, "keys")
         if kind != GROUP:
-            why = _of_groups_alone(kind)
+            why = _of_groups_alone(asked, kind)
             return {"coordinators": [{"key": key, **_no_coordinator(*why)} for key in keys]}
         found = await asked_each(
             ask,
@@ -164,11 +169,14 @@ def find_coordinator(asked: Asked, _facts: Facts) -> Heard:
     return errand(asked, run)
 
 
-def _of_groups_alone(kind: int) -> tuple[int, str]:
-    return (
-        number_of(ErrorCode.INVALID_REQUEST),
-        f"a coordinator of type {kind}, expected {GROUP}: there are no transactions here",
-    )
+def _of_groups_alone(asked: Asked, kind: int) -> tuple[int, str]:
+    """An error that is final, and comes with its sentence, for whoever asks: librdkafka, which asks
+    for one key, would ask again for as long as it may after any but this one; of it Java, which
+    asks for several, does not show the sentence."""
+    number = number_of(ErrorCode.INVALID_REQUEST)
+    if asked.version < SEVERAL_FROM and kind == TRANSACTION:
+        number = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return number, f"a coordinator of type {kind}, expected {GROUP}: there are no transactions here"
 
 
 def _coordinator(body: g.FindCoordinatorResponse) -> Fields:
