@@ -36,9 +36,13 @@ BUSY = (
     "test_disk_mutants.py",
     "test_quorum_storms.py",
     "test_replicated.py",
+    "test_simulation.py",
+    "test_server.py",
+    "test_syncer.py",
 )
 # What takes long and waits for most of it: the longest first, as each that begins late is a tail.
 WAITING = (
+    "test_alerts_fire.py",
     "test_console_browser.py",
     "test_lost_disks_live.py",
     "test_cli_secrets.py",
