@@ -38,7 +38,6 @@ BUSY = (
     "test_replicated.py",
     "test_simulation.py",
     "test_server.py",
-    "test_syncer.py",
 )
 # What takes long and waits for most of it: the longest first, as each that begins late is a tail.
 WAITING = (
