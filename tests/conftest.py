@@ -1,5 +1,6 @@
 """Options and fixtures of every floor."""
 
+import gc
 import os
 import signal
 
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(items):
     names = in_order([item.path.name for item in items])
     rank = {name: number for number, name in enumerate(names)}
     items.sort(key=lambda item: rank[item.path.name])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Thousands of tests and all that they import stay: the collector need not look at them again
+    and again while they run."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser):

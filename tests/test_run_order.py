@@ -25,7 +25,7 @@ def test_each_file_is_run_once_and_only_those_that_were_asked_for():
     some = [*NAMES[::3], *NAMES[::3]]
     assert sorted(in_order(some)) == sorted(NAMES[::3])
     assert in_order([]) == []
-    short, long, computes = "test_tidy.py", WAITING[-1], BUSY[-1]
+    short, long, computes = "test_transcripts.py", WAITING[-1], BUSY[-1]
     assert in_order([short, computes, long]) == [long, computes, short], "whatever else there is"
     assert in_order([short, *BUSY]) == [*BUSY, short]
 

@@ -80,7 +80,7 @@ def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, words)
     """A count, and no time, under TLS as well: a follower is woken by records and by a watermark,
     the leader by the record and by what two followers ask, each by the end of its sync. More would
     be hops from task to task."""
-    told = bench("e2e", "--brokers", "3", "-n", "400", "--acks", "all", *words)
+    told = bench("e2e", "--brokers", "3", "-n", "100", "--acks", "all", *words)
     assert 1 <= told["passes_per_ack_leader"] <= LEADER_PASSES_MAX
     assert 1 <= told["passes_per_ack_follower"] <= FOLLOWER_PASSES_MAX
 

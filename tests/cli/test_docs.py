@@ -122,8 +122,9 @@ hightide() {
 }
 trap 'for data in .hightide three; do [ ! -d $data ] || hightide down --data $data; done' EXIT
 """
-NOT_HERE = ("deploy/", "python3 -m venv")
-"""Beginnings of lines that would test, or install, what is tested and installed."""
+NOT_HERE = ("deploy/", "python3 -m venv", "hightide sim run")
+"""Beginnings of lines that would test, or install, what is tested and installed: the same seeds
+are run in `simulation/`."""
 
 
 def pasted(document):

@@ -6,6 +6,7 @@ simulated disk with one fault at a time; damage to files is tried at every byte 
 """
 
 from contextlib import suppress
+from copy import deepcopy
 
 import pytest
 import trio
@@ -363,8 +364,7 @@ async def test_a_bit_that_flipped_in_an_offset_index_makes_no_consumer_skip_a_re
     assert size > 16
     for position in range(size):
         for bit in range(0, 8, 3):
-            disk = SimDisk()
-            await fill_and_stop(disk)
+            disk = deepcopy(first)
             if when == "stopped":
                 disk.corrupt(path, position, bit)
             async with broker(disk) as client:

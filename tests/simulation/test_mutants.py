@@ -6,6 +6,7 @@ The seed that is tried first is the one that noticed the mutant last time.
 import pytest
 from mutants import MUTANTS
 from mutation import chosen, hunt, quiet_logs  # noqa: F401
+from test_simulation import SEEDS
 
 from hightide_broker.simulation.run import run_seed
 
@@ -40,6 +41,8 @@ def test_the_mutant_is_noticed(name):
 
 @pytest.mark.slow
 def test_without_a_mutant_the_same_seeds_keep_every_promise():
-    for seed in sorted({NOTICED_BY[name] for name in chosen(MUTANTS)}):
+    """Those that `test_simulation.py` does not run anyway."""
+    noticing = {NOTICED_BY[name] for name in chosen(MUTANTS)}
+    for seed in sorted(noticing - {*range(1, SEEDS + 1)}):
         outcome = run_seed(seed)
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import trio
+from tries import some
 
 from hightide_broker.runtime.quorum import driver
 from hightide_broker.simulation import scheduler
@@ -30,7 +31,7 @@ def replay(seed, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [4, 11])
+@pytest.mark.parametrize("seed", some([4, 11], 1))
 def test_a_seed_has_one_history_in_any_process(seed):
     here = run_seed(seed).fingerprint
     assert run_seed(seed).fingerprint == here

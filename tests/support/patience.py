@@ -12,6 +12,9 @@ import trio
 PATIENCE_S = 900.0
 PATIENCE_MS = round(PATIENCE_S * 1000)
 POLL_S = 0.02
+PAUSE = 2
+"""Between two looks so many times as long as a look takes: one that starts a command, or asks a
+browser, would keep a core busy with asking."""
 
 
 class Patience:
@@ -33,10 +36,11 @@ class Patience:
 
 def wait_until(true, what, *, progress=lambda: None, every_s=POLL_S):
     """Wait for something that is true; what it was, when it is."""
-    patience = Patience(what, progress)
+    patience, began = Patience(what, progress), time.monotonic()
     while not (found := true()):
         patience.check()
-        time.sleep(every_s)
+        time.sleep(max(every_s, PAUSE * (time.monotonic() - began)))
+        began = time.monotonic()
     return found
 
 

@@ -6,7 +6,8 @@ as long as some of the five compute while others wait for processes and clocks.
 
 from itertools import islice
 
-# Files whose tests share a Spark session: as few workers as this start one, and it is warm.
+# Files whose tests share what is made once in a process: a Spark session, of which as few workers
+# as this start one, and it is warm; the syntax trees of all files.
 TOGETHER = (
     (
         "test_spark_pipeline.py",
@@ -21,6 +22,7 @@ TOGETHER = (
         "test_spark_extremes.py",
         "test_spark_filters.py",
     ),
+    ("test_tidy.py", "test_security_rules.py", "test_words.py"),
 )
 # What takes long and keeps cores busy.
 BUSY = (
@@ -34,9 +36,12 @@ BUSY = (
     "test_disk_mutants.py",
     "test_quorum_storms.py",
     "test_replicated.py",
+    "test_simulation.py",
+    "test_server.py",
 )
 # What takes long and waits for most of it: the longest first, as each that begins late is a tail.
 WAITING = (
+    "test_alerts_fire.py",
     "test_console_browser.py",
     "test_lost_disks_live.py",
     "test_cli_secrets.py",
@@ -69,14 +74,14 @@ BETWEEN = 8
 
 
 def in_order(names):
-    """The names of files, each once: Spark's sessions, long ones of both kinds in turns, and then
-    the others with what is left of those that wait between them."""
+    """The names of files, each once: those that share something, long ones of both kinds in turns,
+    and then the others with what is left of those that wait between them."""
     asked = dict.fromkeys(names)
-    sessions = [name for group in TOGETHER for name in group if name in asked]
+    shared = [name for group in TOGETHER for name in group if name in asked]
     busy = [name for name in BUSY if name in asked]
     waiting = [name for name in WAITING if name in asked]
-    others = [name for name in asked if name not in (*sessions, *busy, *waiting)]
-    rest, order = iter(others), sessions
+    others = [name for name in asked if name not in (*shared, *busy, *waiting)]
+    rest, order = iter(others), shared
     for number, name in enumerate(waiting):
         order.append(name)
         order += busy[number : number + 1] or islice(rest, BETWEEN)

@@ -85,7 +85,7 @@ def comparisons(module):
     is_login = bool(nearest(module.name, LOGIN))
     return [
         module.violation(node.lineno, f"`{name}` is compared: hmac.compare_digest takes as long")
-        for node in ast.walk(module.tree if module.in_house else ast.Module([], []))
+        for node in (module.nodes if module.in_house else ())
         if isinstance(node, ast.Compare) and any(isinstance(op, EQUALITY) for op in node.ops)
         for name in secrets_among([node.left, *node.comparators], is_login=is_login)
     ]
@@ -133,10 +133,10 @@ def uses(module):
     """(line, what, what it does) of all that opens, imports or runs something."""
     of_constants = {
         id(node.func)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
     }
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 for each in names:
@@ -155,7 +155,11 @@ def uses(module):
 
 def stale(known, allowed=ALLOWED):
     """Allowances that nothing needs."""
-    used = {module.path: {what for _, what, _ in uses(module)} for module in known}
+    used = {
+        module.path: {what for _, what, _ in uses(module)}
+        for module in known
+        if module.path in allowed
+    }
     return [
         f"{path}: has no `{what}`: take it out of ALLOWED"
         for path, whats in allowed.items()

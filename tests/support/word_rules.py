@@ -79,7 +79,7 @@ def plurals(module, allowed=ALLOWED):
     if any(path == each or path.startswith(f"{each}/") for each in allowed):
         return []
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.JoinedStr):
             found += [(node.lineno, word) for word in _in_text(node.values)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
