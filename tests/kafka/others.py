@@ -24,6 +24,10 @@ ALL = ("none", "gzip", "snappy", "lz4", "zstd")
 """What is compressed by; kafka-python takes another library for snappy than everybody else."""
 
 
+LARGEST = 11 << 20
+"""Bytes of a request or record that everybody may send."""
+
+
 def _checked(error, _message):
     assert error is None, error
 
@@ -35,7 +39,8 @@ class Confluent:
 
     def write(self, address, topic, records, codec):
         options = {"bootstrap.servers": address, "compression.type": codec}
-        producer = Producer({**options, "enable.idempotence": True})
+        more = {"enable.idempotence": True, "message.max.bytes": LARGEST}
+        producer = Producer({**options, **more})
         for key, value, headers, timestamp in records:
             producer.produce(
                 topic, value, key, headers=headers, timestamp=timestamp, on_delivery=_checked
@@ -80,7 +85,9 @@ class KafkaPython:
     def write(self, address, topic, records, codec):
         with quiet_clients():
             codec = None if codec == "none" else codec
-            producer = kafka.KafkaProducer(bootstrap_servers=address, compression_type=codec)
+            producer = kafka.KafkaProducer(
+                bootstrap_servers=address, compression_type=codec, max_request_size=LARGEST
+            )
             sent = [
                 producer.send(topic, value, key, headers, timestamp_ms=timestamp)
                 for key, value, headers, timestamp in records
@@ -137,7 +144,10 @@ class Aiokafka:
         async def run():
             codec_or_none = None if codec == "none" else codec
             producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=address, compression_type=codec_or_none, enable_idempotence=True
+                bootstrap_servers=address,
+                compression_type=codec_or_none,
+                enable_idempotence=True,
+                max_request_size=LARGEST,
             )
             async with producer:
                 for key, value, headers, timestamp in records:
@@ -194,7 +204,8 @@ class Native:
     codecs, reads = ("none", "lz4", "zstd"), ALL
 
     def write(self, address, topic, records, codec):
-        with hightide.blocking.Producer(address, compression_type=codec) as producer:
+        options = {"compression_type": codec, "max_request_size": LARGEST}
+        with hightide.blocking.Producer(address, **options) as producer:
             for key, value, headers, timestamp in records:
                 more = {"key": key, "headers": headers, "timestamp": timestamp}
                 producer.send(topic, value, **more)

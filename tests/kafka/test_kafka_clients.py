@@ -6,12 +6,13 @@ codec. Method: a node in this process, on the real time of day, its clients in t
 
 from contextlib import asynccontextmanager
 from functools import partial
+from random import Random
 
 import pytest
 import trio
 from brokers import new_node, settings
 from confluent_kafka import KafkaException, Producer
-from others import EVERY, THEIRS, WAIT_S, name_of
+from others import EVERY, LARGEST, THEIRS, WAIT_S, name_of
 from trio.to_thread import run_sync
 
 from hightide.net.ports import SystemClock
@@ -59,6 +60,17 @@ async def test_what_one_writes_everybody_reads(writer):
                     continue
                 found = await in_thread(reader.read, there, topic, len(records))
                 assert found == expected, (codec, name_of(reader))
+
+
+@pytest.mark.parametrize("writer", EVERY, ids=name_of)
+async def test_a_record_of_ten_mebibytes_is_written_and_read(writer):
+    value = Random(7).randbytes(10 << 20)
+    records = [(b"large", value, [], NOW_MS), (b"small", b"v", [], NOW_MS + 1)]
+    expected = [(offset, *record) for offset, record in enumerate(records)]
+    async with address({"message.max.bytes": str(LARGEST)}) as there:
+        await in_thread(writer.write, there, "large", records, "lz4")
+        for reader in EVERY:
+            assert await in_thread(reader.read, there, "large", 2) == expected, name_of(reader)
 
 
 @pytest.mark.parametrize("client", EVERY, ids=name_of)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 
+import confluent_kafka as kafka
 import pytest
 
 pytest.importorskip("pyspark")
@@ -29,7 +30,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from secure_run import reaching, spark_options
+from secure_run import open_only, reaching, spark_options
 from spark_support import (  # noqa: F401
     batch_query,
     broker,
@@ -40,7 +41,7 @@ from spark_support import (  # noqa: F401
 )
 
 from hightide.blocking import Producer
-from hightide.protocol.codecs import CODECS
+from hightide.protocol.codecs import CODECS, ROW_CODECS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -114,6 +115,27 @@ def test_every_record_is_read_as_it_was_produced(spark, broker, codec):
             expected[(place.partition, place.offset)] = (topic, key, value, timestamp, 0, headers)
     assert len(expected) == len(records)
     assert read_whole(batch_query(spark, broker, topic, includeHeaders="true")) == expected
+
+
+@open_only("what another client is told to log in with is in the tests of Kafka's protocol")
+@pytest.mark.parametrize("codec", sorted(ROW_CODECS))
+def test_every_record_is_read_as_a_kafka_client_produced_it(spark, broker, codec):
+    topic = broker.topic()
+    records = [
+        (b"key", b"value", NOW_MS, []),
+        (None, b"no key", NOW_MS + 1, [("a", b"1"), ("a", None)]),
+        (b"no value", None, NOW_MS - 5, [("\u00fc", b"\xff")]),
+        *((b"%d" % n, bytes(n), NOW_MS + n, []) for n in range(300)),
+    ]
+    options = {"bootstrap.servers": broker.address, "compression.type": codec}
+    producer = kafka.Producer({**options, "enable.idempotence": True})
+    for key, value, timestamp, headers in records:
+        producer.produce(topic, value, key, headers=headers, timestamp=timestamp)
+    assert producer.flush(PATIENCE_S) == 0
+    assert read_whole(batch_query(spark, broker, topic, includeHeaders="true")) == {
+        (0, offset): (topic, key, value, timestamp, 0, headers)
+        for offset, (key, value, timestamp, headers) in enumerate(records)
+    }
 
 
 def test_a_partition_larger_than_an_arrow_batch_is_read_whole(spark, broker):
