@@ -239,16 +239,13 @@ class Node:
         self._housekeeping = Housekeeping(
             self.replicas, pending_deletes, config=config, disk=disk, clock=clock
         )
+        applied = self.metadata_loader.applied
         self.lifecycle: BrokerLifecycle | None = None
         if "broker" in config.roles:
             self.lifecycle = BrokerLifecycle(
-                self.channel,
-                self.metadata_loader.applied,
-                broker=self.id,
-                config=config,
-                replicas=self.replicas,
+                self.channel, applied, broker=self.id, config=config, replicas=self.replicas
             )
-        self.coordinators = Coordinators(self, self.replicas, config=config, clock=clock)
+        self.coordinators = Coordinators(self, applied, self.replicas, config=config, clock=clock)
         self._table = self._routes(clock)
         self.server = self._server()
 

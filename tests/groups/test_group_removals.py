@@ -22,6 +22,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.runtime.base.call import Call
+from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.groups.coordinators import Coordinators
 from hightide_broker.runtime.server.group_handlers import GroupHandlers
 from hightide_broker.simulation.scheduler import run_seeded
@@ -42,7 +43,10 @@ class Desk(Here):
             offsets_retention_check_interval_ms=f"{CHECK_S:.0f}s", offsets_commit_timeout_ms="60s"
         )
         self.clock = FakeClock()
-        self.coordinators = Coordinators(self, self.replicas, config=self.config, clock=self.clock)
+        applied = Watermark(LONG_MS)  # whatever is decided is done here
+        self.coordinators = Coordinators(
+            self, applied, self.replicas, config=self.config, clock=self.clock
+        )
         self.handlers = GroupHandlers(
             self.coordinators, broker=ME, clock=self.clock, random=random.Random(1)
         )

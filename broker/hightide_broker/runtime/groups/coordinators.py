@@ -26,6 +26,7 @@ from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State
 from hightide_broker.core.groups.records import OffsetKey, partition_of
+from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.groups.coordinator import Coordinator
 from hightide_broker.runtime.groups.lag import Lag
 from hightide_broker.runtime.replication.replica import Replica
@@ -35,6 +36,8 @@ log = logging.getLogger("hightide.groups")
 
 LOAD_WAIT_S = 5.0
 """How long a request waits for its coordinator to be ready."""
+NEWS_WAIT_S = 1.0
+"""How long a member that joins waits for this broker to hear that it is the coordinator."""
 SEGMENT_BYTES = 100 << 20
 GROUP_ID_MAX = 1024
 
@@ -53,9 +56,17 @@ class Coordinators:
     leads. Answers once `run` has begun."""
 
     def __init__(
-        self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock
+        self,
+        metadata: Metadata,
+        applied: Watermark,
+        replicas: Replicas,
+        *,
+        config: BrokerConfig,
+        clock: WallClock,
     ) -> None:
+        """`applied`: how far the metadata is carried out here; its image may be ahead."""
         self._metadata = metadata
+        self._applied = applied
         self._replicas = replicas
         self._config = config
         self._clock = clock
@@ -65,6 +76,7 @@ class Coordinators:
             initial_delay_s=config.seconds(keys.GROUP_INITIAL_REBALANCE_DELAY_MS),
             size_max=config[keys.GROUP_MAX_SIZE],
         )
+        self._broker = config[keys.NODE_ID]
         self._commit_timeout_s = config.seconds(keys.OFFSETS_COMMIT_TIMEOUT_MS)
         self._coordinators: dict[int, Coordinator] = {}
         self._nursery: trio.Nursery | None = None
@@ -117,9 +129,12 @@ class Coordinators:
             if result.error not in (None, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
 
-    async def of(self, group: str) -> Coordinator:
-        """The coordinator of a group, ready; raises `Refused`. What follows is one stretch."""
+    async def of(self, group: str, *, may_be_new: bool = False) -> Coordinator:
+        """The coordinator of a group, ready; raises `Refused`. What follows is one stretch.
+        `may_be_new`: whoever asks may have been sent by a broker that has heard of it first."""
         check_name(group)
+        if may_be_new:
+            await self._hear_of(group)
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise Refused(ErrorCode.NOT_COORDINATOR, f"there is no {OFFSETS_TOPIC} yet")
@@ -134,6 +149,21 @@ class Coordinators:
                 f"the groups beside {group!r} are being read",
             )
         return coordinator
+
+    async def _hear_of(self, group: str) -> None:
+        """Wait a moment if this broker does not know yet who coordinates a group, or is to do so
+        itself and is not that far: who hears NOT_COORDINATOR asks again only after seconds."""
+        with trio.move_on_after(NEWS_WAIT_S):
+            while self._is_behind(group):
+                await self._applied.wait_for(self._applied.value + 1)
+
+    def _is_behind(self, group: str) -> bool:
+        image = self._metadata.image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return True
+        leader = topic.partitions[partition_of(group, len(topic.partitions))].leader
+        return leader == self._broker and self._applied.value < image.offset
 
     def _coordinator_of(self, number: int) -> Coordinator:
         try:

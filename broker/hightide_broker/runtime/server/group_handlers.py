@@ -44,7 +44,7 @@ class GroupHandlers:
     async def join_group(self, call: Call[g.JoinGroupRequest]) -> Reply:
         """Become a member, or join the next generation."""
         request = call.request
-        coordinator = await self._coordinators.of(request.group)
+        coordinator = await self._coordinators.of(request.group, may_be_new=True)
         if request.member_id and request.group not in coordinator.groups:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group!r} here")
         group, parked = coordinator.group(request.group), Parked()
