@@ -7,7 +7,8 @@ inflates beyond its bound. No test lives here.
 
 from contextlib import contextmanager, suppress
 
-from sealing import CONVERTED, WITH_ARROW, batch_in
+from kafka_records import JUDGES
+from sealing import CONVERTED, JUDGED, WITH_ARROW, batch_in
 
 from hightide.arrow.to_arrow import join_arrow
 from hightide.protocol import rows
@@ -202,12 +203,25 @@ def in_both_forms(columns, header):
     return records_in(native), records_in(to_rows(native, parse_header(native)))
 
 
+def judged(batch):
+    """What aiokafka reads; None if a header's name is no UTF-8: it minds, and Java does not."""
+    try:
+        return [
+            (each.offset, each.timestamp, each.key, each.value, tuple(each.headers))
+            for each in JUDGES["aiokafka"](batch)
+        ]
+    except UnicodeDecodeError:
+        return None
+
+
 def stored(batch, header, facts, told, flags):
     """A batch that was accepted: it is as it was said to be, also after it is stamped."""
     offsets, times, keys, _, _ = zip(*told, strict=True)
     assert offsets == tuple(range(header.record_count))
     assert (facts.oldest, facts.newest) == (min(times), max(times))
     assert facts.has_null_key == (None in keys)
+    if flags & JUDGED:
+        assert judged(bytes(to_rows(batch, header))) in (told, None)
     with suppress(Refused):
         as_stored = validation.admit(
             memoryview(batch), header, facts, CONFIG, now_ms=NOW_MS, inflated_max=INFLATED_MAX

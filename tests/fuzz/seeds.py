@@ -13,7 +13,7 @@ from logs import CLEAN, CUT, FROM_END
 from logs import SEALED as LOG_SEALED
 from members import MEMBERS_MAX, NAMES
 from scram import BY_A_CLIENT, MECHANISMS, NONCE, SHA_512, WRONG_USER
-from sealing import BARE, CONVERTED, PACKED, PRODUCED, SEALED, WITH_ARROW
+from sealing import BARE, CONVERTED, JUDGED, PACKED, PRODUCED, SEALED, WITH_ARROW
 from test_kafka_connection import senseless
 
 from hightide.protocol import group_messages as g
@@ -62,8 +62,8 @@ def of_rows():
     for codec in ROW_CODECS:
         batch = _batch(payload, codec=codec, magic=ROWS_MAGIC)
         plain = batch[:61] + payload
-        yield from _flagged(batch, (0, SEALED, SEALED | PRODUCED | WITH_ARROW | CONVERTED))
-        for flags in (PACKED, PACKED | BARE, PACKED | PRODUCED | CONVERTED):
+        yield from _flagged(batch, (0, SEALED, SEALED | PRODUCED | WITH_ARROW | CONVERTED | JUDGED))
+        for flags in (PACKED, PACKED | BARE, PACKED | PRODUCED | CONVERTED | JUDGED):
             yield bytes([SEALED | flags]) + plain
         bomb = bytes(compress(bytes(INFLATED_MAX + 1), codec, lz4_linked=False))
         if codec != "none":
@@ -85,8 +85,8 @@ def of_columns():
     for codec in CODECS:
         batch = _batch(payload, codec=codec)
         plain = batch[:61] + payload
-        yield from _flagged(batch, (0, SEALED, SEALED | PRODUCED | WITH_ARROW | CONVERTED))
-        yield bytes([SEALED | PACKED | PRODUCED]) + plain
+        yield from _flagged(batch, (0, SEALED, SEALED | PRODUCED | WITH_ARROW | CONVERTED | JUDGED))
+        yield bytes([SEALED | PACKED | PRODUCED | JUDGED]) + plain
         if codec != "none":
             bomb = bytes(compress(bytes(INFLATED_MAX + 1), codec))
             yield bytes([SEALED | PRODUCED]) + batch[:61] + bomb
