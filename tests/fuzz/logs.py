@@ -71,11 +71,11 @@ def _changed(files, writes, flags):
     if flags & SEALED:
         for name, content in changed.items():
             if name.endswith(".log"):
-                _seal(content)
+                seal(content)
     return {name: bytes(content) for name, content in changed.items()}
 
 
-def _seal(content):
+def seal(content):
     """Make the checksum of each batch right, as far as batches can be told."""
     position = 0
     try:

@@ -4,11 +4,13 @@ known to be bad. No test lives here."""
 import struct
 import zlib
 from random import Random
+from types import UnionType
 
 import msgspec
 from batches import INFLATED_MAX, NOW_MS
 from kafka_records import BUILDERS
 from kafkakit import records, request_bytes, rows
+from kept_files import SNAPSHOT
 from logs import CLEAN, CUT, FROM_END
 from logs import SEALED as LOG_SEALED
 from members import MEMBERS_MAX, NAMES
@@ -23,11 +25,18 @@ from hightide.protocol.apis import APIS
 from hightide.protocol.codecs import CODECS, ROW_CODECS, compress
 from hightide.protocol.columns import encode_columns
 from hightide.protocol.consumer_protocol import pack_assigned, pack_subscription
-from hightide.protocol.records import ROWS_MAGIC, encode_batch
+from hightide.protocol.records import ROWS_MAGIC, encode_batch, parse_header
 from hightide.protocol.rows import encode_rows
+from hightide_broker.core.cluster.changes import AnyChange
+from hightide_broker.core.groups import records as group_records
+from hightide_broker.core.replication.producers import Producers
 from hightide_broker.kafka.fields import fields_of
 from hightide_broker.kafka.tables import API_BY_KEY
 from hightide_broker.kafka.tongue import TRANSLATORS
+from hightide_broker.storage.checkpoint import format_entries
+from hightide_broker.storage.directory import Meta
+from hightide_broker.storage.quorum_state import QuorumState
+from hightide_broker.storage.snapshots import encode_snapshot
 
 TIMES = [NOW_MS, NOW_MS + 5, NOW_MS - 3]
 KEYS = [b"k", None, b""]
@@ -132,7 +141,9 @@ def of_frames():
 
 def _smallest(kind):
     """A value of a type, with nothing in it that may be left out."""
-    if not issubclass(kind if isinstance(kind, type) else object, msgspec.Struct):
+    if isinstance(kind, UnionType):
+        kind = kind.__args__[0]
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return SMALLEST.get(kind, [])
     fields = [field for field in msgspec.structs.fields(kind) if field.required]
     return {field.encode_name: _smallest(field.type) for field in fields}
@@ -185,3 +196,42 @@ def of_logs():
     two = struct.pack(">BHB", 1, 7, 1) + b"\x01" + struct.pack(">BHB", 1, 110, 8) + bytes(8)
     yield bytes([LOG_SEALED]) + two
     yield bytes([0]) + struct.pack(">BHB", 0, 0, 32) + zlib.compress(bytes(1000)).ljust(32, b"\0")
+
+
+def of_files():
+    """One of each kind, in the order of `kept_files.KINDS`."""
+    changes = [msgspec.msgpack.encode(_change(kind)) for kind in AnyChange.__args__]
+    snapshot = b"".join(encode_snapshot(changes[:3], epoch=SNAPSHOT[1], now_ms=NOW_MS))
+    producers = Producers()
+    header = parse_header(_batch(b"", producer_id=5, producer_epoch=1, base_sequence=40))
+    producers.update(header, now_ms=NOW_MS)
+    places = [
+        (group_records.OffsetKey("g", "t", 0), group_records.OffsetValue(offset=5)),
+        (group_records.GroupKey("g"), _group()),
+    ]
+    yield b"\0" + QuorumState(1, 4, 1).format()
+    yield b"\1" + b'{"version": 0, "brokerEpoch": 17}'
+    yield b"\2" + Meta("cluster", 1, "directory", joining=True).format()
+    yield b"\3" + format_entries([("t", 0, 17), ("u", 3, 5)])
+    yield b"\4" + format_entries([(0, 0), (3, 17)])
+    yield b"\5" + b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
+    yield b"\6" + producers.snapshot()
+    for key, value in places:
+        packed = group_records.encode(key)
+        yield bytes([7, len(packed)]) + packed + group_records.encode(value)
+        yield bytes([7, len(packed)]) + packed
+    for change in changes:
+        yield b"\x08" + change
+    yield b"\x09" + snapshot
+
+
+def _change(kind):
+    return {**_smallest(kind), "type": kind.__struct_config__.tag}
+
+
+def _group():
+    offered = [group_records.Protocol(name="range", metadata=b"m")]
+    member = group_records.MemberValue(
+        member_id="m", session_ms=9, rebalance_ms=9, protocols=offered
+    )
+    return group_records.GroupValue(generation=1, protocol="range", leader="m", members=[member])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import seeds
 from batches import column_batch, row_batch
 from frames import kafka_request, native_request
+from kept_files import kept_file
 from logs import stored_log
 from members import members
 from scram import login
@@ -27,9 +28,10 @@ class Target(NamedTuple):
 TARGETS = {
     "kafka-requests": Target(kafka_request, seeds.of_kafkas_requests, 512, 30),
     "rows": Target(row_batch, seeds.of_rows, 512, 25),
-    "columns": Target(column_batch, seeds.of_columns, 512, 15),
-    "frames": Target(native_request, seeds.of_frames, 512, 20),
+    "columns": Target(column_batch, seeds.of_columns, 512, 14),
+    "frames": Target(native_request, seeds.of_frames, 512, 18),
     "members": Target(members, seeds.of_members, 256, 8),
     "logins": Target(login, seeds.of_logins, 256, 1),
+    "files": Target(kept_file, seeds.of_files, 512, 3),
     "logs": Target(stored_log, seeds.of_logs, 128, 1),
 }

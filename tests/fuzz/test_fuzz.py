@@ -10,6 +10,7 @@ from pathlib import Path
 
 import batches
 import frames
+import kept_files
 import logs
 import members
 import pytest
@@ -160,6 +161,7 @@ PLANTED = {
     "frames": (frames.NATIVE, "hear", raises(UnicodeDecodeError("utf-8", b"x", 0, 1, "no"))),
     "members": (members, "pack_assigned", lambda _: b""),
     "logins": (scram, "FAILED", "another sentence"),
+    "files": (kept_files, "encode_change", lambda _: b"\x80"),
     "logs": (logs, "check_crc", raises(CorruptBatch("what was read is not whole"))),
 }
 """What is put in place of what: (of whom, its name, the bug)."""
