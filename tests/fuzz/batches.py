@@ -36,6 +36,7 @@ from hightide.protocol.records import (
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication import validation
+from hightide_broker.storage.cleaner import _clean_batch
 
 INFLATED_MAX = 128 << 10
 NOW_MS = 1_700_000_000_000
@@ -220,14 +221,25 @@ def stored(batch, header, facts, told, flags):
     assert offsets == tuple(range(header.record_count))
     assert (facts.oldest, facts.newest) == (min(times), max(times))
     assert facts.has_null_key == (None in keys)
-    if flags & JUDGED:
-        assert judged(bytes(to_rows(batch, header))) in (told, None)
     with suppress(Refused):
         as_stored = validation.admit(
             memoryview(batch), header, facts, CONFIG, now_ms=NOW_MS, inflated_max=INFLATED_MAX
         )
         assert as_stored.max_timestamp == facts.newest
         assert records_in(batch) == told
+        if flags & CONVERTED:
+            compacted(batch, as_stored, told)
+        if flags & JUDGED:
+            assert judged(bytes(to_rows(batch, as_stored))) in (told, None)
         if flags & WITH_ARROW:
             unsummed = open_batch(batch, as_stored, check_sums=False)
             assert join_arrow([(as_stored, unsummed)], "t", 0).num_rows == len(told)
+
+
+def compacted(batch, header, told):
+    """Of a batch that was stored the newest record of each key stays, as it was."""
+    newest = {key: offset for offset, _, key, _, _ in told if key is not None}
+    left = _clean_batch(
+        header, memoryview(batch), newest, now_ms=NOW_MS, delete_retention_ms=9, keep_empty=True
+    )
+    assert records_in(left) == [each for each in told if newest.get(each[2], -1) == each[0]]

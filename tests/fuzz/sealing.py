@@ -30,7 +30,7 @@ BARE = 0x08
 WITH_ARROW = 0x10
 """It is made into a table as well."""
 CONVERTED = 0x20
-"""It is written in the other form as well, and read again."""
+"""It is written in the other form as well, and compacted, and read again."""
 JUDGED = 0x40
 """What would be stored is read by a client that nobody here wrote."""
 LAST_DELTA_MAX = 0x0FFF
