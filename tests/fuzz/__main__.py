@@ -22,7 +22,7 @@ RSS_MB, MALLOC_MB = 1024, 256
 """A process, and one piece of memory in it, may be so large."""
 SECONDS_EACH_MAX = 30
 """An input that takes longer is a finding."""
-CONCERNED = ["hightide", "hightide_broker"]
+CONCERNED = ["hightide", "hightide_broker", "scramp"]
 
 
 def main():
@@ -42,13 +42,15 @@ def fuzz(name, runs):
     """Be the process of one target; libFuzzer ends it."""
     import atheris
 
-    with atheris.instrument_imports(include=CONCERNED):
-        from targets import TARGETS
-    target = TARGETS[name]
     corpus = PLACE / name
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(target.seeds()):
-        (corpus / f"seed-{number:03}").write_bytes(seed)
+    with atheris.instrument_imports(include=CONCERNED):
+        from targets import TARGETS
+
+        target = TARGETS[name]
+        for number, seed in enumerate(target.seeds()):
+            (corpus / f"seed-{number:03}").write_bytes(seed)
+            target.run(seed)  # some modules are imported when they are first needed
     limits = {
         "runs": runs,
         "max_len": target.bytes_max,
