@@ -8,6 +8,7 @@ did not end well with. The end is one table.
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -18,8 +19,9 @@ sys.path += [str(TESTS / room) for room in ("support", "kafka", "storage")]
 PLACE = TESTS.parent / ".evidence" / "fuzz"
 RUNS = 10_000_000
 """Executions of all targets together."""
-RSS_MB, MALLOC_MB = 1024, 256
-"""A process, and one piece of memory in it, may be so large."""
+RSS_MB, MALLOC_MB, ADDRESSES_MB = 1024, 256, 2048
+"""A process may be so large, one piece of memory in it (as far as a sanitizer is there to see), and
+everything that it asked for, whether it was ever written to or not."""
 SECONDS_EACH_MAX = 30
 """An input that takes longer is a finding."""
 CONCERNED = ["hightide", "hightide_broker", "scramp"]
@@ -42,6 +44,7 @@ def fuzz(name, runs):
     """Be the process of one target; libFuzzer ends it."""
     import atheris
 
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES_MB << 20, ADDRESSES_MB << 20))
     corpus = PLACE / name
     corpus.mkdir(parents=True, exist_ok=True)
     with atheris.instrument_imports(include=CONCERNED):
