@@ -37,6 +37,7 @@ run tries "all examples, storms and attacks" \
 for room in quorum cluster replication groups; do
     run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
 done
+runs=$(of 10000000); run fuzz "$runs inputs that strangers might send" deploy/fuzz.sh --runs "$runs"
 seconds=$(of 1800); run chaos "$seconds s of kills, cuts, full disks" \
     env CHAOS_S="$seconds" "${pytest[@]}" tests/live/test_chaos_live.py
 rounds=$(of 2000); run clients "$rounds programs that are interrupted" \

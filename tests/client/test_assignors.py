@@ -196,6 +196,8 @@ def test_sticky_leaves_partitions_where_they_are(counts, members, expected):
         ("a@5: x1; b@5: x1", "a: x0 x2; b: x1 x3"),
         ("a@5: x1; b@5: x1; c@4: x1", "a: x0 x3; b: x1; c: x2"),
         ("a@4: x1; b@4: x1; c@5: x1", "a: x0; b: x2; c: x1 x3"),
+        # What there cannot be is nobody's, whoever claims it.
+        ("a@5: x0 x-1 x-2 x4; b@5", "a: x0 x1; b: x2 x3"),
         # An earlier generation keeps what nobody else claims.
         ("a@9: x3; b@-1: x0 x1", "a: x2 x3; b: x0 x1"),
     ],

@@ -170,3 +170,13 @@ def test_a_change_is_written_as_it_always_was(change: AnyChange, record: dict[st
 
 def test_every_kind_of_change_has_an_old_record() -> None:
     assert {type(change) for change, _ in OLD_RECORDS} == set(get_args(AnyChange))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"\x80", b"\xa4type", b"\x81\xa4type\xa1x", b"\x81\xa4type\xa1\xff", b"\x91" * 3000],
+    ids=range(6),
+)
+def test_what_is_no_change_is_refused_in_one_way(record: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode_change(record)

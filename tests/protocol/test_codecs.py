@@ -106,6 +106,25 @@ def test_lz4_blocks_are_linked_only_where_that_is_allowed() -> None:
     assert not is_lz4_linked(b"\x04\x22")
 
 
+def test_an_lz4_frame_that_names_a_dictionary_counts_as_linked() -> None:
+    """The library reads it without the dictionary, if no block refers to that; Java's does not."""
+    frame = bytes(compress(b"rows" * 9, "lz4", lz4_linked=False))
+    size = (36).to_bytes(8, "little")
+    assert frame[4:15] == b"\x68\x40" + size + b"\xec"  # flags, block size, size, checksum
+    named = frame[:4] + b"\x69\x40" + size + b"\7\0\0\0" + b"\xd8" + frame[15:]
+    assert decompress(named, "lz4") == b"rows" * 9
+    assert is_lz4_linked(named)
+
+
+@pytest.mark.parametrize("version", [b"\0\0\0\0\0\0\0\1", b"\0\0\0\2\0\0\0\2", b"\0\0\0\1"])
+def test_a_snappy_frame_of_another_version_is_corrupt(version: bytes) -> None:
+    block = bytes(cramjam.snappy.compress_raw(b"rows"))
+    blocks = struct.pack(">i", len(block)) + block
+    assert decompress(SNAPPY_FRAME + blocks, "snappy") == b"rows"
+    with pytest.raises(CorruptBatch, match="another version"):
+        decompress(SNAPPY_FRAME[:8] + version + blocks, "snappy")
+
+
 def test_an_unknown_codec_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="'brotli'"):
         compress(b"", "brotli")

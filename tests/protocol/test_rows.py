@@ -256,6 +256,16 @@ def test_a_batch_of_columns_that_cannot_be_opened_is_not_converted() -> None:
         to_rows(native, parse_header(native))
 
 
+@pytest.mark.parametrize("deltas", [[-20_000, 1], [-1, 0], [1, 1], [0, 9]])
+def test_offsets_that_do_not_rise_within_their_batch_are_not_converted(deltas: list[int]) -> None:
+    payload = encode_columns([0, 0], None, [b"a", b"b"], base_timestamp=0, offset_deltas=deltas)
+    native = encode_batch(
+        payload, record_count=2, last_offset_delta=8, base_timestamp=0, max_timestamp=0
+    )
+    with pytest.raises(CorruptBatch, match="do not rise"):
+        to_rows(native, parse_header(native))
+
+
 # Numpy and without.
 
 

@@ -187,7 +187,10 @@ def test_a_file_that_is_put_together_otherwise_is_refused(parts: list[bytes]) ->
     assert is_refused(b"".join(parts))
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xc0", b"\x80", b"\x93", b"\x81\xa4type\x01", b"\xa1x"])
+MARKS = [b"", b"\xc0", b"\x80", b"\x93", b"\x81\xa4type\x01", b"\xa1x", b"\xa1\xff", b"\x91" * 3000]
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=range(len(MARKS)))
 def test_a_control_record_that_says_something_else_is_refused(mark: bytes) -> None:
     payload = encode_columns([0], None, [mark], base_timestamp=0)
     batch = encode_batch(

@@ -7,6 +7,8 @@ and read. `test_recovery_properties.py` flips bits anywhere.
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from logkit import (
     CONFIG,
@@ -18,12 +20,13 @@ from logkit import (
     fill,
     make_batch,
     path_of,
+    put,
     reopen,
     stop,
     sync,
 )
 
-from hightide.protocol.records import HEADER_BYTES
+from hightide.protocol.records import CRC_FROM, HEADER_BYTES, crc32c
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged, damage_in
@@ -198,6 +201,21 @@ def test_a_damaged_header_that_was_not_scanned_is_never_passed_over(byte):
         damaged = check_reads(log, stored)
         assert 3 in damaged
         assert damaged <= set(range(PER_SEGMENT))
+
+
+def test_a_batch_that_says_it_ends_behind_its_segment_is_damage_and_not_nothing():
+    """Its checksum is right. Readers were answered with nothing, and would have waited for ever."""
+    disk = SimDisk()
+    stored = stored_log(disk, 3 * PER_SEGMENT)
+    whole = bytearray(disk.read_file(path_of(0)))
+    batch = memoryview(whole)[:SIZE]
+    struct.pack_into(">i", batch, 23, 3 * PER_SEGMENT + 5)
+    struct.pack_into(">I", batch, 17, crc32c(batch[CRC_FROM:]))
+    put(disk, path_of(0), bytes(whole))
+    log = reopen(disk, recovery_point=2 * PER_SEGMENT)
+    assert log.log_end == stored[-1].next_offset
+    with pytest.raises(SegmentDamage, match=f"its segment at {PER_SEGMENT}"):
+        log.read(0, max_bytes=10_000)
 
 
 @pytest.mark.parametrize("count", [1, 3])

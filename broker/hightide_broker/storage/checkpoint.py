@@ -24,6 +24,8 @@ OFFSET_FILES = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _VERSION = "0"
+_DIGITS_MAX = 19
+"""Of a number of 64 bits."""
 
 
 class MalformedCheckpoint(Exception):
@@ -48,13 +50,17 @@ def parse_entries(path: str, data: bytes, fields: int) -> list[list[str]]:
         raise MalformedCheckpoint(f"{path} has version {lines[0]!r}, expected {_VERSION!r}")
     if len(lines) == 1:
         return []
-    if not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
+    if not _is_number(lines[1]) or int(lines[1]) != len(lines) - 2:
         raise MalformedCheckpoint(f"{path} announces {lines[1]!r} entries and has {len(lines) - 2}")
     entries = [line.split(" ") for line in lines[2:]]
     for number, entry in enumerate(entries, 3):
-        if len(entry) != fields or not all(field.isdigit() for field in entry[-2:]):
+        if len(entry) != fields or not all(map(_is_number, entry[-2:])):
             raise MalformedCheckpoint(f"{path} line {number} is malformed: {lines[number - 1]!r}")
     return entries
+
+
+def _is_number(text: str) -> bool:
+    return text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:

@@ -113,7 +113,7 @@ def take_clean_marker(disk: Disk, directory: str) -> int | None:
     disk.sync_now([], [directory])
     try:
         return int(json.loads(data)["brokerEpoch"])
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

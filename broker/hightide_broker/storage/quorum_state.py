@@ -50,7 +50,7 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
         state = QuorumState(
             int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"])
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise QuorumStateDamaged(f"{path} is damaged: {error}") from error
     if state.leader_epoch < 0:
         raise QuorumStateDamaged(f"{path} has epoch {state.leader_epoch}")

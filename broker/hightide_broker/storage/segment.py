@@ -260,6 +260,9 @@ class Segment:
         has_rows = has_columns = False
         try:
             for header in self._checked(position, size, first.size, next_offset):
+                if header.next_offset > self.end_offset:
+                    why = f"it ends at {header.next_offset}, its segment at {self.end_offset}"
+                    raise CorruptBatch(f"batch at offset {header.base_offset}: {why}")
                 if header.next_offset > limit_offset:
                     break
                 end += header.size

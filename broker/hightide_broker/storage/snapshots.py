@@ -27,6 +27,16 @@ Id = tuple[int, int]
 """(end offset, epoch)."""
 
 
+# The last three for a mark that is no map, no text, or nests deeper than Python's stack.
+_UNREADABLE = (
+    CorruptBatch,
+    msgspec.MsgspecError,
+    AttributeError,
+    UnicodeDecodeError,
+    RecursionError,
+)
+
+
 class SnapshotDamaged(Exception):
     """The file is not a whole snapshot."""
 
@@ -98,7 +108,7 @@ def _read(disk: Disk, path: str, epoch: int) -> list[bytes]:
                 raise SnapshotDamaged(f"{path} does not begin as a snapshot")
             else:
                 values += [value for value in found if value is not None]
-    except (CorruptBatch, msgspec.MsgspecError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise SnapshotDamaged(f"{path} is damaged: {error}") from error
     if marks != [_HEADER, _FOOTER] or left:
         raise SnapshotDamaged(f"{path} is not whole: it has {marks} and {left} bytes behind")

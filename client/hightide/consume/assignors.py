@@ -143,7 +143,7 @@ def _owned(members: Sequence[Member], counts: Mapping[str, int]) -> dict[str, li
             (
                 tp
                 for tp in claims[member.member_id]
-                if tp.topic in member.topics and tp.partition < counts.get(tp.topic, 0)
+                if tp.topic in member.topics and 0 <= tp.partition < counts.get(tp.topic, 0)
             ),
             key=lambda tp: (tp.partition, tp.topic),
         )

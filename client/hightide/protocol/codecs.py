@@ -45,6 +45,7 @@ _SNAPPY_MAGIC_BYTES = 8
 _SNAPPY_BLOCK_BYTES = 1 << 16
 _LZ4_FLAGS_AT = 4
 _LZ4_INDEPENDENT = 0x20
+_LZ4_DICTIONARY = 0x01
 
 
 def at_once(steps: Steps[T]) -> T:
@@ -167,9 +168,12 @@ def stated_bytes(payload: Buffer, codec: str) -> int:
 
 
 def is_lz4_linked(payload: Buffer) -> bool:
-    """Whether blocks of an lz4 frame refer to those before, which Java's reader refuses."""
+    """Whether blocks of an lz4 frame refer to those before, or to a dictionary, which Java's reader
+    refuses."""
     view = memoryview(payload)
-    return len(view) > _LZ4_FLAGS_AT and not view[_LZ4_FLAGS_AT] & _LZ4_INDEPENDENT
+    if len(view) <= _LZ4_FLAGS_AT:
+        return False
+    return view[_LZ4_FLAGS_AT] & (_LZ4_INDEPENDENT | _LZ4_DICTIONARY) != _LZ4_INDEPENDENT
 
 
 def _more_than(limit: int, stated: int) -> CorruptBatch:
@@ -220,6 +224,9 @@ def _snappy_blocks(payload: memoryview) -> Iterator[memoryview]:
         yield payload
         return
     position = len(_SNAPPY_HEADER)
+    if payload[:position] != _SNAPPY_HEADER:
+        # Some of Kafka's clients read no other, and what is stored all of them must read.
+        raise CorruptBatch("snappy frame of another version than 1")
     while position != len(payload):
         start = position + 4
         position = start + int.from_bytes(payload[position:start], "big")

@@ -194,6 +194,12 @@ def open_batch(
         columns = decode_rows(payload, header.record_count)
     else:
         columns = decode_columns(payload, header.record_count, check_sums=check_sums)
+    check_offsets(columns, header)
+    return columns
+
+
+def check_offsets(columns: Columns, header: BatchHeader) -> None:
+    """Raise `CorruptBatch` unless the records have offsets within their batch, that rise."""
     deltas = columns.offset_deltas
     if deltas is not None and columns.record_count:
         items = deltas.tolist()
@@ -207,7 +213,6 @@ def open_batch(
             f"batch at {header.base_offset} counts {columns.record_count} records "
             f"in {header.last_offset_delta + 1} offsets"
         )
-    return columns
 
 
 def payload_of(

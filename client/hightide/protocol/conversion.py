@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hightide.protocol.codecs import Buffer, Steps, at_once, compressing
-from hightide.protocol.columns import decode_columns, headers_of, keys_of, payload_of, values_of
+from hightide.protocol.columns import (
+    check_offsets,
+    decode_columns,
+    headers_of,
+    keys_of,
+    payload_of,
+    values_of,
+)
 from hightide.protocol.records import CODEC_MASK, ROWS_MAGIC, BatchHeader, encode_batch
 from hightide.protocol.rows import encoding_rows
 
@@ -25,6 +32,7 @@ def converting(batch: Buffer, header: BatchHeader) -> Steps[Buffer]:
         return batch
     payload = yield from payload_of(batch, header)
     columns = decode_columns(payload, header.record_count)
+    check_offsets(columns, header)
     offsets: Sequence[int] = range(columns.record_count)
     if columns.offset_deltas is not None:
         offsets = columns.offset_deltas.tolist()

@@ -211,5 +211,8 @@ def encode_change(change: Change) -> bytes:
 
 def decode_change(value: bytes) -> AnyChange:
     """The change in a record value; raises `msgspec.MsgspecError` if it is none."""
-    change: AnyChange = _decoder.decode(value)
+    try:
+        change: AnyChange = _decoder.decode(value)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.ValidationError(str(error)) from error
     return change

@@ -173,7 +173,10 @@ def _inflated(batch: memoryview, header: BatchHeader, inflated_max: int) -> Step
 
 def _look_into_rows(batch: memoryview, header: BatchHeader, payload: Buffer) -> Steps[Facts]:
     if header.codec == "lz4" and is_lz4_linked(batch[HEADER_BYTES:]):
-        _refuse("lz4 blocks that refer to the one before, which Kafka's Java clients refuse")
+        _refuse(
+            "lz4 blocks that refer to the one before, or to a dictionary, which Kafka's Java "
+            "clients refuse"
+        )
     rows = bytes(payload) if isinstance(payload, memoryview) else payload
     return (yield from _facts_of_rows(rows, header))
 
