@@ -16,8 +16,9 @@ from logkit import create, lead, reopen, sync
 from tries import tries
 
 from hightide.protocol import messages as m
-from hightide.protocol.columns import to_records
-from hightide.protocol.records import iter_batches
+from hightide.protocol.columns import AS_THEY_ARE, to_records
+from hightide.protocol.conversion import to_rows
+from hightide.protocol.records import iter_batches, parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import CLEANER_OFFSETS
@@ -163,6 +164,23 @@ def test_headers_timestamps_and_compression_survive(disk, log, codec):
     assert records_of(log) == before[1:]
     ((header, _),) = list(iter_batches(log.read(0, max_bytes=1).read()))
     assert (header.codec, header.record_count, header.last_offset) == (codec, 3, 3)
+
+
+@pytest.mark.parametrize("form", ["columns", "rows"])
+def test_a_headers_name_that_is_no_text_stays_as_it_is(disk, log, form):
+    """And so in rows that columns are converted to."""
+    name = b"\xffname"
+    escaped = {n: ((name.decode("utf-8", AS_THEY_ARE), b"v"),) for n in range(2)}
+    made = batch(b"old", b"new" * 40, keys=[b"a", b"a"], headers=escaped)
+    in_rows = to_rows(made, parse_header(made))
+    lead(log, made if form == "columns" else bytearray(in_rows))
+    fill(log, *pairs("d1 e1 f1"))
+    clean(disk, log)
+    ((header, data),) = list(iter_batches(log.read(0, max_bytes=1).read()))
+    assert (header.has_rows, header.record_count) == (form == "rows", 1)
+    for each in (data, in_rows):
+        assert name in bytes(each)
+    assert [record.headers[0][0] for record in to_records(data, header, "t", 0)] == ["\ufffdname"]
 
 
 def test_a_tombstone_stays_for_its_time_and_then_goes(disk, log):

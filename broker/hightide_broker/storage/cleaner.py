@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import (
+    AS_THEY_ARE,
     Columns,
     encode_columns,
     headers_of,
@@ -251,7 +252,8 @@ def _payload(
     base_timestamp: int,
 ) -> bytes:
     """The records that stay, in the form that the batch had."""
-    keys, values, headers = keys_of(columns), values_of(columns), headers_of(columns)
+    keys, values = keys_of(columns), values_of(columns)
+    headers = headers_of(columns, errors=AS_THEY_ARE)
     offsets = offsets_of(columns, header)
     kept_keys = [keys[index] for index in stays]
     kept_values = [values[index] for index in stays]

@@ -24,6 +24,7 @@ import msgspec
 from hightide.protocol.bins import bin_header, read_bin
 from hightide.protocol.codecs import CODECS, INFLATED_BYTES_MAX, Buffer, Steps, at_once, inflating
 from hightide.protocol.errors import CorruptBatch, InflatesTooFar
+from hightide.protocol.opened import AS_THEY_ARE as AS_THEY_ARE
 from hightide.protocol.opened import Columns as Columns
 from hightide.protocol.opened import Headers as Headers
 from hightide.protocol.opened import SparseHeaders
@@ -126,7 +127,7 @@ def encode_headers(headers: Mapping[int, Headers]) -> bytes:
     indexes = array("i", headers.keys())
     counts = array("i", map(len, headers.values()))
     pairs = list(chain.from_iterable(headers.values()))
-    name_lengths, names = _blob([name.encode() for name, _ in pairs])
+    name_lengths, names = _blob([name.encode("utf-8", AS_THEY_ARE) for name, _ in pairs])
     value_lengths, values = _blob([value for _, value in pairs])
     return pack_headers(
         indexes.tobytes(), counts.tobytes(), name_lengths, names, value_lengths, values
@@ -249,12 +250,13 @@ def values_of(columns: Columns) -> list[bytes | None]:
     return _values_of(columns.value_lengths, columns.values)
 
 
-def headers_of(columns: Columns) -> dict[int, Headers]:
-    """The headers of the records that have any, by index. Names that are no UTF-8 are replaced."""
+def headers_of(columns: Columns, *, errors: str = "replace") -> dict[int, Headers]:
+    """The headers of the records that have any, by index. `errors`: what becomes of names that are
+    no UTF-8; `AS_THEY_ARE` for who writes them again."""
     sparse = columns.headers
     if sparse is None:
         return {}
-    names = [bytes(name or b"").decode("utf-8", "replace") for name in _header_names(sparse)]
+    names = [bytes(name or b"").decode("utf-8", errors) for name in _header_names(sparse)]
     pairs = list(zip(names, _values_of(sparse.value_lengths, sparse.values), strict=True))
     ends = list(accumulate(sparse.header_counts))
     starts = [0, *ends[:-1]]

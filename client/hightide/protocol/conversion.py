@@ -13,6 +13,7 @@ from hightide.protocol.columns import (
     payload_of,
     values_of,
 )
+from hightide.protocol.opened import AS_THEY_ARE
 from hightide.protocol.records import CODEC_MASK, ROWS_MAGIC, BatchHeader, encode_batch
 from hightide.protocol.rows import encoding_rows
 
@@ -41,7 +42,7 @@ def converting(batch: Buffer, header: BatchHeader) -> Steps[Buffer]:
     yield
     values = values_of(columns)
     yield
-    headers = headers_of(columns)
+    headers = headers_of(columns, errors=AS_THEY_ARE)
     yield
     times = columns.timestamp_deltas.tolist()
     rows = yield from encoding_rows(times, offsets, keys, values, headers)

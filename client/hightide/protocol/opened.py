@@ -8,6 +8,11 @@ Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers: names and values in order; a name may come twice."""
 
 
+AS_THEY_ARE = "surrogateescape"
+"""Python's word for text that keeps bytes which are no UTF-8 (PEP 383): nobody may lose them who
+reads a header's name only to write it again."""
+
+
 class SparseHeaders(NamedTuple):
     """The header columns: `header_counts[i]` headers belong to record `indexes[i]`."""
 

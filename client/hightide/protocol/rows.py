@@ -14,7 +14,7 @@ from typing import Literal
 
 from hightide.protocol.codecs import Buffer, Steps, at_once
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.opened import Columns, Headers
+from hightide.protocol.opened import AS_THEY_ARE, Columns, Headers
 from hightide.protocol.row_spans import SPAN_RECORDS, RowHeaders, Span, read_span
 from hightide.protocol.words import counted
 
@@ -169,5 +169,8 @@ def _blob(blob: bytes) -> bytes:
 def _headers(headers: Headers) -> bytes:
     parts = [_varint(len(headers))]
     for name, value in headers:
-        parts += (_blob(name.encode()), b"\1" if value is None else _blob(value))
+        parts += (
+            _blob(name.encode("utf-8", AS_THEY_ARE)),
+            b"\1" if value is None else _blob(value),
+        )
     return b"".join(parts)
