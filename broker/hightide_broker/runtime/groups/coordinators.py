@@ -27,6 +27,7 @@ from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.parts import Limits, State
 from hightide_broker.core.groups.records import OffsetKey, partition_of
 from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.groups.counts import GroupCounts
 from hightide_broker.runtime.groups.lag import Lag
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -55,6 +56,7 @@ class Coordinators:
     def __init__(
         self, metadata: Metadata, replicas: Replicas, *, config: BrokerConfig, clock: WallClock
     ) -> None:
+        self.counts = GroupCounts()
         self._metadata = metadata
         self._replicas = replicas
         self._config = config
@@ -157,6 +159,7 @@ class Coordinators:
             clock=self._clock,
             mark_dirty=self._replicas.mark_dirty,
             commit_timeout_s=self._commit_timeout_s,
+            counts=self.counts,
             tell=self._replicas.happened,
         )
 
@@ -250,6 +253,7 @@ class Coordinators:
             # A commit that is under way must not be followed by the old one's end.
             settled = [w for w in expired if not coordinator.is_changing(OffsetKey(name, *w))]
             await self._forget_offsets(coordinator, name, settled)
+            self.counts.offset_expirations += len(settled)
         if group.state is not State.EMPTY or coordinator.offsets.get(name):
             return
         if coordinator.is_known(name):

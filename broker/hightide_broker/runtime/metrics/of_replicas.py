@@ -24,6 +24,11 @@ def about_replicas(node: Node) -> Iterator[Measured]:
     at = sum(len(each.isr) == each.effective_min_isr < len(each.replicas) for each in leaders)
     help_ = "Partitions led here that take no acks=all once another replica is lost."
     yield one(gauge("at_min_isr_partitions", help_), at)
+    left = node.replicas.recovering
+    help_ = "Partitions that a node which starts has still to open."
+    yield one(gauge("recovery_remaining_partitions", help_), left.partitions)
+    help_ = "Bytes of them that it has to look at, at most: those of a stop that was not orderly."
+    yield one(gauge("recovery_remaining_bytes", help_), left.bytes)
     offline = sum(bool(each.offline) for each in node.replicas)
     yield one(gauge("offline_replicas", "Replicas here that serve nobody."), offline)
     yield one(gauge("replica_max_lag_records", "How far the last follower is behind."), _lag(node))
@@ -78,24 +83,26 @@ def about_topics(node: Node) -> Iterator[Measured]:
     ]
     help_ = "Partitions of requests that were refused."
     yield Measured(counter("topic_failures", help_, "topic", "api"), failures)
-    gone = counter(
-        "log_deleted_bytes", "Bytes that retention or compaction gave up.", "topic", "by"
+    for by, name in (("retention", "retention"), ("compaction", "cleaner")):
+        gone = {topic: each.deleted_bytes[by] for topic, each in traffic.items()}
+        help_ = f"Bytes that {by} gave up."
+        yield each(counter(f"{name}_deleted_bytes", help_, "topic"), gone)
+    help_ = (
+        "Of the closed segments of the compacted partition that waits most: the share that waits."
     )
-    yield Measured(
-        gone,
-        [
-            ((name, by), topic.deleted_bytes[by])
-            for name, topic in traffic.items()
-            for by in ("retention", "compaction")
-        ],
-    )
+    waiting = max(node.replicas.uncleaned.values(), default=0.0)
+    yield one(gauge("cleaner_backlog_ratio", help_), waiting)
     help_ = "How long each compaction of a partition took."
     yield one(histogram("cleaner_seconds", help_), node.replicas.cleaner_seconds)
     sizes: Counter[str] = Counter()
+    unsynced = 0
     for replica in node.replicas:
         if not replica.offline:
             sizes[replica.topic] += replica.log.size_bytes
+            unsynced += replica.log.unsynced_bytes
     yield each(gauge("log_bytes", "Bytes of segments here.", "topic"), sizes)
+    help_ = "Bytes of records here that may be in the page cache only."
+    yield one(gauge("unsynced_bytes", help_), unsynced)
     producers = sum(len(each.producers) for each in node.replicas)
     yield one(gauge("producer_ids", "Idempotent producers that are remembered."), producers)
 

@@ -119,6 +119,7 @@ class Watching:
     def _measured(self, *, in_detail: bool) -> Iterator[Measured]:
         node = self._node
         yield from of_node.about_the_node(node, self._loop_lag)
+        yield from of_node.about_the_disk(node)
         yield from of_node.about_the_quorum(node)
         yield from of_node.about_the_controller(node)
         yield from of_requests.about_requests(node)

@@ -117,6 +117,7 @@ class QuorumDriver:
         self.term: Term | None = None
         self.led = Watermark(-1)
         """The newest epoch in which this node has led."""
+        self.synced_as = "metadata"
         self.needs_sync = False
         self.owes_records = True
         """To the syncer: metadata is always waited for."""
