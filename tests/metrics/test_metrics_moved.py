@@ -7,6 +7,7 @@ counts it.
 
 import os
 import re
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -37,7 +38,9 @@ from hightide_broker.core.groups.parts import REASONS
 from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.system import open_files
+from hightide_broker.runtime.metrics import of_replicas
 from hightide_broker.runtime.metrics.of_node import voters_by_kind
+from hightide_broker.runtime.metrics.watching import Watching
 from hightide_broker.runtime.replication.recovering import Recovering
 from hightide_broker.runtime.server.counts import REASONS as CLOSED
 from hightide_broker.simulation.disk import SimDisk
@@ -188,6 +191,17 @@ async def test_a_deleted_partition_waits_for_no_compaction():
         assert node.replicas.uncleaned == {}
 
 
+async def test_others_have_their_turn_while_many_logs_are_added_up(monkeypatch):
+    monkeypatch.setattr(of_replicas, "REPLICAS_AT_ONCE", 2)
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create(partitions=5)
+        for number in range(5):
+            await client.produce(b"x", partition=number)
+        found = [*Watching(node).respond("/metrics", "").lines]
+        assert found.count("") == 2
+        assert (await samples(node))["log_bytes", "t"] == 5 * len(batch(b"x"))
+
+
 # -- a start ---------------------------------------------------------------------------------------
 
 
@@ -258,12 +272,18 @@ def test_what_is_left_falls_with_each_partition():
 # -- groups ----------------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def asking(node):
+    """A client that asks about groups."""
+    async with open_connection(TcpNetwork(), "127.0.0.1", node.port) as connection:
+        yield Asking(connection)
+
+
 async def test_rebalances_are_told_by_why_and_how_long_they_took():
     once = watched(group_initial_rebalance_delay_ms="0", offsets_topic_num_partitions="1")
     async with new_node(SimDisk(), once) as node, client_of(node) as plain:
         await plain.create()
-        async with open_connection(TcpNetwork(), "127.0.0.1", node.port) as connection:
-            client = Asking(connection)
+        async with asking(node) as client:
             await client.find()
             member = await client.member()
             found = await samples(node)
@@ -277,6 +297,24 @@ async def test_rebalances_are_told_by_why_and_how_long_they_took():
     assert {*begun} == {*REASONS}
     assert {why for why, count in begun.items() if count} == {"joined", "changed", "left"}
     assert found["group_rebalance_seconds_count",] == 2, "nobody was left for the third"
+
+
+async def test_a_group_that_is_found_too_large_begins_to_rebalance():
+    disk, once = SimDisk(), {"group_initial_rebalance_delay_ms": "0"}
+    async with new_node(disk, watched(**once)) as node, client_of(node) as plain:
+        await plain.create()
+        async with asking(node) as first, asking(node) as second, trio.open_nursery() as nursery:
+            await first.find()
+            member = await first.member()
+            nursery.start_soon(second.member)
+            await quiet()
+            await first.sync(await first.join(member.member_id))
+    async with new_node(disk, watched(**once, group_max_size="1")) as node, asking(node) as client:
+        assert len((await client.describe()).members) == 2
+        found = await samples(node)
+    begun = {name[1]: value for name, value in found.items() if name[0] == "group_rebalances_total"}
+    assert {why for why, count in begun.items() if count} == {"size"}
+    assert found["group_rebalance_seconds_count",] == 0
 
 
 async def test_offsets_that_are_committed_and_forgotten_are_counted():

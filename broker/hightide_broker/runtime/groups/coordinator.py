@@ -186,6 +186,7 @@ class Coordinator:
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
+                self._counts.group_moved(group, State.EMPTY, None, now)
                 if what.members and not group.members:
                     log.warning("group %r is damaged: its members have to join again", known.group)
                     group.empty_since(self._clock.now_ms())

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
 
+REPLICAS_AT_ONCE = 200
+"""Of so many logs sizes are added up before it may be the turn of others."""
+
 
 def about_replicas(node: Node) -> Iterator[Measured]:
     """The replicas of this broker, and those of others that it leads."""
@@ -56,7 +59,7 @@ def _lag(node: Node) -> int:
     return max(ends, default=0)
 
 
-def about_topics(node: Node) -> Iterator[Measured]:
+def about_topics(node: Node) -> Iterator[Measured | None]:
     """What came and went, by topic, and what is on disk."""
     traffic = node.replicas.traffic
     traffic.forget_all_but(node.image.topics)
@@ -94,16 +97,22 @@ def about_topics(node: Node) -> Iterator[Measured]:
     yield one(gauge("cleaner_backlog_ratio", help_), waiting)
     help_ = "How long each compaction of a partition took."
     yield one(histogram("cleaner_seconds", help_), node.replicas.cleaner_seconds)
+    yield from _about_logs(node)
+
+
+def _about_logs(node: Node) -> Iterator[Measured | None]:
     sizes: Counter[str] = Counter()
-    unsynced = 0
-    for replica in node.replicas:
+    unsynced = producers = 0
+    for number, replica in enumerate(node.replicas, 1):
+        if number % REPLICAS_AT_ONCE == 0:
+            yield None
+        producers += len(replica.producers)
         if not replica.offline:
             sizes[replica.topic] += replica.log.size_bytes
             unsynced += replica.log.unsynced_bytes
     yield each(gauge("log_bytes", "Bytes of segments here.", "topic"), sizes)
     help_ = "Bytes of records here that may be in the page cache only."
     yield one(gauge("unsynced_bytes", help_), unsynced)
-    producers = sum(len(each.producers) for each in node.replicas)
     yield one(gauge("producer_ids", "Idempotent producers that are remembered."), producers)
 
 
