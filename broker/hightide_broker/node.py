@@ -359,9 +359,9 @@ class Node:
         """Whether its orderly stop has begun."""
         return self._stop.is_set()
 
-    def free_bytes(self) -> int:
-        """Room on its disk; raises `DiskError`."""
-        return self._disk.free_bytes(self._directory)
+    def disk_bytes(self) -> tuple[int, int]:
+        """Free, and in all, of its disk; raises `DiskError`."""
+        return self._disk.free_bytes(self._directory), self._disk.total_bytes(self._directory)
 
     def now_ms(self) -> int:
         """The time of day, in ms since 1970."""

@@ -177,6 +177,10 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """Of the file system that holds `path`, free or not."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """Take a lock file; raises `LockHeld`. Nothing is made, renamed or removed by name in a
         directory that took the place of the lock's while that is held: `DiskError`."""

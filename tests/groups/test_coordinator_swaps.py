@@ -22,6 +22,7 @@ from hightide_broker.core.groups.records import OffsetKey, OffsetValue
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.groups.counts import GroupCounts
 from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
@@ -61,6 +62,7 @@ def lead(replica: Replica) -> Coordinator:
         clock=FakeClock(),
         mark_dirty=lambda replica: None,
         commit_timeout_s=5.0,
+        counts=GroupCounts(),
     )
 
 

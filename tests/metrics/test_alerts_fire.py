@@ -27,7 +27,7 @@ pytestmark = [
     open_only("the scripts start what they need, open or secure"),
 ]
 HOOK = Path(__file__).parents[1] / "support" / "fault_hook"
-DISK_FREE, DISK_SHORT, FILLED = 100 * 10**9, 4 * 10**9, 10**9
+DISK, DISK_SHORT, DISK_LEFT, FILLED = 100 * 10**9, 14 * 10**9, 19 * 10**9, 10**8
 SLOW_S = 0.6
 LAG_MAX = 1_000
 HOUR_MS, DAY_S = 3_600_000, 86_400
@@ -63,7 +63,8 @@ def watched(tmp_path_factory):
     """Three brokers on a machine that may go wrong."""
     place = tmp_path_factory.mktemp("alerts")
     with faulty(place) as faults:
-        faults.begin("free-bytes", DISK_FREE)
+        faults.begin("total-bytes", DISK)
+        faults.begin("free-bytes", DISK)
         made = Nodes(place / "data", "-n", "3", *SETTINGS)
         try:
             made.create("__warm", "-p", "1", "-r", "3")
@@ -136,11 +137,11 @@ def the_disk_is_slow(watched, watch):
 def the_disk_is_full(watched, watch):
     watched.faults.begin("free-bytes", DISK_SHORT)
     alerted(watch, "HightideDiskLow")
-    watched.faults.begin("free-bytes", DISK_FREE)
+    watched.faults.begin("free-bytes", DISK)
 
 
 def the_disk_fills(watched, watch):
-    left = DISK_FREE
+    left = DISK_LEFT
 
     def write():
         nonlocal left
@@ -148,7 +149,15 @@ def the_disk_fills(watched, watch):
         watched.faults.begin("free-bytes", left)
 
     alerted(watch, "HightideDiskWillFill", write)
-    watched.faults.begin("free-bytes", DISK_FREE)
+    watched.faults.begin("free-bytes", DISK)
+
+
+def the_disk_of_a_log_fails(watched, watch):
+    watched.topic("unsyncable")
+    watched.faults.begin("fail-sync", "/unsyncable-0/")
+    watched.run("produce", "unsyncable", "--timeout", "2", stdin=b"x\n", code=None)
+    alerted(watch, "HightideLogDirFailed")
+    watched.run("topics", "delete", "unsyncable", "--yes")
 
 
 def a_node_stands_still_again_and_again(watched, watch):
@@ -205,6 +214,7 @@ SCRIPTS = {
     "HightideFsyncSlow": the_disk_is_slow,
     "HightideDiskLow": the_disk_is_full,
     "HightideDiskWillFill": the_disk_fills,
+    "HightideLogDirFailed": the_disk_of_a_log_fails,
     "HightideLoopLag": a_node_stands_still_again_and_again,
     "HightideUncleanElection": somebody_gives_up_what_is_lost,
     "HightideQuorumLag": a_controller_does_not_keep_up,

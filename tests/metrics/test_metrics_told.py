@@ -159,8 +159,6 @@ EVENTS = st.builds(
         e.RepairEnded(**PLACE, log_end=3),
         e.QuorumRole(role="leader", epoch=1),
         e.QuorumRole(role="follower", epoch=1),
-        e.GroupChanged(group="g", state="PreparingRebalance", generation=1, members=1),
-        e.GroupChanged(group="g", state="Stable", generation=1, members=1),
     ]
 )
 
@@ -172,14 +170,13 @@ def counted(happened):
         damages["detected"],
         damages["repaired"],
         happened.quorums_led,
-        happened.rebalances,
     )
 
 
 @given(st.lists(EVENTS))
 @settings(deadline=None)
 def test_counts_only_rise_whatever_happens(events):
-    happened, before = Happened(), (0, 0, 0, 0, 0)
+    happened, before = Happened(), (0, 0, 0, 0)
     for event in events:
         happened.count(event)
         now = counted(happened)
@@ -195,5 +192,4 @@ def test_what_is_counted_is_what_happened():
     happened.count(e.ReplicaOffline(**PLACE, why="a bit", is_damaged=True))
     happened.count(e.RepairEnded(**PLACE, log_end=4))
     happened.count(e.QuorumRole(role="leader", epoch=3))
-    happened.count(e.GroupChanged(group="g", state="PreparingRebalance", generation=1, members=1))
-    assert counted(happened) == (5, 1, 1, 1, 1)
+    assert counted(happened) == (5, 1, 1, 1)

@@ -329,7 +329,7 @@ async def test_a_bug_that_somebody_meets_before_it_is_in_ends_its_connection_alo
         monkeypatch.undo()
         async with open_connection(network, "127.0.0.1", node.port) as connection:
             await connection.call(m.MetadataRequest())
-        assert node.server.counts.turned_away == {"client": 1}
+        assert node.server.counts.closed["client", "bug"] == 1
     assert "met a bug; its connection was closed" in caplog.text
 
 

@@ -23,6 +23,7 @@ from logins import PASSWORD, wish
 from patience import PATIENCE_S
 from test_doors import inside, outside
 
+import hightide
 from hightide import Acl, Admin, AuthenticationFailed, BrokerUnreachable, Consumer, Producer
 from hightide.net.connection import FrameReader, open_connection
 from hightide.net.login import Login, LoginNetwork, Way, Words, said_by
@@ -425,6 +426,7 @@ async def test_who_does_not_log_in_again_in_time_is_closed_and_who_does_stays(tm
                 assert (await Client(kept).call(m.MetadataRequest())).controller == 1
                 with pytest.raises(BrokerUnreachable):
                     await Client(left).call(m.MetadataRequest())
+            assert served.node.server.counts.closed["client", "login"] == 1
             await pool.aclose()
             nursery.cancel_scope.cancel()
 
@@ -485,11 +487,9 @@ async def test_settings_that_do_not_fit_are_told(options, said):
 
 
 def test_a_password_is_not_shown_with_the_options():
-    from hightide import AdminOptions
-
-    assert "hush" not in repr(AdminOptions(sasl_password="hush", sasl_username="a"))
+    assert "hush" not in repr(hightide.AdminOptions(sasl_password="hush", sasl_username="a"))
     with pytest.raises(UsageError) as refused:
-        AdminOptions(sasl_password=b"hush")
+        hightide.AdminOptions(sasl_password=b"hush")
     assert "hush" not in str(refused.value)
 
 

@@ -110,6 +110,7 @@ async def test_an_address_that_comes_too_often_is_turned_away_after_a_while(node
         mock_clock.jump(KEPT_S_MAX)
         await quiet()
         assert told.is_set()
+        assert node.server.counts.closed["client", "early"] > 0
     await stream.aclose()
     await limited(node, k.CONNECTION_CREATION_RATE, 9, ip="127.0.0.2")
     await limited(node, k.CONNECTION_CREATION_RATE, None, ip=k.DEFAULT)

@@ -414,6 +414,7 @@ async def test_a_client_that_says_nothing_is_closed_and_one_that_does_or_waits_i
         assert node.server.connections().total() == 4
         await settle(mock_clock, 6)
         assert node.server.connections().total() == 2
+        assert node.server.counts.closed["client", "idle"] == 2
         for stream in (quiet, dribbling):
             assert await stream.receive_some() == b""
             await stream.aclose()
@@ -434,6 +435,7 @@ async def test_a_request_that_does_not_arrive_in_time_is_given_up(mock_clock):
         assert node.server.connections().total() == 2
         await settle(mock_clock, 2)
         assert node.server.connections().total() == 1
+        assert node.server.counts.closed == {("client", "slow"): 1}
         await stream.aclose()
 
 
@@ -472,6 +474,7 @@ async def test_a_client_that_does_not_take_its_answer_is_dropped(mock_clock):
             await assert_calm(node)
             await settle(mock_clock, 25_000_000 / (256 << 10))
             assert node.server.connections().total() == 1
+            assert node.server.counts.closed == {("client", "slow"): 1}
 
 
 async def test_connections_above_the_limit_are_closed_until_one_goes():

@@ -227,6 +227,7 @@ async def test_who_waits_for_a_quota_leaves_room_for_others(node, mock_clock, mo
                 nursery.start_soon(send, client)
             await quiet()
             assert len(gone) == 3, "two hold what may be held"
+            assert node.server.counts.closed == {("client", "quota"): 3}
             monkeypatch.setattr(muted, "MUTED_BYTES_MAX", LIMIT)  # as if one were larger
             nursery.start_soon(first.call, m.MetadataRequest())
             async with client_called("other", node) as free:

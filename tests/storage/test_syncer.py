@@ -19,6 +19,7 @@ class Log:
     def __init__(self, *, owes_records: bool = True) -> None:
         self.needs_sync = True
         self.owes_records = owes_records
+        self.synced_as = "data"
         self.syncing = False
         self.synced = 0
         self.offline = ""

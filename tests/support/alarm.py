@@ -172,7 +172,7 @@ class Watched:
 
     def heal(self):
         """Everything is as it was."""
-        self.faults.end("slow-sync", "unheard")
+        self.faults.end("slow-sync", "fail-sync", "unheard")
         for pid in self.cluster.pids().values():
             os.kill(pid, signal.SIGCONT)
         self.cluster.up_again()

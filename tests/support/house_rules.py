@@ -124,6 +124,7 @@ ARROWS = {
 # of which the voters are one; and who is asked has to prove that it is the node that is meant.
 ARROW_EXCEPTIONS = {
     "hightide.testing": ("hightide_broker",),
+    "hightide_broker.runtime.quorum.batches": ("hightide_broker.core.cluster.changes",),
     "hightide_broker.runtime.quorum.driver": ("hightide_broker.core.cluster.changes",),
     "hightide_broker.runtime.quorum.metadata_log": ("hightide_broker.core.cluster.changes",),
     "hightide_broker.runtime.quorum.peers": ("hightide_broker.core.cluster.senders",),

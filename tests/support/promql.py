@@ -129,14 +129,28 @@ class Evaluator:
     def _binary(self, node):
         name, left, right = str(node.op), self._value(node.lhs), self._value(node.rhs)
         if name == "and":
-            assert node.modifier.matching.labels == [], "only `on ()` is used"
-            return left if right else {}
+            kept = {_matched(labels, node.modifier) for labels in right}
+            return {at: left[at] for at in left if _matched(at, node.modifier) in kept}
+        if isinstance(left, dict) and isinstance(right, dict):
+            assert name in RECKONED, "series are compared with numbers alone"
+            others = {_matched(at, node.modifier): value for at, value in right.items()}
+            pairs = {_matched(at, node.modifier): value for at, value in left.items()}
+            both = [at for at in pairs if at in others]
+            return {at: RECKONED[name](pairs[at], others[at]) for at in both}
         if isinstance(left, dict):
-            assert not isinstance(right, dict), "series are compared with numbers alone"
             if name in COMPARED:
                 return {at: value for at, value in left.items() if COMPARED[name](value, right)}
             return {at: RECKONED[name](value, right) for at, value in left.items()}
         return RECKONED[name](left, right)
+
+
+def _matched(labels, modifier):
+    """Those of a series that another one must have, too."""
+    if modifier is None or modifier.matching is None:
+        return labels
+    names, is_without = modifier.matching.labels, modifier.matching.type
+    left_out = is_without == p.LabelModifierType.Exclude
+    return frozenset(each for each in labels if (each[0] in names) is not left_out)
 
 
 def _matches(labels, matchers):

@@ -354,6 +354,10 @@ class SimDisk:
         find(self._start(path), path, "statvfs")
         return self.capacity - self._used
 
+    def total_bytes(self, path: str) -> int:
+        find(self._start(path), path, "statvfs")
+        return self.capacity
+
     def lock(self, path: str) -> SimLock:
         inode = self._made_file(path)
         if inode.holder is not None:

@@ -87,6 +87,15 @@ def plan_cleaning(
     return CleaningPlan(bases, dirty_from, closed[-1].next_base_offset)
 
 
+def backlog_ratio(log: Log, *, dirty_from: int) -> float:
+    """Of the bytes in closed segments, the share that no compaction has looked at; 0: there are
+    none. Source: Kafka's max-dirty-percent."""
+    closed = log.segments[:-1]
+    total = sum(segment.size for segment in closed)
+    dirty = sum(segment.size for segment in closed if segment.next_base_offset > dirty_from)
+    return dirty / total if total else 0.0
+
+
 def _always() -> bool:
     return True
 

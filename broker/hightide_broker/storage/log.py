@@ -75,6 +75,8 @@ class Log:
         self._names_synced = 0
         """How many of these changes are durable."""
         self._cuts = 0
+        self._written = self._written_synced = 0
+        """Bytes that were appended since it was opened, and how many of them were synced."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str, *, topic_id: str, config: LogConfig) -> Log:
@@ -222,6 +224,7 @@ class Log:
             self.roll()
         self._segments[-1].append(batch, header, now_ms=now_ms)
         self.log_end = header.next_offset
+        self._written += len(batch)
 
     def roll(self) -> int:
         """Close the active segment and begin a new one at the log end; its base offset.
@@ -258,7 +261,8 @@ class Log:
         first = self._segment_number(self.synced_end)
         directories = [self.directory] if has_new_names else []
         files = [segment.file for segment in self._segments[first:]]
-        return SyncJob(files, directories, self.log_end, self._cuts, epochs, names=self._names)
+        names, written = self._names, self._written
+        return SyncJob(files, directories, self.log_end, self._cuts, epochs, names, written)
 
     def finish_sync(self, job: SyncJob) -> int:
         """Take a finished job into account; the new synced end.
@@ -269,7 +273,13 @@ class Log:
         if job.cuts != self._cuts:
             return self.synced_end
         self.synced_end = max(self.synced_end, min(job.end, self.log_end))
+        self._written_synced = max(self._written_synced, job.written)
         return self.synced_end
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What was appended here and may be in the page cache only; after a cut, that at most."""
+        return self._written - self._written_synced if self.synced_end < self.log_end else 0
 
     def flush_indexes(self, *, final: bool = False) -> None:
         """Write gathered index entries, so that a recovery need not build them again; `final`:
@@ -389,6 +399,8 @@ class Log:
         self.log_end = active.end_offset
         self.log_start = min(self.log_start, self.log_end)
         self.synced_end = min(self.synced_end, self.log_end)
+        if self.synced_end == self.log_end:
+            self._written_synced = self._written
         self._cut_epochs()
         return self.log_end
 
@@ -408,6 +420,7 @@ class Log:
         self._segments = [Segment(self._disk, self.directory, offset, config=self.config)]
         self._disk.sync_now([self._segments[0].file], [self.directory])
         self.log_start = self.log_end = self.synced_end = offset
+        self._written_synced = self._written
         self.epochs.clear()
         self.epochs.write()
 

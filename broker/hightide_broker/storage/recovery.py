@@ -456,6 +456,26 @@ def _remove(disk: Disk, segment: Segment, recovery: Recovery) -> None:
     recovery.removed.append(file_name(segment.base_offset, "log"))
 
 
+def bytes_to_scan(disk: Disk, directory: str, recovery_point: int) -> int:
+    """How much `load` scans at most after an unclean stop: all segments from the one that holds the
+    recovery point on. Raises `DiskError`."""
+    names = disk.list(directory) if disk.exists(directory) else []
+    files = [match for name in names if (match := _SEGMENT_FILE.match(name))]
+    bases = [int(match[1]) for match in files if match[2] == "log"]
+    first = max((base for base in bases if base <= recovery_point), default=0)
+    return sum(
+        _size_of(disk, f"{directory}/{file_name(base, 'log')}") for base in bases if base >= first
+    )
+
+
+def _size_of(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 def damage_in(segment: Segment) -> Iterator[SegmentDamage]:
     """Every damaged place of a segment, for `log verify`: it resumes at the next whole batch."""
     position = 0

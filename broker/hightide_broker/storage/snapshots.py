@@ -14,7 +14,15 @@ import msgspec
 
 from hightide.protocol.columns import batch_at, open_batch, values_of
 from hightide.protocol.errors import CorruptBatch
-from hightide.protocol.records import CONTROL, Buffer, check_crc, iter_batches, stamp
+from hightide.protocol.records import (
+    CONTROL,
+    HEADER_BYTES,
+    Buffer,
+    check_crc,
+    iter_batches,
+    parse_header,
+    stamp,
+)
 from hightide_broker.ports import Disk
 
 SNAPSHOT_SUFFIX = ".checkpoint"
@@ -124,6 +132,12 @@ def read_piece(
         return file.size(), file.read(position, max_bytes)
     finally:
         file.close()
+
+
+def written_at_ms(disk: Disk, directory: str, snapshot: Id) -> int:
+    """When a snapshot was made, wherever that was, in ms since 1970. Raises `DiskError`."""
+    _, head = read_piece(disk, directory, snapshot, 0, HEADER_BYTES)
+    return parse_header(head).base_timestamp
 
 
 def remove_snapshot(disk: Disk, directory: str, snapshot: Id) -> None:

@@ -20,6 +20,8 @@ class SyncJob(NamedTuple):
     """Writes the leader epochs, if there are more than in their file; a worker thread's work."""
     names: int = 0
     """How often names in the directory had changed."""
+    written: int = 0
+    """Bytes that had been appended by then."""
 
 
 async def carry_out(job: SyncJob, disk: Disk) -> None:

@@ -77,6 +77,8 @@ class QuorumRole(Event, tag="quorum_role", frozen=True, kw_only=True):
     leader: int = -1
     voted: int = -1
     log_end: int = -1
+    left_out: int = 0
+    """So many changes of role before this one were not told, as they came to nothing."""
 
 
 class QuorumVote(Event, tag="quorum_vote", frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class QuorumVote(Event, tag="quorum_vote", frozen=True, kw_only=True):
     is_pre_vote: bool = False
     """A question whether an election could be won, which costs no epoch (KIP-996)."""
     why: str = ""
+    left_out: int = 0
+    """So many such questions before this one were not told."""
 
 
 class VotersChanged(Event, tag="voters_changed", frozen=True, kw_only=True):

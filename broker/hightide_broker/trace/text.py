@@ -105,6 +105,16 @@ def _lost(node: int, what: EventsLost) -> str:
 
 
 def _role(node: int, what: QuorumRole) -> str:
+    left_out = _left_out(what.left_out, "change of role", "changes of role")
+    return f"{_standing(node, what)}{left_out}"
+
+
+def _left_out(count: int, one: str, many: str = "") -> str:
+    """How many were not told before this one."""
+    return f" (after {counted(count, one, many)} that came to nothing)" if count else ""
+
+
+def _standing(node: int, what: QuorumRole) -> str:
     epoch = f"epoch {what.epoch} of the quorum"
     match what.role:
         case "leader":
@@ -122,7 +132,7 @@ def _vote(node: int, what: QuorumVote) -> str:
     said = "yes" if what.granted else f"no{_because(what.why)}"
     if what.is_pre_vote:
         asked = f"node {what.candidate} asked node {node} whether it could win after epoch"
-        return f"{asked} {what.epoch}: {said}"
+        return f"{asked} {what.epoch}: {said}{_left_out(what.left_out, 'question')}"
     return f"node {what.candidate} asked node {node} for its vote in epoch {what.epoch}: {said}"
 
 

@@ -1,8 +1,10 @@
 """Python runs this first in every process that is started with this directory on its path: nodes
 then have a machine that goes wrong as files in the directory FAULTS say. Each is looked at whenever
-it would matter: `slow-sync`, how many seconds a sync takes longer; `free-bytes`, what is left of
-the disk, whatever is; `unheard`, the id of a broker whose heartbeats get lost."""
+it would matter: `slow-sync`, how many seconds a sync takes longer; `fail-sync`, a part of
+the paths of files that cannot be synced; `free-bytes` and `total-bytes`, what is left of the disk
+and how large it is, whatever is; `unheard`, the id of a broker whose heartbeats get lost."""
 
+import errno
 import os
 import sys
 import time
@@ -28,6 +30,9 @@ if FAULTS and "server" in sys.orig_argv:
 
     def slow_sync(descriptor):
         time.sleep(float(told("slow-sync") or 0))
+        part = told("fail-sync")
+        if part and part in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, "Input/output error")
         sync(descriptor)
 
     def statvfs(path):
@@ -36,6 +41,7 @@ if FAULTS and "server" in sys.orig_argv:
             return found
         size = os.statvfs_result(found)
         facts = [*size]
+        facts[2] = int(told("total-bytes")) // size.f_frsize
         facts[4] = int(free) // size.f_frsize
         return os.statvfs_result(facts)
 

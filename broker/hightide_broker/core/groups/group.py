@@ -37,9 +37,9 @@ from hightide_broker.core.groups.parts import (
     Sync,
     Tick,
     Ticket,
+    Why,
     Write,
     Written,
-    because,
     leave_result,
 )
 from hightide_broker.core.groups.records import I32_MAX, GroupValue, is_sound
@@ -147,7 +147,7 @@ class Group:
             self.members.check_joining(self.limits.size_max)
         self._update(member, request, ticket)
         why = f"{member.name} {'joined again' if same else 'joined with other words'}"
-        self._begin(why + because(request.reason), now)
+        self._begin(Why.of("rejoined" if same else "changed", why, request.reason), now)
         return None
 
     def _join_static(
@@ -168,7 +168,7 @@ class Group:
             self._replaced[new_id] = before
             self._outcome.writes.append(Write(self.to_value(), ("static", new_id, old_id)))
         else:
-            self._begin(f"static member {member.name} began again", now)
+            self._begin(Why("replaced", f"static member {member.name} began again"), now)
         return None
 
     def _rename(self, member: Member, new_id: str) -> None:
@@ -201,7 +201,7 @@ class Group:
         self.members.add(member)
         self.leader = self.leader or member_id
         self._has_grown = True
-        self._begin(f"{member.name} joined{because(request.reason)}", now)
+        self._begin(Why.of("joined", f"{member.name} joined", request.reason), now)
 
     def _update(self, member: Member, request: g.JoinGroupRequest, ticket: Ticket) -> None:
         self._answer_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, "it asked again")
@@ -212,12 +212,12 @@ class Group:
 
     # -- a rebalance -----------------------------------------------------------------------------
 
-    def _begin(self, cause: str, now: float) -> None:
+    def _begin(self, why: Why, now: float) -> None:
         """Members have to join again; or, where they do already, the missing ones may be here."""
         if self.state is not State.PREPARING:
-            self.causes.append(Cause(now, self.generation, cause))
+            self.causes.append(Cause(now, self.generation, why.text, why.reason))
             if self.state is State.COMPLETING:
-                self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS, cause, now)
+                self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS, why.text, now)
             delay_s = self.limits.initial_delay_s
             longest = self.members.longest_rebalance_s
             if self.state is State.EMPTY and delay_s > 0:
@@ -337,7 +337,7 @@ class Group:
     def _assignments_are_kept(self, refusal: Refused | None, now: float) -> None:
         if refusal is not None:
             self._refuse_syncs(refusal.code, refusal.message, now)
-            self._begin(f"the assignment could not be kept: {refusal.message}", now)
+            self._begin(Why.of("unkept", "the assignment could not be kept", refusal.message), now)
             return
         assert self._assignments is not None
         self.state = State.STABLE
@@ -398,7 +398,7 @@ class Group:
             self._look_for_all(now)
             return
         member = self.members.find(member_id, leaving.instance_id)
-        self._remove(member, f"{member.name} left{because(leaving.reason)}", now)
+        self._remove(member, Why.of("left", f"{member.name} left", leaving.reason), now)
 
     def _time_passed(self, now: float) -> None:
         """A member that was silent for too long is out, and nobody waits for ever."""
@@ -407,12 +407,12 @@ class Group:
         for member in [m for m in self.members if m.session_until <= now]:
             if self.members.by_id.get(member.member_id) is member:
                 why = f"{member.name} was silent for {member.session_s:g} s (session.timeout.ms)"
-                self._remove(member, why, now)
+                self._remove(member, Why("silent", why), now)
         if self._sync_until <= now:
             self._sync_until = NEVER
             for member_id in sorted(self._unsynced & self.members.by_id.keys()):
                 why = f"{member_id} never asked for its assignment"
-                self._remove(self.members.by_id[member_id], why, now)
+                self._remove(self.members.by_id[member_id], Why("unsynced", why), now)
         if self.state is State.PREPARING and self._join_until <= now:
             self._time_to_join_is_over(now)
         self._look_for_all(now)
@@ -423,11 +423,11 @@ class Group:
         sync_until = self._sync_until if self._unsynced else NEVER
         return min(self._join_until, sync_until, *self.members.pending.values(), *sessions, NEVER)
 
-    def _remove(self, member: Member, cause: str, now: float) -> None:
+    def _remove(self, member: Member, why: Why, now: float) -> None:
         self._forget(member)
         if self.state is State.EMPTY:
             return
-        self._begin(cause, now)
+        self._begin(why, now)
 
     def _forget(self, member: Member) -> None:
         self._answer_parked(member, ErrorCode.UNKNOWN_MEMBER_ID, "it is no member any more")
@@ -490,8 +490,8 @@ class Group:
             for kept in value.members:
                 self.members.add(Member.of_value(kept, now))
             self.state, self.protocol, self.leader = State.STABLE, value.protocol, value.leader
-        if len(self.members) > self.limits.size_max:
-            self._begin(f"more members than group.max.size {self.limits.size_max}", now)
+        if len(self.members) > (most := self.limits.size_max):
+            self._begin(Why("size", f"more members than group.max.size {most}"), now)
         self._assert_consistent()
 
     def empty_since(self, now_ms: int) -> None:

@@ -53,12 +53,40 @@ class Limits(NamedTuple):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is offered")
 
 
+REASONS = {
+    "joined": "a member came",
+    "rejoined": "a member joined again, as it was",
+    "changed": "a member joined again with other subscriptions",
+    "replaced": "a static member began again",
+    "left": "a member said that it goes",
+    "silent": "a member was not heard of for its session",
+    "unsynced": "a member never asked for its assignment",
+    "unkept": "the assignment could not be kept",
+    "size": "there are more members than there may be",
+}
+"""Why rebalances begin, as they are counted."""
+
+
+class Why(NamedTuple):
+    """Why a rebalance begins."""
+
+    reason: str
+    """Of `REASONS`."""
+    text: str
+
+    @classmethod
+    def of(cls, reason: str, text: str, said: str) -> Why:
+        """With what a member said of it."""
+        return cls(reason, text + because(said))
+
+
 class Cause(NamedTuple):
     """Why a rebalance began, when, and which generation it ended."""
 
     at: float
     generation: int
     text: str
+    reason: str
 
 
 # -- events ---------------------------------------------------------------------------------------

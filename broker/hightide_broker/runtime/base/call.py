@@ -119,3 +119,8 @@ Begin = Callable[[Call[Any]], Outcome]
 
 class CloseConnection(Exception):
     """The only way to say no to a client that expects no answer (acks=0), or that gets none."""
+
+    def __init__(self, why: str, *, reason: str = "refused") -> None:
+        """`reason`: as it is counted, of `counts.REASONS`."""
+        super().__init__(why)
+        self.reason = reason

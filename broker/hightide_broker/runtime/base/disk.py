@@ -427,6 +427,11 @@ class RealDisk:
         with mapped(path, "statvfs"):
             return _free_bytes(path)
 
+    def total_bytes(self, path: str) -> int:
+        with mapped(path, "statvfs"):
+            facts = os.statvfs(path)
+            return facts.f_blocks * facts.f_frsize
+
     def lock(self, path: str) -> RealLock:
         with mapped(path, "open"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)

@@ -28,9 +28,15 @@ PASSED_OVER_MAX = 1000
 load."""
 
 
+KINDS = ("data", "metadata")
+"""What is synced, as it is counted: logs of partitions, the log of the metadata."""
+
+
 class Syncable(Protocol):
     """What can be synced: a replica, or the metadata log."""
 
+    synced_as: str
+    """Of `KINDS`."""
     needs_sync: bool
     syncing: bool
 
@@ -53,8 +59,8 @@ class Syncer:
     def __init__(self, disk: Disk, agenda: Agenda) -> None:
         self._disk = disk
         self._agenda = agenda
-        self.seconds = Histogram()
-        """How long each sync took."""
+        self.seconds = {kind: Histogram() for kind in KINDS}
+        """How long each sync took, by what was synced."""
         self._dirty: dict[Syncable, int] = {}
         """Those that have records to be synced and are not, in order (→ which mark it was)."""
         self._unhurried: dict[Syncable, int] = {}
@@ -143,7 +149,7 @@ class Syncer:
         """A sync came to its end; whatever fails now must not strike who tells so."""
         if self._nursery is None:
             return
-        self.seconds.observe(trio.current_time() - began)
+        self.seconds[subject.synced_as].observe(trio.current_time() - began)
         try:
             with self._agenda.stretch():
                 self._count(subject, job, error)

@@ -56,3 +56,11 @@ def open_files_limit() -> int:
     """How many files the process may have open now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def open_files() -> int:
+    """How many descriptors the process has; raises `OSError`."""
+    place = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    # Linux says it there since 6.2; before, and on macOS, they have to be listed: 2 ms a thousand.
+    told = os.stat(place).st_size if place.startswith("/proc") else 0
+    return told or len(os.listdir(place))

@@ -112,6 +112,8 @@ class ControllerShell:
         self.elections: Counter[str] = Counter()
         """Leaders that were found here, by how; see `change_events.ELECTIONS`."""
         self.commit_seconds = Histogram()
+        self.event_seconds = Histogram()
+        """How long it took to decide something and to write it down, commits not counted."""
         self._tell = tell
         self._judge = judge
         self._quorum = quorum
@@ -177,6 +179,7 @@ class ControllerShell:
         rebalance_at = trio.current_time() + self._rebalance_s
         settled, losses = False, -1
         while True:
+            began = trio.current_time()
             try:
                 if not settled:
                     self._append(core.partitions.settle(), NEW_CONTROLLER)
@@ -193,6 +196,7 @@ class ControllerShell:
                     if self._config[keys.AUTO_LEADER_REBALANCE_ENABLE]:
                         is_well = core.brokers.who_is_well(trio.current_time())
                         self._append(core.partitions.rebalance(is_well), BACK_TO_PREFERRED)
+                self._took_since(began)
             except Refused as refusal:
                 if term.committed.closed is not None:
                     raise
@@ -233,17 +237,20 @@ class ControllerShell:
         if self._active is None:
             raise not_controller(self._quorum.leader)
         term = self._active.term
+        began = trio.current_time()
         try:
             self._check_allowed(sender, request)
             self._check_room(request)
             take = self._allowance(self._active, sender)
             decision = self._decide(self._active.core, request, since, take)
         except Refused as refusal:
+            self._took_since(began)
             # It, too, may come from what is not committed yet.
             await self._committed(term, "refused")
             raise refusal
         reply = decision.reply
         first = self._append(decision.changes, cause_of(request), sender)
+        self._took_since(began)
         for number, change in enumerate(decision.changes):
             if isinstance(change, RegisterBroker):
                 reply = c.RegisterBrokerResponse(broker_epoch=first + number)
@@ -257,6 +264,9 @@ class ControllerShell:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the change did not commit here, it may still take effect: {refusal.message}",
             ) from refusal
+
+    def _took_since(self, began: float) -> None:
+        self.event_seconds.observe(trio.current_time() - began)
 
     async def _try_address(self, request: q.AddVoterRequest, sender: Peer | None) -> None:
         """Raise `Refused` unless a node that could vote now answers where it is to be recorded: a

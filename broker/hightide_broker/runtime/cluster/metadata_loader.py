@@ -64,6 +64,8 @@ class MetadataLoader:
         self.image = ClusterImage()
         self.applied = Watermark()
         """Everything below it is in the image, and carried out."""
+        self.errors = 0
+        """Snapshots that could not be written."""
         self._node = node
         self._instrument = instrument
         self._metadata = metadata
@@ -145,6 +147,7 @@ class MetadataLoader:
             size = await self._metadata.write_snapshot(snapshot, self.image.changes())
             self._metadata.prune(self._retention_bytes)
         except DiskError as error:
+            self.errors += 1
             log.warning("no snapshot was written, trying again later: %s", error)
             # Not 0: the next change would put the second try off.
             self._bytes_since, self._snapshot_at = 1, trio.current_time() + self._snapshot_s

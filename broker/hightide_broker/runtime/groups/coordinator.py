@@ -53,6 +53,7 @@ from hightide_broker.core.groups.records import (
 )
 from hightide_broker.core.groups.text import show_group
 from hightide_broker.runtime.base.watermark import Watermark
+from hightide_broker.runtime.groups.counts import GroupCounts
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.trace.events import CoordinatorBegan, CoordinatorEnded, Tell, tell_nobody
@@ -94,9 +95,11 @@ class Coordinator:
         clock: WallClock,
         mark_dirty: Callable[[Replica], None],
         commit_timeout_s: float,
+        counts: GroupCounts,
         tell: Tell = tell_nobody,
     ) -> None:
         self._tell = tell
+        self._counts = counts
         self.epoch = replica.leader_epoch
         self.loaded = trio.Event()
         self.ended: Refused | None = None
@@ -183,6 +186,7 @@ class Coordinator:
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
+                self._counts.group_moved(group, State.EMPTY, None, now)
                 if what.members and not group.members:
                     log.warning("group %r is damaged: its members have to join again", known.group)
                     group.empty_since(self._clock.now_ms())
@@ -253,11 +257,12 @@ class Coordinator:
     def step(self, group: Group, event: Event) -> Message | None:
         """Let something happen to a group, and see to what comes of it: answer, keep, and look
         again in time. The answer, if it is there at once; raises `Refused`."""
-        before, cause = group.state, last_cause(group)
-        outcome = group.step(event, trio.current_time())
+        before, cause, now = group.state, last_cause(group), trio.current_time()
+        outcome = group.step(event, now)
         if group.state is not before or last_cause(group) is not cause:
             log.info("group %r: %s", group.group_id, show_group(group))
             self._tell(group_changed(group, cause))
+            self._counts.group_moved(group, before, cause, now)
         self._answer(outcome)
         for write in outcome.writes:
             self._begin_write(group, write)
@@ -364,6 +369,7 @@ class Coordinator:
             assert isinstance(key, OffsetKey)
             assert value is None or isinstance(value, OffsetValue)
             offsets.commit(key.tp, value, at)
+            self._counts.offset_commits += value is not None
 
     def is_known(self, name: str) -> bool:
         """Whether a group exists: it has, or had, members, or offsets are kept for it."""

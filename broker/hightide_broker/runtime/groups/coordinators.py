@@ -28,6 +28,7 @@ from hightide_broker.core.groups.parts import Limits, State
 from hightide_broker.core.groups.records import OffsetKey, partition_of
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.runtime.groups.counts import GroupCounts
 from hightide_broker.runtime.groups.lag import Lag
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -65,6 +66,7 @@ class Coordinators:
         clock: WallClock,
     ) -> None:
         """`applied`: how far the metadata is carried out here; its image may be ahead."""
+        self.counts = GroupCounts()
         self._metadata = metadata
         self._applied = applied
         self._replicas = replicas
@@ -187,6 +189,7 @@ class Coordinators:
             clock=self._clock,
             mark_dirty=self._replicas.mark_dirty,
             commit_timeout_s=self._commit_timeout_s,
+            counts=self.counts,
             tell=self._replicas.happened,
         )
 
@@ -280,6 +283,7 @@ class Coordinators:
             # A commit that is under way must not be followed by the old one's end.
             settled = [w for w in expired if not coordinator.is_changing(OffsetKey(name, *w))]
             await self._forget_offsets(coordinator, name, settled)
+            self.counts.offset_expirations += len(settled)
         if group.state is not State.EMPTY or coordinator.offsets.get(name):
             return
         if coordinator.is_known(name):

@@ -6,7 +6,6 @@ from collections import Counter
 
 from hightide_broker.trace.events import (
     Event,
-    GroupChanged,
     QuorumRole,
     RepairEnded,
     ReplicaOffline,
@@ -23,8 +22,6 @@ class Happened:
         """Replicas whose damage was `detected`, and that were `repaired`."""
         self.quorums_led = 0
         """How often this node began to lead the quorum."""
-        self.rebalances = 0
-        """How often a group here began one."""
 
     def count(self, what: Event) -> None:
         """Something happened."""
@@ -37,5 +34,3 @@ class Happened:
                 self.damages["repaired"] += 1
             case QuorumRole(role="leader"):
                 self.quorums_led += 1
-            case GroupChanged(state="PreparingRebalance"):
-                self.rebalances += 1

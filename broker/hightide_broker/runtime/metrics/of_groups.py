@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from hightide_broker.core.groups.parts import REASONS
 from hightide_broker.runtime.metrics.node import Node
-from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, one
+from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
 
 
 def about_groups(node: Node) -> Iterator[Measured]:
@@ -22,8 +23,15 @@ def about_groups(node: Node) -> Iterator[Measured]:
     yield each(gauge("coordinator_partitions", help_, "state"), node.coordinators.states())
     members = {name: len(group.members) for name, group in groups.items()}
     yield each(gauge("group_members", "Members of each group.", "group"), members)
-    help_ = "How often groups here began to rebalance."
-    yield one(counter("group_rebalances", help_), node.happened.rebalances)
+    counts = node.coordinators.counts
+    help_ = "How often groups here began to rebalance, by why."
+    begun = {reason: counts.rebalances[reason] for reason in REASONS}
+    yield each(counter("group_rebalances", help_, "reason"), begun)
+    help_ = "How long rebalances took, until each member could hear what it has."
+    yield one(histogram("group_rebalance_seconds", help_), counts.rebalance_seconds)
+    yield one(counter("offset_commits", "Offsets that groups committed."), counts.offset_commits)
+    help_ = "Offsets of groups that were forgotten because they were old."
+    yield one(counter("offset_expirations", help_), counts.offset_expirations)
     labels = ("group", "topic", "partition")
     known, now_ms = node.coordinators.lags(), node.now_ms()
     family = gauge("group_lag_records", "Committed records that a group has not read.", *labels)

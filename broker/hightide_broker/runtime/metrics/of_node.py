@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
+from contextlib import suppress
+from typing import Protocol
 
 import trio
 
+from hightide.protocol.errors import CorruptBatch
 from hightide_broker.core.cluster.change_events import ELECTIONS
 from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionState
 from hightide_broker.core.quorum.roles import Role
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.measures import Histogram
+from hightide_broker.runtime.base.system import open_files
 from hightide_broker.runtime.metrics.health import STATES, state_of
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
@@ -45,13 +49,22 @@ def about_the_node(node: Node, loop_lag: Histogram) -> Iterator[Measured]:
         histogram("loop_lag_seconds", "How much later than asked the event loop woke a task."),
         loop_lag,
     )
-    seconds = node.syncer.seconds
-    yield one(histogram("fsync_seconds", "How long each sync of a log to disk took."), seconds)
-    try:
-        free = node.free_bytes()
-    except DiskError:
-        return
-    yield one(gauge("disk_free_bytes", "Room on the disk of the data directory."), free)
+    help_ = "How long each sync of a log to disk took."
+    yield each(histogram("fsync_seconds", help_, "what"), node.syncer.seconds)
+    with suppress(OSError):
+        yield one(gauge("open_files", "Descriptors that the process has."), open_files())
+
+
+def about_the_disk(node: Node) -> Iterator[Measured]:
+    """Room on it, and whether it works."""
+    room = {}
+    with suppress(DiskError):
+        room["free"], room["total"] = node.disk_bytes()
+    help_ = "Of the disk of the data directory."
+    yield each(gauge("disk_bytes", help_, "kind"), room)
+    has_failed = not room or node.replicas.disk_failed
+    help_ = "1 if the data directory, or what is in it, cannot be read or written."
+    yield one(gauge("log_dir_failed", help_), int(has_failed))
 
 
 def about_the_quorum(node: Node) -> Iterator[Measured]:
@@ -62,9 +75,12 @@ def about_the_quorum(node: Node) -> Iterator[Measured]:
     heard = core.leader_that_is_heard
     yield one(gauge("quorum_leader_id", "The active controller, -1: none is heard of."), heard)
     yield one(gauge("quorum_epoch", "The epoch of the quorum."), core.epoch)
-    voters = len(core.membership.voters)
-    yield one(gauge("quorum_voters", "Nodes that vote."), voters)
     watermark = node.quorum.committed.value
+    kinds = voters_by_kind(node.quorum.metadata, core.config.voters, watermark)
+    help_ = (
+        "How many vote by what is committed, and by what is not yet (0: no change is on its way)."
+    )
+    yield each(gauge("quorum_voters", help_, "kind"), kinds)
     yield one(gauge("quorum_high_watermark", "What is committed, as known here."), watermark)
     log_end = node.quorum.metadata.log_end
     yield one(gauge("quorum_end_offset", "Where the metadata log ends here."), log_end)
@@ -72,9 +88,42 @@ def about_the_quorum(node: Node) -> Iterator[Measured]:
     yield one(gauge("quorum_applied_offset", "How far this node has applied it."), applied)
     help_ = "How often this node began to lead the quorum."
     yield one(counter("quorum_elections", help_), node.happened.quorums_led)
+    errors = node.quorum.metadata.errors + node.metadata_loader.errors
+    help_ = "Metadata that could not be stored, and snapshots that could not be written."
+    yield one(counter("metadata_errors", help_), errors)
+    help_ = "How old the latest snapshot of the metadata is here; left out while there is none."
+    yield Measured(gauge("snapshot_age_seconds", help_), _snapshot_age(node))
     lags = gauge("quorum_replica_lag_records", "How far a voter is behind the leader.", "replica")
     told = node.quorum.describe(node.cluster_id).voters if core.is_leader else []
     yield each(lags, {str(voter.id): voter.lag for voter in told if voter.lag >= 0})
+
+
+def _snapshot_age(node: Node) -> list[tuple[tuple[str, ...], float]]:
+    made_ms = -1
+    with suppress(DiskError, CorruptBatch):
+        made_ms = node.quorum.metadata.snapshot_ms
+    return [] if made_ms < 0 else [((), max(node.now_ms() - made_ms, 0) / 1000)]
+
+
+class Voting(Protocol):
+    """The records of the voters in a metadata log."""
+
+    @property
+    def voters(self) -> Sized | None: ...
+
+    @property
+    def earlier_voters(self) -> Sized: ...
+
+    @property
+    def voters_end(self) -> int: ...
+
+
+def voters_by_kind(log: Voting, configured: Sized, watermark: int) -> dict[str, int]:
+    """How many vote by the last record that is committed, or by configuration where there is none;
+    and by one that is not committed yet."""
+    if log.voters is None or log.voters_end <= watermark:
+        return {"committed": len(log.voters or configured), "uncommitted": 0}
+    return {"committed": len(log.earlier_voters or configured), "uncommitted": len(log.voters)}
 
 
 def about_the_controller(node: Node) -> Iterator[Measured]:
@@ -86,6 +135,8 @@ def about_the_controller(node: Node) -> Iterator[Measured]:
     help_ = "Leaders that were found here, by how: the further right, the more is lost."
     found = {kind: node.controller.elections[kind] for kind in ELECTIONS}
     yield each(counter("leader_elections", help_, "kind"), found)
+    help_ = "How long it took to decide what the controller was asked for, and to write it down."
+    yield one(histogram("controller_event_seconds", help_), node.controller.event_seconds)
     help_ = "How long it took to commit what the controller was asked for."
     yield one(histogram("quorum_commit_seconds", help_), node.controller.commit_seconds)
     image = node.image

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
 
+REPLICAS_AT_ONCE = 200
+"""Of so many logs sizes are added up before it may be the turn of others."""
+
 
 def about_replicas(node: Node) -> Iterator[Measured]:
     """The replicas of this broker, and those of others that it leads."""
@@ -24,6 +27,11 @@ def about_replicas(node: Node) -> Iterator[Measured]:
     at = sum(len(each.isr) == each.effective_min_isr < len(each.replicas) for each in leaders)
     help_ = "Partitions led here that take no acks=all once another replica is lost."
     yield one(gauge("at_min_isr_partitions", help_), at)
+    left = node.replicas.recovering
+    help_ = "Partitions that a node which starts has still to open."
+    yield one(gauge("recovery_remaining_partitions", help_), left.partitions)
+    help_ = "Bytes of them that it has to look at, at most: those of a stop that was not orderly."
+    yield one(gauge("recovery_remaining_bytes", help_), left.bytes)
     offline = sum(bool(each.offline) for each in node.replicas)
     yield one(gauge("offline_replicas", "Replicas here that serve nobody."), offline)
     yield one(gauge("replica_max_lag_records", "How far the last follower is behind."), _lag(node))
@@ -51,7 +59,7 @@ def _lag(node: Node) -> int:
     return max(ends, default=0)
 
 
-def about_topics(node: Node) -> Iterator[Measured]:
+def about_topics(node: Node) -> Iterator[Measured | None]:
     """What came and went, by topic, and what is on disk."""
     traffic = node.replicas.traffic
     traffic.forget_all_but(node.image.topics)
@@ -78,25 +86,33 @@ def about_topics(node: Node) -> Iterator[Measured]:
     ]
     help_ = "Partitions of requests that were refused."
     yield Measured(counter("topic_failures", help_, "topic", "api"), failures)
-    gone = counter(
-        "log_deleted_bytes", "Bytes that retention or compaction gave up.", "topic", "by"
+    for by, name in (("retention", "retention"), ("compaction", "cleaner")):
+        gone = {topic: each.deleted_bytes[by] for topic, each in traffic.items()}
+        help_ = f"Bytes that {by} gave up."
+        yield each(counter(f"{name}_deleted_bytes", help_, "topic"), gone)
+    help_ = (
+        "Of the closed segments of the compacted partition that waits most: the share that waits."
     )
-    yield Measured(
-        gone,
-        [
-            ((name, by), topic.deleted_bytes[by])
-            for name, topic in traffic.items()
-            for by in ("retention", "compaction")
-        ],
-    )
+    waiting = max(node.replicas.uncleaned.values(), default=0.0)
+    yield one(gauge("cleaner_backlog_ratio", help_), waiting)
     help_ = "How long each compaction of a partition took."
     yield one(histogram("cleaner_seconds", help_), node.replicas.cleaner_seconds)
+    yield from _about_logs(node)
+
+
+def _about_logs(node: Node) -> Iterator[Measured | None]:
     sizes: Counter[str] = Counter()
-    for replica in node.replicas:
+    unsynced = producers = 0
+    for number, replica in enumerate(node.replicas, 1):
+        if number % REPLICAS_AT_ONCE == 0:
+            yield None
+        producers += len(replica.producers)
         if not replica.offline:
             sizes[replica.topic] += replica.log.size_bytes
+            unsynced += replica.log.unsynced_bytes
     yield each(gauge("log_bytes", "Bytes of segments here.", "topic"), sizes)
-    producers = sum(len(each.producers) for each in node.replicas)
+    help_ = "Bytes of records here that may be in the page cache only."
+    yield one(gauge("unsynced_bytes", help_), unsynced)
     yield one(gauge("producer_ids", "Idempotent producers that are remembered."), producers)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hightide_broker.config import listeners_that_ask_nobody
 from hightide_broker.runtime.metrics.node import Node
-from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram
+from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
 from hightide_broker.runtime.server.counts import PHASES
 
 
@@ -32,8 +32,9 @@ def about_requests(node: Node) -> Iterator[Measured]:
     yield each(counter("rejected_batches", help_, "error"), counts.rejected)
     connections = node.server.connections()
     yield each(gauge("connections", "Connections open now.", "listener"), connections)
-    away = counts.turned_away
-    yield each(counter("connections_turned_away", "Connections not let in.", "listener"), away)
+    closed = list(counts.closed.items())
+    help_ = "Connections that ended or were not let in, by why."
+    yield Measured(counter("connections_closed", help_, "listener", "reason"), closed)
 
 
 def about_access(node: Node) -> Iterator[Measured]:
@@ -60,3 +61,5 @@ def about_access(node: Node) -> Iterator[Measured]:
     yield Measured(counter("authentications", help_, "mechanism", "result"), logins)
     throttled = node.server.counts.throttled_s
     yield each(counter("throttle_seconds", "Waits that clients were told.", "quota"), throttled)
+    help_ = "Connections that are not read on now, because a quota has them wait."
+    yield one(gauge("throttled_connections", help_), node.server.throttled())

@@ -65,9 +65,14 @@ def each(family: Family, values: Mapping[str, Value]) -> Measured:
     return Measured(family, [((name,), value) for name, value in values.items()])
 
 
-def lines(found: Iterable[Measured], *, is_open: bool) -> Iterator[str]:
-    """The page, line by line; `is_open`: as OpenMetrics."""
-    for family, values in found:
+def lines(found: Iterable[Measured | None], *, is_open: bool) -> Iterator[str]:
+    """The page, line by line; `is_open`: as OpenMetrics. None is an empty line: what comes next
+    takes a while to be worked out."""
+    for measured in found:
+        if measured is None:
+            yield ""
+            continue
+        family, values = measured
         name = family.prefix + family.name
         told = name if is_open or family.kind != "counter" else f"{name}_total"
         yield f"# HELP {told} {family.help}\n"

@@ -91,6 +91,7 @@ class Watching:
         path, _, query = target.partition("?")
         if path in ("/metrics", "/metrics/detail", "/metrics/kafka_exporter"):
             is_open = is_open_wanted(accept)
+            found: Iterator[Measured | None]
             if path == "/metrics/kafka_exporter":
                 found = self._as_kafka_exporter()
             else:
@@ -116,9 +117,10 @@ class Watching:
             yield from kafka_exporter.about_partitions(self._node)
             yield from kafka_exporter.about_groups(self._node)
 
-    def _measured(self, *, in_detail: bool) -> Iterator[Measured]:
+    def _measured(self, *, in_detail: bool) -> Iterator[Measured | None]:
         node = self._node
         yield from of_node.about_the_node(node, self._loop_lag)
+        yield from of_node.about_the_disk(node)
         yield from of_node.about_the_quorum(node)
         yield from of_node.about_the_controller(node)
         yield from of_requests.about_requests(node)

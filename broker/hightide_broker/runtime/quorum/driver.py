@@ -27,7 +27,6 @@ from hightide.protocol.errors import (
     RequestTimedOut,
 )
 from hightide_broker.core.cluster.changes import Change, SetVoters
-from hightide_broker.core.quorum.quorum_events import role_taken, vote_answered, voters_written
 from hightide_broker.core.quorum.ready import (
     NOBODY,
     Answered,
@@ -51,6 +50,7 @@ from hightide_broker.runtime.base.syncer import Syncer
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.runtime.quorum.peers import NodeAddresses, Peers
+from hightide_broker.runtime.quorum.told import QuorumTold
 from hightide_broker.storage.quorum_state import (
     QuorumState,
     read_quorum_state,
@@ -117,6 +117,7 @@ class QuorumDriver:
         self.term: Term | None = None
         self.led = Watermark(-1)
         """The newest epoch in which this node has led."""
+        self.synced_as = "metadata"
         self.needs_sync = False
         self.owes_records = True
         """To the syncer: metadata is always waited for."""
@@ -129,7 +130,7 @@ class QuorumDriver:
         self._addresses = addresses
         self._addresses.learn(self.core.membership.addresses)
         self._instrument = instrument
-        self._tell = tell
+        self._told = QuorumTold(tell)
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
         self._parked: dict[Wake, None] = {}
@@ -250,7 +251,7 @@ class QuorumDriver:
             log.warning("the voters are not recorded yet: %s", refusal.message)
         else:
             log.info("the voters are %s", show_voters(voters))
-            self._tell(voters_written(self.metadata.log_end - 1, voters))
+            self._told.voters_written(self.metadata.log_end - 1, voters)
             self._appended()
 
     def append(self, changes: Sequence[Change], epoch: int) -> int:
@@ -265,7 +266,7 @@ class QuorumDriver:
         for number, change in enumerate(changes):
             if isinstance(change, SetVoters):
                 log.info("the voters become %s", show_voters(change.voters))
-                self._tell(voters_written(first + number, change.voters))
+                self._told.voters_written(first + number, change.voters)
                 self.step(Tick())  # they count from here on
         return first
 
@@ -296,7 +297,7 @@ class QuorumDriver:
         self.announce_move()
         self._wake_parked()
         log.info("%s", show_role(core))
-        self._tell(role_taken(core, self.metadata.log_end))
+        self._told.role_taken(core, self.metadata.log_end)
 
     def _set_alarm(self, wake_at: float) -> None:
         if wake_at < self._wake_at or self._wake_at <= trio.current_time():
@@ -386,8 +387,7 @@ class QuorumDriver:
         request = call.request
         ready = self.step(Requested(request))
         if ready.reply is not None:
-            if isinstance(request, c.VoteRequest) and isinstance(ready.reply, c.VoteResponse):
-                self._tell(vote_answered(request, ready.reply))
+            self._told.answered(request, ready.reply)
             return Reply(ready.reply)
         assert ready.serve, f"{request} was neither answered nor found to be valid"
         if isinstance(request, c.FetchSnapshotRequest):

@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from hightide.net.ports import WallClock
-from hightide.protocol.columns import batch_at, offsets_of, open_batch, values_of
+from hightide.protocol.columns import batch_at, open_batch, values_of
 from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.records import (
     CONTROL,
@@ -39,6 +38,7 @@ from hightide_broker.core.cluster.changes import (
 from hightide_broker.core.quorum.ready import SnapshotId, SnapshotPiece
 from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.ports import Disk, DiskError, NodeMustStop
+from hightide_broker.runtime.quorum.batches import MetadataBatch, read_batches
 from hightide_broker.storage.aside import has_records
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
@@ -52,6 +52,7 @@ from hightide_broker.storage.snapshots import (
     read_snapshot,
     remove_parts,
     remove_snapshot,
+    written_at_ms,
 )
 from hightide_broker.storage.sync_job import SyncJob, carry_out
 from hightide_broker.storage.synced_end import SyncedEnd
@@ -72,14 +73,6 @@ class MetadataFailed(NodeMustStop):
     """The metadata could not be read, written or synced."""
 
 
-class MetadataBatch(NamedTuple):
-    """The changes of one batch, with their offsets; none if it was the quorum's own."""
-
-    changes: list[tuple[int, AnyChange]]
-    next_offset: int
-    size: int
-
-
 class MetadataLog:
     """Implements `core.ready.LogView`."""
 
@@ -89,6 +82,8 @@ class MetadataLog:
         self._directory = directory
         self._clock = clock
         self._gathering: SnapshotWriter | None = None
+        self.errors = 0
+        """What could not be appended, for want of room or because it is not what it must be."""
         self._voters: list[tuple[int, tuple[Voter, ...]]] = []
         """(where the record ends, the voters from then on), oldest first."""
         disk.make_dirs(directory)
@@ -200,6 +195,13 @@ class MetadataLog:
         return self._snapshots[-1] if self._snapshots else None
 
     @property
+    def snapshot_ms(self) -> int:
+        """When the latest snapshot was made, in ms since 1970; -1: there is none. Raises
+        `DiskError`."""
+        latest = self.latest_snapshot
+        return -1 if latest is None else written_at_ms(self._disk, self._directory, latest)
+
+    @property
     def earliest_snapshot(self) -> SnapshotId | None:
         return self._snapshots[0] if self._snapshots else None
 
@@ -273,6 +275,7 @@ class MetadataLog:
         except DiskError as error:
             if not error.full:
                 raise MetadataFailed(str(error)) from error
+            self.errors += 1
             raise Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the controller's disk is full: {error}; nothing was changed, free some room",
@@ -300,14 +303,18 @@ class MetadataLog:
                     self._log.append_as_follower(batch, header, now_ms=self._clock.now_ms())
                 self._note_batch(header, batch)
         except (CorruptBatch, UnexpectedAppendOffset) as error:
-            log.error("the leader sent what cannot be appended: %s", error)
-            return False
+            return self._failed("the leader sent what cannot be appended: %s", error)
         except DiskError as error:
-            if not error.full:
-                raise MetadataFailed(str(error)) from error
-            log.error("the metadata log waits for room on the disk: %s", error)
-            return False
+            return self._failed("the metadata log waits for room on the disk: %s", error)
         return True
+
+    def _failed(self, message: str, error: Exception) -> bool:
+        """It is tried again: False. Raises `MetadataFailed` where that would be in vain."""
+        if isinstance(error, DiskError) and not error.full:
+            raise MetadataFailed(str(error)) from error
+        self.errors += 1
+        log.error(message, error)
+        return False
 
     def truncate_to(self, offset: int) -> None:
         """Cut the log, durably."""
@@ -330,16 +337,7 @@ class MetadataLog:
 
     def batches(self, offset: int, end: int) -> Iterator[MetadataBatch]:
         """Every batch from `offset` on that ends at or below `end`."""
-        for header, batch in self._log.batches(offset):
-            if header.next_offset > end:
-                return
-            changes: list[tuple[int, AnyChange]] = []
-            if not header.is_control:
-                columns = open_batch(batch, header)
-                for at, value in zip(offsets_of(columns, header), values_of(columns), strict=True):
-                    if at >= offset and value is not None:
-                        changes.append((at, decode_change(value)))
-            yield MetadataBatch(changes, header.next_offset, header.size)
+        return read_batches(self._log, offset, end)
 
     def last_voters(self) -> tuple[int, ...] | None:
         """The voters of the last leader change in the log; None if there is none in it."""
@@ -468,10 +466,7 @@ class MetadataLog:
             assert self._gathering.size == piece.position, f"a gap before {piece.position}"
             self._gathering.append(piece.data)
         except DiskError as error:
-            if not error.full:
-                raise MetadataFailed(str(error)) from error
-            log.error("the metadata snapshot waits for room on the disk: %s", error)
-            return False
+            return self._failed("the metadata snapshot waits for room on the disk: %s", error)
         return True
 
     def install(self, snapshot: SnapshotId) -> bool:
@@ -485,8 +480,7 @@ class MetadataLog:
             self._begin_behind(snapshot)
             self._find_voters()
         except SnapshotDamaged as error:
-            log.error("the leader sent a snapshot that is none: %s", error)
-            return False
+            return self._failed("the leader sent a snapshot that is none: %s", error)
         except DiskError as error:
             raise MetadataFailed(str(error)) from error
         log.info("loaded snapshot %d-%d from the leader", *snapshot)

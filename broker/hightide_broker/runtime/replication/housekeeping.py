@@ -35,6 +35,7 @@ from hightide_broker.storage.cleaner import (
     CleanedSegment,
     CleaningPlan,
     Unwanted,
+    backlog_ratio,
     clean_segments,
     last_producer_batches,
     learn_newest,
@@ -108,7 +109,11 @@ class Housekeeping:
                 replica.producers.expire(before_ms=self._clock.now_ms() - expiry_ms)
                 self.apply_retention(replica)
                 if replica.config.is_compacted:
-                    await self.compact(replica)
+                    self._note_backlog(replica)
+                    if await self.compact(replica):
+                        self._note_backlog(replica)
+                else:
+                    self._replicas.uncleaned.pop(replica.tp, None)
             except DiskError as error:
                 log.error("%s: %s", replica.name, error)
                 if not error.full:
@@ -160,6 +165,16 @@ class Housekeeping:
         self._deleted_segments.update(dict.fromkeys(renamed, due_ms))
         return count
 
+    def _note_backlog(self, replica: Replica) -> None:
+        if replica.tp in self._replicas:  # it may have been deleted while it was compacted
+            share = backlog_ratio(replica.log, dirty_from=self._dirty_from(replica))
+            self._replicas.uncleaned[replica.tp] = share
+
+    def _dirty_from(self, replica: Replica) -> int:
+        """Where what was not compacted yet begins."""
+        cleaned = self._replicas.checkpoints.cleaner_offsets.get(replica.tp, 0)
+        return max(cleaned if cleaned <= replica.log.log_end else 0, replica.log.log_start)
+
     async def compact(self, replica: Replica) -> bool:
         """One pass of compaction over a replica; whether there was anything to do."""
         key, at_work = replica.tp, self._replicas.at_work
@@ -175,10 +190,9 @@ class Housekeeping:
     async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:
         config, key = replica.config, replica.tp
         now_ms = self._clock.now_ms()
-        cleaned = self._replicas.checkpoints.cleaner_offsets.get(key, 0)
         plan = plan_cleaning(
             replica.log,
-            dirty_from=max(cleaned if cleaned <= replica.log.log_end else 0, replica.log.log_start),
+            dirty_from=self._dirty_from(replica),
             high_watermark=replica.high_watermark,
             dirty_ratio=config[MIN_CLEANABLE_RATIO],
             newest_ms=now_ms - config[MIN_COMPACTION_LAG_MS],

@@ -27,7 +27,7 @@ from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.storage.aside import has_records, set_aside
 from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
 from hightide_broker.storage.log import Log
-from hightide_broker.storage.recovery import LogDamaged
+from hightide_broker.storage.recovery import LogDamaged, bytes_to_scan
 from hightide_broker.storage.segment import LogConfig
 
 log = logging.getLogger("hightide.replicas")
@@ -97,6 +97,16 @@ class LogLoader:
                     lacks_space=full and not salvage,
                 )
             return LoadOutcome(None, str(error), is_damaged=True)
+
+    def bytes_to_scan(self, tp: TopicPartition) -> int:
+        """How much of a log is to be scanned when it is opened, at most."""
+        if self._clean:
+            return 0
+        point = self._checkpoints.recovery_points.get(tp, 0)
+        try:
+            return bytes_to_scan(self._disk, f"{self._directory}/{tp.topic}-{tp.partition}", point)
+        except DiskError:
+            return 0  # opening it says why
 
     def _open(
         self,

@@ -104,11 +104,18 @@ class MetadataApplier:
             for number, state in enumerate(topic.partitions)
             if self._broker in state.replicas
         ]
+        self._replicas.recovering.begin(await self._to_scan(ours))
         await self._have(image, ours)
         self._replicas.troubles.tell_leaderless()
         self._replicas.checkpoints.forget_all_but(self._replicas.partitions)
         names = [replica.name for replica in self._replicas]
         self._pending_deletes.keep_only([METADATA_DIRECTORY, *names])
+
+    async def _to_scan(self, wanted: Sequence[_Wanted]) -> dict[TopicPartition, int]:
+        def look() -> dict[TopicPartition, int]:
+            return {each.tp: self._loader.bytes_to_scan(each.tp) for each in wanted}
+
+        return await self._disk.in_thread(look)
 
     async def apply(self, image: ClusterImage, changes: Sequence[AnyChange]) -> None:
         """Carry out what `changes`, already replayed into `image`, mean for this broker."""
@@ -219,16 +226,19 @@ class MetadataApplier:
         configs = {name: self._loader.topic_config(image, name) for name in names}
         made: dict[TopicPartition, Replica] = {}
 
-        def load(some: Sequence[_Wanted]) -> list[Replica]:
-            return [
-                self._loader.load(
-                    each.topic, each.number, configs[each.topic.name], must_reach=each.must_reach
-                )
-                for each in some
-            ]
+        def load(each: _Wanted) -> Replica:
+            config = configs[each.topic.name]
+            found = self._loader.load(each.topic, each.number, config, must_reach=each.must_reach)
+            self._replicas.recovering.ended(each.tp)
+            return found
+
+        def load_all(some: Sequence[_Wanted]) -> list[Replica]:
+            return [load(each) for each in some]
 
         async def load_some(some: Sequence[_Wanted]) -> None:
-            made.update((each.tp, each) for each in await self._disk.in_thread(partial(load, some)))
+            made.update(
+                (each.tp, each) for each in await self._disk.in_thread(partial(load_all, some))
+            )
 
         async with trio.open_nursery() as nursery:
             for number in range(min(THREADS, len(wanted))):

@@ -90,6 +90,7 @@ class Replica:
         """Neither leader nor follower: nobody leads, as far as the metadata is known."""
         self.leader_epoch = -1
         self.producers = Producers()
+        self.synced_as = "data"
         self.needs_sync = False
         self.syncing = False
         self.log_is_missing = log is None

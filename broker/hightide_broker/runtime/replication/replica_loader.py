@@ -83,6 +83,10 @@ class ReplicaLoader:
         # Some of it may have counted before it had to be on disk.
         return min(committed, self._checkpoints.recovery_points.get(tp, 0))
 
+    def bytes_to_scan(self, tp: TopicPartition) -> int:
+        """How much of a log is to be scanned when it is opened, at most; for a worker thread."""
+        return self._logs.bytes_to_scan(tp)
+
     def load(
         self,
         topic: TopicState,

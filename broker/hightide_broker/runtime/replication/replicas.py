@@ -23,6 +23,7 @@ from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.at_work import AtWork
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.isr import IsrChanges
+from hightide_broker.runtime.replication.recovering import Recovering
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.replication.troubles import Troubles
@@ -63,6 +64,10 @@ class Replicas:
         """How often replicas left the ISR of a partition that is led here (shrink), or joined."""
         self.cleaner_seconds = Histogram()
         """How long compactions took."""
+        self.uncleaned: dict[TopicPartition, float] = {}
+        """Of compacted partitions: the share of their bytes that waits for compaction, as it was
+        when they were last looked at."""
+        self.recovering = Recovering()
         self._by_tp: dict[TopicPartition, Replica] = {}
 
     def __iter__(self) -> Iterator[Replica]:
@@ -109,6 +114,7 @@ class Replicas:
     def remove(self, replica: Replica) -> None:
         """The partition has no replica here any more."""
         del self._by_tp[replica.tp]
+        self.uncleaned.pop(replica.tp, None)
 
     def mark_dirty(self, replica: Replica) -> None:
         """Have a replica synced if it needs it."""
@@ -133,6 +139,14 @@ class Replicas:
             for replica in self._by_tp.values()
             if replica.offline and not replica.lacks_space
         ]
+
+    @property
+    def disk_failed(self) -> bool:
+        """Whether the disk failed one of them: not for want of room, and nothing is damaged."""
+        return any(
+            replica.offline and not (replica.is_damaged or replica.lacks_space)
+            for replica in self._by_tp.values()
+        )
 
     def leaderless(self) -> list[c.LeaderlessReplica]:
         """How far the logs reach that nobody leads."""

@@ -76,7 +76,7 @@ class Answers:
             await self._outbox.run()
         except SendTimeout as late:
             raise CloseConnection(
-                f"an answer was not taken within {late} (write.timeout.ms)"
+                f"an answer was not taken within {late} (write.timeout.ms)", reason="slow"
             ) from late
 
     def open(self, attachment: FileSlice | Buffer) -> Buffer | FilePart:

@@ -119,7 +119,8 @@ class Hold:
         if self._is_given_up:
             raise CloseConnection(
                 f"its request was on its way for more than {GRACE_S:g} s, while others had no "
-                f"room: it held most of that"
+                f"room: it held most of that",
+                reason="slow",
             )
 
     async def admit(self, count: int) -> None:

@@ -41,7 +41,7 @@ from hightide_broker.runtime.base.call import (
 )
 from hightide_broker.runtime.server.answers import Answers
 from hightide_broker.runtime.server.budget import Hold
-from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE
+from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, reason_of
 from hightide_broker.runtime.server.login import Session
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.throttle import quota_of
@@ -100,6 +100,8 @@ class ServedConnection:
         self._throttled: Call[Any] | None = None
         """What was asked last that a quota may be about, without what came with it."""
         self._failure: Exception | None = None
+        self.ended_by = "left"
+        """Of `counts.REASONS`, once it has ended."""
 
     def stop_reading(self) -> None:
         """Take no more requests; those at work are finished."""
@@ -116,12 +118,15 @@ class ServedConnection:
                 with self._reading:
                     await self._read_requests()
                 if self._stopped:
+                    self.ended_by = "stopping"
                     await self._finish_work()
                 self._nursery.cancel_scope.cancel()
             if self._failure is not None:
                 raise self._failure
         except* (RemoteProtocolError, CloseConnection, AuthenticationFailed) as group:
-            self._terms.log.write(logging.INFO, "closed %s: %s", self._stream.peer, single(group))
+            error = single(group)
+            self.ended_by = reason_of(error)
+            self._terms.log.write(logging.INFO, "closed %s: %s", self._stream.peer, error)
             let_go(group)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
             log.debug("lost %s: %s", self._stream.peer, single(group))
@@ -129,6 +134,7 @@ class ServedConnection:
         except* (AssertionError, NodeMustStop):
             raise
         except* Exception:
+            self.ended_by = "bug"
             log.exception("a request of %s met a bug; its connection was closed", self._stream.peer)
         finally:
             self._idle.take_back()
@@ -191,6 +197,7 @@ class ServedConnection:
         heard_at = self._heard_at if is_idle else now
         if heard_at + idle_s <= now:
             log.info("closed %s: nothing was said for connections.max.idle.ms", self._stream.peer)
+            self.ended_by = "idle"
             self._reading.cancel()
         else:
             self._idle = self._terms.agenda.at(heard_at + idle_s, self._look_if_idle)
@@ -236,7 +243,8 @@ class ServedConnection:
                 body = await self._reader.read_body(length, hold.admit)
         if body is None:
             raise CloseConnection(
-                f"a frame of {length} bytes did not arrive within request.timeout.ms"
+                f"a frame of {length} bytes did not arrive within request.timeout.ms",
+                reason="slow",
             )
         return body
 
@@ -281,7 +289,7 @@ class ServedConnection:
             if api.name in SASL and self._session is not None:
                 whose = f"as {self._session.said[:60]!r}, on a connection of"
                 self._tell_login(f"turned away: {refusal.message}, {whose}", is_in=False)
-                raise CloseConnection(refusal.message) from refusal
+                raise CloseConnection(refusal.message, reason="login") from refusal
             return
         if outcome is None:
             self._terms.counts.answered(call)
@@ -327,8 +335,7 @@ class ServedConnection:
                 if self._session.is_made:
                     self._tell_login("logged in again:", is_in=True)
                 return Reply(answer)
-            if self._session.is_over:
-                raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
+            self._session.require_time()
         return self._terms.handlers.begin(api, call)
 
     def _tell_login(self, said: str, *, is_in: bool) -> None:
@@ -384,8 +391,8 @@ class ServedConnection:
 
     def answer_parked(self, ticket: Ticket, parked: Parked, reply: Reply, call: Call[Any]) -> None:
         self._parked.pop(parked, None)
-        if self._session is not None and self._session.is_over:
-            raise CloseConnection("it did not log in again (connections.max.reauth.ms)")
+        if self._session is not None:
+            self._session.require_time()
         self._answer(ticket, reply, call)
 
     def waiting(self) -> Counter[str]:

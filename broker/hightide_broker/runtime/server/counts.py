@@ -13,8 +13,8 @@ import trio
 
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
-from hightide.protocol.errors import ErrorCode
-from hightide_broker.runtime.base.call import Call
+from hightide.protocol.errors import ErrorCode, RemoteProtocolError
+from hightide_broker.runtime.base.call import Call, CloseConnection
 from hightide_broker.runtime.base.measures import Course, Histogram
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 
@@ -27,6 +27,22 @@ PHASES = ("queue", "local", "remote", "send")
 KINDS = ("produce", "fetch_consumer", "fetch_follower", "other")
 """Of requests, as far as their phases are told apart."""
 
+REASONS = {
+    "left": "its other end closed it, or was lost",
+    "idle": "nothing was said for too long",
+    "slow": "a request did not come, or an answer was not taken, in time",
+    "invalid": "what was said is no request",
+    "refused": "a no that could not be told in an answer",
+    "quota": "a quota had it wait, and there was no room for what it had sent",
+    "login": "its login came to its end, or was not made again",
+    "turned_away": "it did not prove who it is",
+    "full": "there were as many as there may be",
+    "early": "its address comes too often",
+    "stopping": "the node stops",
+    "bug": "a bug of the node's",
+}
+"""Why connections end."""
+
 
 class Counts:
     """Of one node, since its process began."""
@@ -38,8 +54,8 @@ class Counts:
         """By API: from when a request was there until its answer was."""
         self.phases = {kind: [Histogram() for _ in PHASES] for kind in KINDS}
         """By kind: how long requests were in each phase, if they came to it."""
-        self.turned_away: Counter[str] = Counter()
-        """Connections that were not let in, by listener."""
+        self.closed: Counter[tuple[str, str]] = Counter()
+        """Connections that ended or were not let in, by listener and why, of `REASONS`."""
         self.logins: Counter[tuple[str, bool]] = Counter()
         """Users by their way (SCRAM, or TLS: a certificate), and whether they came in."""
         self.throttled_s: defaultdict[str, float] = defaultdict(float)
@@ -84,6 +100,13 @@ class Counts:
                     topic.replicated_out += sizes[part.records]
                 else:
                     topic.out_bytes += sizes[part.records]
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection ends that met this."""
+    if isinstance(error, CloseConnection):
+        return error.reason
+    return "invalid" if isinstance(error, RemoteProtocolError) else "login"
 
 
 def _kind_of(request: m.Message) -> str:

@@ -89,6 +89,10 @@ class Server:
         """Connections open now, by listener."""
         return Counter({door.name: count for door, count in self._by_door.items()})
 
+    def throttled(self) -> int:
+        """Connections that are not read on now, because a quota has them wait."""
+        return len(self._terms.muted)
+
     async def serve_stream(self, arrived: Stream, door: Door) -> None:
         """Serve one connection until it ends; never raises for what the peer does."""
         stream = arrived
@@ -109,6 +113,7 @@ class Server:
         has_room = door.of_nodes or self._arrivals.has_room(host_of(arrived))
         if count < most and has_room and not self._stopping:
             return True
+        self.counts.closed[door.name, "stopping" if self._stopping else "full"] += 1
         why = f"{most} are the most (max.connections)"
         if self._stopping:
             why = "the node stops"
@@ -124,10 +129,11 @@ class Server:
             why = "its address comes more often than connection_creation_rate allows"
             self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
             await self._arrivals.keep_waiting(delay_s)
+            self.counts.closed[door.name, "early"] += 1
         return not delay_s
 
     async def _admit(self, arrived: Stream, door: Door) -> _Admitted:
-        why = f"it did not prove who it is within {HANDSHAKE_S:g} s"
+        why, reason = f"it did not prove who it is within {HANDSHAKE_S:g} s", "turned_away"
         waiting = self._at_the_door[door]
         if len(waiting) >= self._room.at_the_door:
             self._make_way(waiting)
@@ -158,11 +164,11 @@ class Server:
         except (AssertionError, NodeMustStop):
             raise
         except Exception:
-            why = "a bug"
+            why, reason = "a bug", "bug"
             log.exception("who came from %s met a bug; its connection was closed", arrived.peer)
         finally:
             waiting.pop(scope, None)
-        self.counts.turned_away[door.name] += 1
+        self.counts.closed[door.name, reason] += 1
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
 
@@ -198,6 +204,7 @@ class Server:
         self._by_door[door] += 1
         try:
             await connection.run()
+            self.counts.closed[door.name, connection.ended_by] += 1
         finally:
             del self._inside[connection]
             self._by_door[door] -= 1

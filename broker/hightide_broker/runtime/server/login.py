@@ -24,6 +24,7 @@ from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
 from hightide_broker.core.cluster.users import iterations_of, of_nobody
+from hightide_broker.runtime.base.call import CloseConnection
 from hightide_broker.runtime.server.door import host_of
 from hightide_broker.runtime.server.guesses import Guesses, Turnstile
 from hightide_broker.runtime.server.native import NativeTicket
@@ -155,6 +156,12 @@ class Session:
     def is_over(self) -> bool:
         """Whether it was to be made again before now."""
         return trio.current_time() > self._until
+
+    def require_time(self) -> None:
+        """Raise `CloseConnection` if it is over."""
+        if self.is_over:
+            why = "it did not log in again (connections.max.reauth.ms)"
+            raise CloseConnection(why, reason="login")
 
     def answer(self, request: m.Message) -> m.Message:
         """The answer to the next word of it. Raises `Refused`."""

@@ -36,6 +36,10 @@ class MutedRoom:
         self._places: dict[_Place, None] = {}
         self._total = 0
 
+    def __len__(self) -> int:
+        """How many connections wait."""
+        return len(self._places)
+
     async def wait(self, holder: str, held: int, due_s: Callable[[], float]) -> None:
         """Wait for as long as `due_s` says, or says later if that is less, while `held` bytes are
         the holder's. Raises `CloseConnection` if they are needed for others."""
@@ -81,5 +85,6 @@ async def _pass(due_s: Callable[[], float]) -> None:
 def _no_room() -> CloseConnection:
     return CloseConnection(
         f"a quota has it wait, and requests that wait hold {MUTED_BYTES_MAX >> 20} MiB at most: "
-        f"it holds more than others do"
+        f"it holds more than others do",
+        reason="quota",
     )
