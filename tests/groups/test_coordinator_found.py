@@ -42,3 +42,18 @@ async def test_who_hears_of_a_coordinator_before_its_logs_are_made_finds_it_at_w
             await trio.sleep(0.0001)
         await client.find("g")
         assert (await client.join(group="g")).error == E.MEMBER_ID_REQUIRED
+
+
+@virtual
+async def test_groups_of_a_restarted_coordinator_are_read_before_anybody_asks():
+    """So that how far they lag is told, also of those that have no member any more."""
+    async with site(offsets_topic_num_partitions="3") as at:
+        async with at.client() as client:
+            await client.find()
+            assert await client.commit(7, group="g") is None
+        await at.again(power=False)
+        coordinators = at.machines[0].node.coordinators
+        with trio.fail_after(60):
+            while "g" not in dict(coordinators.offsets()):
+                await trio.sleep(0.01)
+        assert coordinators.states() == {"loading": 0, "active": 1}

@@ -1,7 +1,8 @@
 """The coordinators of the partitions of `__consumer_offsets` that this broker leads.
 
 A group's coordinator is the leader of the partition that its name hashes to. The topic is made when
-somebody first asks for a coordinator; a coordinator, when it is first asked for a group.
+somebody first asks for a coordinator; a coordinator, once a partition with records is led here, so
+that the lag of its groups is told though no member is left, or when it is asked for a group.
 """
 
 from __future__ import annotations
@@ -87,12 +88,24 @@ class Coordinators:
         """Until cancelled: what coordinators do in the background."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._take_up)
             try:
                 while True:
                     await trio.sleep(self._config.seconds(keys.OFFSETS_RETENTION_CHECK_INTERVAL_MS))
                     await self._expire()
             finally:
                 self._nursery = None
+
+    async def _take_up(self) -> None:
+        """Read the groups that others kept, when their partition comes to be led here."""
+        while True:
+            seen = self._applied.value
+            topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+            for number in range(len(topic.partitions) if topic else 0):
+                replica = self._replica_of(TopicPartition(OFFSETS_TOPIC, number))
+                if replica is not None and replica.leader is not None and replica.log.log_end:
+                    self._coordinator_of(number)
+            await self._applied.wait_for(seen + 1)
 
     # -- finding them ----------------------------------------------------------------------------
 
