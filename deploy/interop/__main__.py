@@ -19,7 +19,11 @@ from compare.processes import Failed, end_in_order
 from interop import files, kills, node, rdkafka, spark, speed, suites, tools
 from interop.place import Java, Place, Skipped
 
-SETTINGS = ("auto.create.topics.enable=true", "num.partitions=4")
+SETTINGS = (
+    "auto.create.topics.enable=true",
+    "num.partitions=4",
+    "group.min.session.timeout.ms=1000",
+)
 """What the suites of others take for granted."""
 PAGE = ROOT / "deploy" / "INTEROP.md"
 CASES: tuple[Callable[[Place], str], ...] = (

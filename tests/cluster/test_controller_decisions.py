@@ -52,6 +52,25 @@ def test_more_partitions_share_the_room_of_their_request() -> None:
     assert [each.error for each in results] == [None, E.INVALID_PARTITIONS] * 2
 
 
+def test_more_partitions_lie_where_they_are_wanted() -> None:
+    cluster = ControlledCluster(1, 2, 3)
+    cluster.create("a", replication_factor=2)
+    for wanted in ([[3, 1]], [[3, 1], [2, 3], [1, 2]], [[3, 1], [2]], [[3], [2]], [[3, 1], [2, 2]]):
+        more = m.MorePartitions(topic="a", count=3, assignment=wanted)
+        request = m.CreatePartitionsRequest(topics=[more])
+        decided = cluster.controller.create_partitions(request, shift=lambda _: 0)
+        (told,) = cluster.commit(decided).topics
+        assert told.error == E.INVALID_REPLICA_ASSIGNMENT
+    more = m.MorePartitions(topic="a", count=3, assignment=[[3, 1], [2, 3]])
+    request = m.CreatePartitionsRequest(topics=[more])
+    (told,) = cluster.commit(
+        cluster.controller.create_partitions(request, shift=lambda _: 0)
+    ).topics
+    assert (told.error, told.partitions) == (None, 3)
+    assert [state.replicas for state in cluster.partitions("a")[1:]] == [(3, 1), (2, 3)]
+    assert [state.leader for state in cluster.partitions("a")[1:]] == [3, 2]
+
+
 def test_several_topics_get_more_partitions_at_once() -> None:
     cluster = ControlledCluster(1, 2)
     for name in "abc":

@@ -94,17 +94,26 @@ async def test_topics_are_deleted_by_name_and_by_id(version):
 @pytest.mark.parametrize("version", range(4))
 async def test_topics_get_more_partitions(version):
     async with both() as (_ours, client):
-        await create(client, 7, new("placed"))
+        names = ("placed", "too-few", "nowhere", "elsewhere")
+        await create(client, 7, *map(new, names))
         topics = [
             {"name": "t", "count": 3, "assignments": None},
             {"name": "missing", "count": 3, "assignments": None},
-            {"name": "placed", "count": 3, "assignments": [{"broker_ids": [1]}]},
+            {"name": "placed", "count": 4, "assignments": [{"broker_ids": [1]}] * 2},
+            {"name": "too-few", "count": 4, "assignments": [{"broker_ids": [1]}]},
+            {
+                "name": "nowhere",
+                "count": 4,
+                "assignments": [{"broker_ids": [1]}, {"broker_ids": []}],
+            },
+            {"name": "elsewhere", "count": 3, "assignments": [{"broker_ids": [9]}]},
         ]
         answer = await client.call(
             "create_partitions", version, topics=topics, timeout_ms=1000, validate_only=False
         )
         found = {each["name"]: each["error_code"] for each in answer["results"]}
-        assert found == {"t": 0, "missing": 3, "placed": 39}
+        refused = dict.fromkeys(names[1:], 39)
+        assert found == {"t": 0, "missing": 3, "placed": 0, **refused}
 
 
 async def described(client, version, kind, name, names=None, **more):

@@ -132,13 +132,10 @@ def _unknown_id(topic_id: str) -> Fields:
 
 
 def create_partitions(asked: Asked, _facts: Facts) -> Heard:
-    """Give topics more partitions; where those lie is the controller's to decide."""
-    wanted: Sequence[Fields] = asked.fields["topics"]
-    placed = [topic["name"] for topic in wanted if topic["assignments"] is not None]
+    """Give topics more partitions, where they are wanted, or where the controller puts them."""
     more = [
-        m.MorePartitions(topic=topic["name"], count=topic["count"])
-        for topic in wanted
-        if topic["assignments"] is None
+        m.MorePartitions(topic=topic["name"], count=topic["count"], assignment=_placed(topic))
+        for topic in asked.fields["topics"]
     ]
 
     def result(name: str, number: int, message: str) -> Fields:
@@ -146,15 +143,19 @@ def create_partitions(asked: Asked, _facts: Facts) -> Heard:
 
     def answer(body: m.CreatePartitionsResponse, _parts: Sequence[Attached]) -> Fields:
         done = [result(e.topic, number_of(e.error), told(e.message)) for e in body.topics]
-        error = number_of(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-        refused = [result(name, error, "the controller places them: say none") for name in placed]
-        return {"throttle_time_ms": _throttled_ms(body.topics), "results": done + refused}
+        return {"throttle_time_ms": _throttled_ms(body.topics), "results": done}
 
     def refuse(number: int, message: str) -> Fields:
-        return {"results": [result(topic["name"], number, message) for topic in wanted]}
+        return {"results": [result(each.topic, number, message) for each in more]}
 
     request = m.CreatePartitionsRequest(topics=more, validate_only=asked.fields["validate_only"])
     return question(asked, request, answer, refuse)
+
+
+def _placed(topic: Fields) -> list[list[int]] | None:
+    """The replicas of each new partition, in their order."""
+    assignments = topic["assignments"]
+    return None if assignments is None else [each["broker_ids"] for each in assignments]
 
 
 def elect_leaders(asked: Asked, _facts: Facts) -> Heard:

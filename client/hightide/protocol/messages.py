@@ -316,6 +316,9 @@ class MorePartitions(Message, frozen=True, kw_only=True):
     topic: str
     count: int
     """How many partitions the topic shall have in all."""
+    assignment: list[Annotated[list[int], msgspec.Meta(min_length=1)]] | None = None
+    """Replicas of each new one, as many as the topic's others have; None: the controller places
+    them."""
 
 
 class CreatePartitionsRequest(Message, frozen=True, kw_only=True):

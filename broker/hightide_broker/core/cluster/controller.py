@@ -167,6 +167,22 @@ class Controller:
         )
         return self._place(0, count, factor, shift)
 
+    def _more(
+        self, more: m.MorePartitions, have: int, factor: int, shift: Callable[[int], int]
+    ) -> list[tuple[int, ...]]:
+        """Where the new partitions of a topic lie that has so many, of so many replicas."""
+        count = more.count - have
+        if more.assignment is None:
+            return self._place(have, count, factor, shift)
+        if len(more.assignment) != count or len(more.assignment[0]) != factor:
+            raise Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"an assignment of {counted(len(more.assignment), 'partition')}, expected one for "
+                f"each of {count} new ones, with {counted(factor, 'replica')} as topic "
+                f"{more.topic} has",
+            )
+        return self._check_assignment(more.assignment)
+
     def _check_assignment(self, assignment: list[list[int]]) -> list[tuple[int, ...]]:
         check_partition_count(len(assignment))
         for replicas in assignment:
@@ -272,7 +288,7 @@ class Controller:
                     )
                 room = _take_room(room, more.count - have)
                 factor = len(topic.partitions[0].replicas)
-                assignment = self._place(have, more.count - have, factor, shift)
+                assignment = self._more(more, have, factor, shift)
                 take(more.count - have)
             except Refused as refusal:
                 results.append(_refused(more.topic, refusal))
