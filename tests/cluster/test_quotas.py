@@ -83,6 +83,13 @@ def test_what_one_holder_is_given_is_set_whole_or_not_at_all():
     assert list(image.quotas) == [quotas.Entity("bob")]
 
 
+def test_a_request_sets_so_many_quotas_and_no_more():
+    wishes = [wish("alice", value=None)] * (quotas.CHANGES_MAX + 1)
+    assert altered(ClusterImage(), *wishes[1:]) == [None] * quotas.CHANGES_MAX
+    with pytest.raises(Refused, match="1001 quotas in one request"):
+        altered(ClusterImage(), *wishes)
+
+
 def test_holders_of_one_request_count_too(monkeypatch):
     monkeypatch.setattr("hightide_broker.core.cluster.quotas.QUOTAS_MAX", 2)
     image = ClusterImage()

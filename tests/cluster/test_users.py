@@ -176,6 +176,13 @@ def test_each_user_of_a_request_has_its_password_after_it():
     assert [user for user, _ in image.users] == ["a", "b", "c"]
 
 
+def test_a_request_changes_so_many_passwords_and_no_more():
+    most = [gone(f"u{number}") for number in range(users.CHANGES_MAX)]
+    assert len(refusals(ClusterImage(), deletions=most)) == users.CHANGES_MAX
+    with pytest.raises(Refused, match="1001 passwords in one request, expected 1000 or less"):
+        refusals(ClusterImage(), deletions=[*most, gone("one-more")])
+
+
 def test_a_cluster_keeps_so_many_passwords_and_no_more(monkeypatch):
     """Those that are there can be changed at any number of them."""
     monkeypatch.setattr(users, "USERS_MAX", 2)

@@ -6,10 +6,16 @@ Method: whole nodes of the simulation on virtual time.
 
 import pytest
 import trio
+from brokers import client_of, new_node, settings
 from group_world import site, virtual
+from patience import PATIENCE_S
 
+from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
+from hightide_broker.runtime.groups.coordinator import Coordinator
+from hightide_broker.simulation.disk import SimDisk
 
 E = ErrorCode
 
@@ -57,3 +63,29 @@ async def test_groups_of_a_restarted_coordinator_are_read_before_anybody_asks():
             while "g" not in dict(coordinators.offsets()):
                 await trio.sleep(0.01)
         assert coordinators.states() == {"loading": 0, "active": 1}
+
+
+async def test_groups_that_cannot_be_read_take_their_partition_offline_alone(
+    monkeypatch,
+):
+    """The disk fails from the moment on in which they are read."""
+    disk, load = SimDisk(), Coordinator._load
+    config = settings({"offsets.topic.num.partitions": "1"})
+    async with new_node(disk, config) as node, client_of(node) as client:
+        await client.create("t")
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        commit = g.CommitPartition(topic="t", partition=0, offset=7)
+        answer = await client.call(g.OffsetCommitRequest(group="g", partitions=[commit]))
+        assert [part.error for part in answer.partitions] == [None]
+
+    async def load_from_a_broken_disk(coordinator):
+        disk.fail("read", OFFSETS_TOPIC)
+        await load(coordinator)
+
+    monkeypatch.setattr(Coordinator, "_load", load_from_a_broken_disk)
+    async with new_node(disk, config) as node, client_of(node) as client:
+        replica = node.replicas[TopicPartition(OFFSETS_TOPIC, 0)]
+        with trio.fail_after(PATIENCE_S):
+            while not replica.offline:
+                await trio.sleep(0.01)
+        assert (await client.produce(b"v")).error is None

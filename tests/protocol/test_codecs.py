@@ -25,6 +25,7 @@ from tries import tries
 
 from hightide.protocol.codecs import (
     ROW_CODECS,
+    SNAPPY_BLOCK_MAX,
     at_once,
     compress,
     compressing,
@@ -33,7 +34,7 @@ from hightide.protocol.codecs import (
     is_lz4_linked,
     stated_bytes,
 )
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, InflatesTooFar
 from hightide.protocol.records import encode_batch, parse_header
 
 COMPRESSED = ["gzip", "snappy", "lz4", "zstd"]
@@ -295,3 +296,12 @@ def test_a_zstd_frame_is_inflated_to_no_more_than_it_states() -> None:
     assert stated_bytes(frame, "zstd") == 1 << 10
     with pytest.raises(CorruptBatch):
         decompress(frame, "zstd")
+
+
+def test_a_block_of_snappy_becomes_so_large_and_no_larger() -> None:
+    """It is inflated at once."""
+    largest = bytes(cramjam.snappy.compress_raw(bytes(SNAPPY_BLOCK_MAX)))
+    assert len(decompress(largest, "snappy")) == SNAPPY_BLOCK_MAX
+    too_large = bytes(cramjam.snappy.compress_raw(bytes(SNAPPY_BLOCK_MAX + 1)))
+    with pytest.raises(InflatesTooFar, match="a snappy block of 16777217 bytes"):
+        decompress(too_large, "snappy")

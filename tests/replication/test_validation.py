@@ -160,6 +160,9 @@ def test_what_takes_long_is_told_by_what_batches_say():
         half = good(values=[bytes(INFLATED_AT_ONCE // 2 - 100)], codec=codec)
         assert not takes_long(views(half, half))
         assert takes_long(views(half, half, half))
+    plain = good(values=[bytes(INFLATED_AT_ONCE // 2 - 100)])
+    assert not takes_long(views(plain, plain))
+    assert takes_long(views(plain, plain, plain))
     assert not takes_long(views(b"", b"\xff" * 100, patched(good(), 21, ">h", 4)))
     with_codec = {"record_count": 1, "base_timestamp": NOW, "max_timestamp": NOW}
     unstated = zstandard.ZstdCompressor(write_content_size=False).compress(b"v")

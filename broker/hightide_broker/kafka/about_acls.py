@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hightide.protocol import access_messages as a
-from hightide.protocol.errors import Refused
+from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.words import counted
+from hightide_broker.core.cluster.acl_changes import CHANGES_MAX
 from hightide_broker.core.cluster.acls import as_told, is_wanted
 from hightide_broker.kafka.acl_words import filter_of, permission_told, resource_told, rule_of
 from hightide_broker.kafka.asked import Asked, at_once, question, told
@@ -44,6 +46,13 @@ def create_acls(asked: Asked, _facts: Facts) -> Heard:
     creations: Sequence[Fields] = asked.fields["creations"]
     rules: list[a.AclRule] = []
     refused: dict[int, Fields] = {}
+
+    def refuse(number: int, message: str) -> Fields:
+        return {"results": [_result(number, message)] * len(creations)}
+
+    if len(creations) > CHANGES_MAX:
+        why = f"{counted(len(creations), 'rule')} in one request, expected {CHANGES_MAX} or less"
+        return at_once(asked, refuse(number_of(ErrorCode.INVALID_REQUEST), why))
     for place, fields in enumerate(creations):
         try:
             rules.append(rule_of(fields))
@@ -54,9 +63,6 @@ def create_acls(asked: Asked, _facts: Facts) -> Heard:
         by_number = sorted(body.acls, key=lambda result: result.number)
         made = (_result(number_of(each.error), told(each.message)) for each in by_number)
         return {"results": [refused.get(n) or next(made) for n in range(len(creations))]}
-
-    def refuse(number: int, message: str) -> Fields:
-        return {"results": [_result(number, message)] * len(creations)}
 
     return question(asked, a.CreateAclsRequest(acls=rules), answer, refuse)
 

@@ -85,7 +85,8 @@ def describe_configs(asked: Asked, _facts: Facts) -> Heard:
 
     def one(result: m.ConfigResult) -> Fields:
         resource, names = wanted[result.kind, result.name]
-        entries = [each for each in result.entries if names is None or each.name in names]
+        chosen = None if names is None else set(names)
+        entries = [each for each in result.entries if chosen is None or each.name in chosen]
         configs = [_entry(result.kind, each, with_docs) for each in entries]
         told_of = resource.result(number_of(result.error), result.message)
         return {**told_of, "configs": configs}

@@ -96,7 +96,7 @@ def describe_producers(asked: Asked, _facts: Facts) -> Heard:
     parts = [
         p.ProducerQuestion(topic=topic["name"], partition=number)
         for topic in asked.fields["topics"]
-        for number in topic["partition_indexes"]
+        for number in dict.fromkeys(topic["partition_indexes"])
     ]
 
     def one(state: p.ProducerState) -> Fields:

@@ -136,6 +136,8 @@ def _settings(entry: Fields) -> list[k.QuotaSetting]:
         _check_kind(each["entity_type"], entity)
         name = each["entity_name"]
         entity[each["entity_type"]] = k.DEFAULT if name is None else name
+    if not entity:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"a quota of nobody, expected {', '.join(FIELDS)}")
     holder = {FIELDS[kind]: name for kind, name in entity.items()}
     return [k.QuotaSetting(key=op["key"], value=_value(op), **holder) for op in entry["ops"]]
 

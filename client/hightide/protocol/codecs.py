@@ -27,6 +27,9 @@ Steps = Generator[None, None, T]
 INFLATED_BYTES_MAX = 64 << 20
 """What one compressed payload may inflate to, for readers and brokers alike."""
 
+SNAPPY_BLOCK_MAX = 16 << 20
+"""What one block of snappy may inflate to, which is done at once."""
+
 CODECS = {"none": 0, "lz4": 3, "zstd": 4}
 """Compression names of batches of columns to Kafka's numbers."""
 ROW_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -209,9 +212,14 @@ def _inflate_snappy(payload: memoryview, limit: int) -> Iterator[bytes]:
     size = 0
     for block in _snappy_blocks(payload):
         # A block says how large it becomes, and is inflated at once: believe it only within limits.
-        size += _stated_by_snappy(block)
+        stated = _stated_by_snappy(block)
+        size += stated
         if size > limit:
             raise _too_large(limit)
+        if stated > SNAPPY_BLOCK_MAX:
+            raise InflatesTooFar(
+                f"a snappy block of {counted(stated, 'byte')}, expected {SNAPPY_BLOCK_MAX} or less"
+            )
         try:
             yield bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:

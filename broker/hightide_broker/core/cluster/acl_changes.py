@@ -11,6 +11,8 @@ from hightide_broker.core.cluster.acls import ACLS_MAX, Acl, acl_of, check_filte
 from hightide_broker.core.cluster.changes import AnyChange, CreateAcl, RemoveAcl
 
 FILTERS_MAX = 100
+LOOKS_MAX = 50_000
+"""How often one request with several filters may compare one with a rule."""
 CHANGES_MAX = 10_000
 """Rules that one request may make or remove."""
 
@@ -48,12 +50,19 @@ def delete(
             ErrorCode.INVALID_REQUEST,
             f"{len(request.filters)} filters in one request, expected {FILTERS_MAX} or less",
         )
-    for each in request.filters:
+    filters = [*dict.fromkeys(request.filters)]
+    for each in filters:
         check_filter(each)
+    if len(filters) > 1 and len(filters) * len(known) > LOOKS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(filters)} filters in one request beside {counted(len(known), 'rule')}, expected "
+            f"{max(1, LOOKS_MAX // len(known))} or less",
+        )
     found = {
         number: acl
         for number, acl in known.items()
-        if any(is_wanted(acl, each) for each in request.filters)
+        if any(is_wanted(acl, each) for each in filters)
     }
     _check_count(len(found))
     changes: list[AnyChange] = [RemoveAcl(id=number) for number in found]

@@ -17,6 +17,8 @@ from hightide_broker.core.cluster.changes import AnyChange, SetQuota
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX, address, check_name
 
 QUOTAS_MAX = 10_000
+CHANGES_MAX = 1000
+"""Quotas that one request may set or remove."""
 
 
 class Entity(NamedTuple):
@@ -68,8 +70,14 @@ def quota_of_address(quotas: Quotas, ip: str, key: str) -> Quota | None:
 def alter(
     known: Quotas, request: k.AlterClientQuotasRequest
 ) -> tuple[list[AnyChange], k.AlterClientQuotasResponse]:
-    """What one holder is given is set whole or not at all (KIP-546)."""
+    """What one holder is given is set whole or not at all (KIP-546). Raises `Refused` for too many
+    at once, and then none is set."""
     wishes = request.quotas
+    if len(wishes) > CHANGES_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(wishes)} quotas in one request, expected {CHANGES_MAX} or less",
+        )
     changes: dict[Entity, list[AnyChange]] = {}
     whys: dict[Entity, Refused] = {}
     holders = set(known)

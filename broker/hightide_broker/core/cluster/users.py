@@ -28,6 +28,8 @@ UNKNOWN_SALT_BYTES = 16
 """As long as the salts that clients of ours make."""
 SECRET_BYTES = 32
 USERS_MAX = 10_000
+CHANGES_MAX = 1000
+"""Passwords that one request may set or take away."""
 RESERVED = ("ANONYMOUS", "<default>", "*")
 _HASHES = {"SCRAM-SHA-256": sha256, "SCRAM-SHA-512": sha512}
 UserKey = tuple[str, str]
@@ -113,14 +115,22 @@ def alter(
     new_secret: Callable[[], bytes] | None,
 ) -> tuple[list[AnyChange], u.AlterUserScramCredentialsResponse]:
     """Each user's changes are made whole or not at all; `new_secret` makes what answers about
-    unknown users rest on, if there is none yet."""
+    unknown users rest on, if there is none yet. Raises `Refused` for too many, and none is made."""
     asked: list[_Wish] = [*request.deletions, *request.upsertions]
+    if len(asked) > CHANGES_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(asked)} passwords in one request, expected {CHANGES_MAX} or less",
+        )
     times = Counter((each.user, each.mechanism) for each in asked)
+    by_user: dict[str, list[_Wish]] = {}
+    for each in asked:
+        by_user.setdefault(each.user, []).append(each)
     changes: list[AnyChange] = []
     results = []
-    for user in dict.fromkeys(each.user for each in asked):
+    for user, wishes in by_user.items():
         try:
-            made = [_change(known, each, times) for each in asked if each.user == user]
+            made = [_change(known, each, times) for each in wishes]
         except Refused as refusal:
             results.append(u.AlteredUser(user=user, error=refusal.code, message=refusal.message))
         else:

@@ -42,7 +42,7 @@ from hightide_broker.core.cluster.topic_keys import (
 )
 
 _KAFKA_CODEC_MAX = 4
-COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 17
+COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 16
 """Records, and headers, in one batch of columns."""
 RECORDS_AT_ONCE, INFLATED_AT_ONCE = 20_000, 4 << 20
 """Records and bytes of batches of columns that are looked into without a pause."""
@@ -105,9 +105,8 @@ def takes_long(batches: Sequence[memoryview]) -> bool:
         try:
             header = parse_header(batch)
             records += header.record_count
-            if header.attributes & CODEC_MASK:
-                stated = stated_bytes(batch[HEADER_BYTES:], header.codec)
-                inflated += INFLATED_AT_ONCE + 1 if stated < 0 else stated
+            stated = stated_bytes(batch[HEADER_BYTES:], header.codec)
+            inflated += INFLATED_AT_ONCE + 1 if stated < 0 else stated
         except CorruptBatch:
             continue  # it will be refused as soon
     return records > RECORDS_AT_ONCE or inflated > INFLATED_AT_ONCE

@@ -52,6 +52,7 @@ from hightide_broker.core.groups.records import (
     encode,
 )
 from hightide_broker.core.groups.text import show_group
+from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.groups.counts import GroupCounts
 from hightide_broker.runtime.replication.replica import Replica
@@ -59,6 +60,9 @@ from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.trace.events import CoordinatorBegan, CoordinatorEnded, Tell, tell_nobody
 
 log = logging.getLogger("hightide.groups")
+
+KEPT_AT_ONCE = 1000
+"""Offsets and groups that are taken up before it is the turn of others."""
 
 _NOT_HERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -154,6 +158,9 @@ class Coordinator:
         except (SegmentDamage, CorruptBatch) as damage:
             self._replica.go_offline(f"the groups cannot be read: {damage}", damaged=True)
             return
+        except DiskError as error:
+            self._replica.go_offline(f"the groups cannot be read: {error}")
+            return
         self.loaded.set()
         await self._watch()
 
@@ -179,7 +186,9 @@ class Coordinator:
                 await self._replica.committed.wait_for(end)
             await trio.lowlevel.checkpoint()
         now = trio.current_time()
-        for known, (offset, what) in latest.items():
+        for number, (known, (offset, what)) in enumerate(latest.items(), 1):
+            if number % KEPT_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             if isinstance(known, OffsetKey):
                 assert what is None or isinstance(what, OffsetValue)
                 self._offsets(known.group).commit(known.tp, what, offset)

@@ -177,8 +177,9 @@ class Coordinators:
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
             return True
-        leader = topic.partitions[partition_of(group, len(topic.partitions))].leader
-        return leader == self._broker and self._applied.value < image.offset
+        if self._applied.value >= image.offset:
+            return False
+        return topic.partitions[partition_of(group, len(topic.partitions))].leader == self._broker
 
     def _coordinator_of(self, number: int) -> Coordinator:
         try:
