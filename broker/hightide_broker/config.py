@@ -49,6 +49,13 @@ class BrokerConfig:
         return self[key] / 1000
 
     @property
+    def heartbeat_s(self) -> float:
+        """How often a broker says that it is alive: one that did so only as its session ends would
+        be fenced again and again, as long as its heartbeats take a moment."""
+        session_s = self.seconds(keys.BROKER_SESSION_TIMEOUT_MS)
+        return min(self.seconds(keys.BROKER_HEARTBEAT_INTERVAL_MS), session_s / 3)
+
+    @property
     def advertised_host(self) -> str:
         return self[keys.ADVERTISED_HOST] or self[keys.LISTEN_HOST]
 

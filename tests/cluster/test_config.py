@@ -479,3 +479,14 @@ def test_a_topic_says_what_it_is() -> None:
     )
     assert (other.is_compacted, other.is_deleted) == (True, False)
     assert (other.append_time, other.synced) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("interval", "session", "seconds"), [("2s", "9s", 2), ("2s", "2s", 2 / 3), ("500", "2s", 0.5)]
+)
+def test_a_broker_is_heard_several_times_in_its_session(
+    interval: str, session: str, seconds: float
+) -> None:
+    """With both at two seconds all brokers of a cluster were fenced every two seconds, for ever."""
+    given = {"broker.heartbeat.interval.ms": interval, "broker.session.timeout.ms": session}
+    assert make_config(given).heartbeat_s == pytest.approx(seconds)

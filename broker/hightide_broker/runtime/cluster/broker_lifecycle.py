@@ -13,7 +13,6 @@ import trio
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol.errors import ErrorCode, Refused
-from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.watermark import Watermark
@@ -62,7 +61,7 @@ class BrokerLifecycle:
         self._applied = applied
         self._broker = broker
         self._replicas = replicas
-        self._interval_s = config.seconds(keys.BROKER_HEARTBEAT_INTERVAL_MS)
+        self._interval_s = config.heartbeat_s
         self._stopping = False
         self._beating = trio.Lock()
         """One heartbeat at a time: a late one must not bring back a broker that was let go."""
