@@ -86,7 +86,7 @@ def test_what_one_holder_is_given_is_set_whole_or_not_at_all():
 def test_a_request_sets_so_many_quotas_and_no_more():
     wishes = [wish("alice", value=None)] * (quotas.CHANGES_MAX + 1)
     assert altered(ClusterImage(), *wishes[1:]) == [None] * quotas.CHANGES_MAX
-    with pytest.raises(Refused, match="1001 quotas in one request"):
+    with pytest.raises(Refused, match="10001 quotas in one request"):
         altered(ClusterImage(), *wishes)
 
 

@@ -17,7 +17,7 @@ from hightide_broker.core.cluster.changes import AnyChange, SetQuota
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX, address, check_name
 
 QUOTAS_MAX = 10_000
-CHANGES_MAX = 1000
+CHANGES_MAX = 10_000
 """Quotas that one request may set or remove."""
 
 
