@@ -185,3 +185,12 @@ class Disk(Protocol):
         """Take a lock file; raises `LockHeld`. Nothing is made, renamed or removed by name in a
         directory that took the place of the lock's while that is held: `DiskError`."""
         ...
+
+
+def size_of(disk: Disk, path: str) -> int:
+    """Bytes of a file; raises `DiskError`."""
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

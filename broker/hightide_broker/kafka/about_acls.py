@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hightide.protocol import access_messages as a
-from hightide.protocol.errors import ErrorCode, Refused
-from hightide.protocol.words import counted
+from hightide.protocol.errors import Refused
 from hightide_broker.core.cluster.acl_changes import CHANGES_MAX
 from hightide_broker.core.cluster.acls import as_told, is_wanted
+from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.kafka.acl_words import filter_of, permission_told, resource_told, rule_of
 from hightide_broker.kafka.asked import Asked, at_once, question, told
 from hightide_broker.kafka.facts import Facts
@@ -50,9 +50,10 @@ def create_acls(asked: Asked, _facts: Facts) -> Heard:
     def refuse(number: int, message: str) -> Fields:
         return {"results": [_result(number, message)] * len(creations)}
 
-    if len(creations) > CHANGES_MAX:
-        why = f"{counted(len(creations), 'rule')} in one request, expected {CHANGES_MAX} or less"
-        return at_once(asked, refuse(number_of(ErrorCode.INVALID_REQUEST), why))
+    try:
+        check_count(len(creations), CHANGES_MAX, "rules")
+    except Refused as why:
+        return at_once(asked, refuse(number_of(why.code), why.message))
     for place, fields in enumerate(creations):
         try:
             rules.append(rule_of(fields))

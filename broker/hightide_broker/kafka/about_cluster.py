@@ -8,11 +8,11 @@ from functools import partial
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
+from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.kafka.asked import (
     Asked,
     asked_each,
     at_once,
-    check_count,
     errand,
     question,
     told,
@@ -26,6 +26,7 @@ from hightide_broker.kafka.numbers import (
     number_of,
 )
 from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.topics_told import partition_told, topic_told
 from hightide_broker.kafka.writing import Attached
 from hightide_broker.runtime.server.tongue import Ask, Heard
 
@@ -92,26 +93,12 @@ def _unknown_id(topic_id: str) -> Fields:
 
 
 def _topic(topic: m.TopicMetadata, listed: set[int]) -> Fields:
-    return {
-        "error_code": number_of(topic.error),
-        "name": topic.topic,
-        "topic_id": topic.topic_id,
-        "is_internal": topic.internal,
-        "partitions": [_partition(part, listed) for part in topic.partitions],
-    }
+    parts = [partition_told(part, listed, _number_of(part, listed)) for part in topic.partitions]
+    return topic_told(topic, number_of(topic.error), parts)
 
 
-def _partition(part: m.PartitionMetadata, listed: set[int]) -> Fields:
-    leads = part.leader in listed
-    return {
-        "error_code": number_of(part.error if leads else ErrorCode.LEADER_NOT_AVAILABLE),
-        "partition_index": part.partition,
-        "leader_id": part.leader if leads else -1,
-        "leader_epoch": part.leader_epoch,
-        "replica_nodes": part.replicas,
-        "isr_nodes": part.isr,
-        "offline_replicas": [broker for broker in part.replicas if broker not in listed],
-    }
+def _number_of(part: m.PartitionMetadata, listed: set[int]) -> int:
+    return number_of(part.error if part.leader in listed else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def describe_cluster(asked: Asked, facts: Facts) -> Heard:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hightide.protocol import group_messages as g
+from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.kafka.asked import (
     Asked,
     asked_each,
-    check_count,
     errand,
     question,
 )

@@ -10,8 +10,9 @@ from hightide.protocol.errors import ErrorCode
 from hightide_broker.kafka.asked import Asked, at_once, question, told
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.grouped import by_topic
-from hightide_broker.kafka.numbers import number_of
+from hightide_broker.kafka.numbers import NONE, number_of
 from hightide_broker.kafka.reading import Fields
+from hightide_broker.kafka.topics_told import partition_told, topic_told
 from hightide_broker.kafka.writing import Attached
 from hightide_broker.runtime.server.tongue import Heard
 
@@ -30,7 +31,8 @@ def describe_topic_partitions(asked: Asked, _facts: Facts) -> Heard:
     names = [name for name in wanted if name >= cursor["topic_name"]]
 
     def refuse(number: int, _message: str) -> Fields:
-        return {"topics": [_topic(_unknown(name), number, ()) for name in names], **_rest()}
+        topics = [m.TopicMetadata(topic=name) for name in names]
+        return {"topics": [topic_told(topic, number, ()) for topic in topics], **_rest()}
 
     if cursor["partition_index"] < 0:
         return at_once(asked, refuse(number_of(ErrorCode.INVALID_REQUEST), ""))
@@ -46,8 +48,8 @@ def describe_topic_partitions(asked: Asked, _facts: Facts) -> Heard:
             parts = topic.partitions[start:]
             if parts and not left:
                 return {"topics": topics, **_rest(topic.topic, start)}
-            found = [_partition(part, listed) for part in parts[:left]]
-            topics.append(_topic(topic, number_of(topic.error), found))
+            found = [partition_told(part, listed, NONE) for part in parts[:left]]
+            topics.append(topic_told(topic, number_of(topic.error), found))
             if len(found) < len(parts):
                 return {"topics": topics, **_rest(topic.topic, start + left)}
             left -= len(found)
@@ -61,34 +63,6 @@ def _rest(topic: str | None = None, partition: int = 0) -> Fields:
     """Where the next page begins; None: there is none."""
     at = None if topic is None else {"topic_name": topic, "partition_index": partition}
     return {"next_cursor": at}
-
-
-def _unknown(name: str) -> m.TopicMetadata:
-    return m.TopicMetadata(topic=name)
-
-
-def _topic(topic: m.TopicMetadata, number: int, partitions: Sequence[Fields]) -> Fields:
-    return {
-        "error_code": number,
-        "name": topic.topic,
-        "topic_id": topic.topic_id,
-        "is_internal": topic.internal,
-        "partitions": partitions,
-    }
-
-
-def _partition(part: m.PartitionMetadata, listed: set[int]) -> Fields:
-    return {
-        "error_code": 0,
-        "partition_index": part.partition,
-        "leader_id": part.leader if part.leader in listed else -1,
-        "leader_epoch": part.leader_epoch,
-        "replica_nodes": part.replicas,
-        "isr_nodes": part.isr,
-        "eligible_leader_replicas": part.elr,
-        "last_known_elr": part.last_known_elr,
-        "offline_replicas": [broker for broker in part.replicas if broker not in listed],
-    }
 
 
 def describe_producers(asked: Asked, _facts: Facts) -> Heard:

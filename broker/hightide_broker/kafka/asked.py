@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hightide.net.outbox import FilePart
 from hightide.protocol.apis import API_BY_REQUEST
-from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.errors import Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide_broker.kafka.codec import answer_parts
@@ -137,11 +137,3 @@ async def asked_each(
                 raise
             found.append(refused(place, number_of(refusal.code), told(refusal.message)))
     return found
-
-
-def check_count(count: int, most: int, what: str) -> None:
-    """Raise `Refused` for more than an errand is run for."""
-    if count > most:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST, f"{count} {what} in one request, expected {most} or less"
-        )

@@ -33,7 +33,7 @@ from hightide.protocol.records import (
     crc32c,
     parse_header,
 )
-from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.ports import Disk, DiskFile, size_of
 from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.epoch_lag import catch_up
 from hightide_broker.storage.epochs import EpochCache
@@ -464,16 +464,8 @@ def bytes_to_scan(disk: Disk, directory: str, recovery_point: int) -> int:
     bases = [int(match[1]) for match in files if match[2] == "log"]
     first = max((base for base in bases if base <= recovery_point), default=0)
     return sum(
-        _size_of(disk, f"{directory}/{file_name(base, 'log')}") for base in bases if base >= first
+        size_of(disk, f"{directory}/{file_name(base, 'log')}") for base in bases if base >= first
     )
-
-
-def _size_of(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def damage_in(segment: Segment) -> Iterator[SegmentDamage]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hightide_broker.ports import Disk, DiskError, DiskFile
+from hightide_broker.ports import Disk, DiskError, DiskFile, size_of
 from hightide_broker.trace.lines import read_line
 
 log = logging.getLogger("hightide.trace")
@@ -46,7 +46,7 @@ class Ring:
         self._prefix = prefix
         self._bytes_max = max_bytes
         self._sizes = {
-            number: _size_of(disk, path_of(directory, prefix, number))
+            number: size_of(disk, path_of(directory, prefix, number))
             for number in numbers_in(disk, directory, prefix)
         }
         """By number, the oldest first."""
@@ -120,14 +120,6 @@ class Ring:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _size_of(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def path_of(directory: str, prefix: str, number: int) -> str:

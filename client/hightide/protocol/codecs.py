@@ -144,6 +144,10 @@ def inflating(payload: Buffer, codec: str, *, limit: int = INFLATED_BYTES_MAX) -
         if len(whole) > limit:
             raise _more_than(limit, stated)
         yield
+    if len(whole) < stated:
+        raise CorruptBatch(
+            f"{codec} payload inflates to {counted(len(whole), 'byte')}, it states {stated}"
+        )
     return whole
 
 
@@ -287,10 +291,9 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
     import zstandard
 
     try:
-        frame = zstandard.get_frame_parameters(payload)
-        stated = frame.content_size
+        has_checksum = zstandard.get_frame_parameters(payload).has_checksum
         # A reader does not tell a frame that is cut off from one that ends.
-        yield from _zstd_frame_is_whole(payload, has_checksum=frame.has_checksum)
+        yield from _zstd_frame_is_whole(payload, has_checksum=has_checksum)
         inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
         size = 0
         with inflater.stream_reader(payload) as reader:
@@ -299,8 +302,6 @@ def _inflate_zstd(payload: memoryview, limit: int) -> Iterator[bytes]:
                 yield piece
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd payload does not inflate: {error}") from error
-    if size != stated != zstandard.CONTENTSIZE_UNKNOWN:
-        raise CorruptBatch(f"zstd payload inflates to {counted(size, 'byte')}, it states {stated}")
 
 
 def _zstd_frame_is_whole(payload: memoryview, *, has_checksum: bool) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.words import counted
 from hightide_broker.core.cluster.acls import ACLS_MAX, Acl, acl_of, check_filter, is_wanted
 from hightide_broker.core.cluster.changes import AnyChange, CreateAcl, RemoveAcl
+from hightide_broker.core.cluster.limits import check_count
 
 FILTERS_MAX = 100
 LOOKS_MAX = 50_000
@@ -21,7 +22,7 @@ def create(
     known: Mapping[str, Acl], request: a.CreateAclsRequest, new_id: Callable[[], str]
 ) -> tuple[list[AnyChange], a.CreateAclsResponse]:
     """Each rule succeeds or fails by itself; one that is there already is there."""
-    _check_count(len(request.acls))
+    check_count(len(request.acls), CHANGES_MAX, "rules")
     changes: list[AnyChange] = []
     results, there = [], set(known.values())
     for number, rule in enumerate(request.acls):
@@ -45,11 +46,7 @@ def delete(
     known: Mapping[str, Acl], request: a.DeleteAclsRequest
 ) -> tuple[list[AnyChange], a.DeleteAclsResponse]:
     """All rules that some filter means. Raises `Refused`, and then none is removed."""
-    if len(request.filters) > FILTERS_MAX:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"{len(request.filters)} filters in one request, expected {FILTERS_MAX} or less",
-        )
+    check_count(len(request.filters), FILTERS_MAX, "filters")
     filters = [*dict.fromkeys(request.filters)]
     for each in filters:
         check_filter(each)
@@ -64,15 +61,7 @@ def delete(
         for number, acl in known.items()
         if any(is_wanted(acl, each) for each in filters)
     }
-    _check_count(len(found))
+    check_count(len(found), CHANGES_MAX, "rules")
     changes: list[AnyChange] = [RemoveAcl(id=number) for number in found]
     told = [acl.told(number) for number, acl in found.items()]
     return changes, a.DeleteAclsResponse(acls=told)
-
-
-def _check_count(count: int) -> None:
-    if count > CHANGES_MAX:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"{counted(count, 'rule')} in one request, expected {CHANGES_MAX} or less",
-        )

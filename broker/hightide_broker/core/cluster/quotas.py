@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, SetQuota
+from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX, address, check_name
 
 QUOTAS_MAX = 10_000
@@ -73,11 +74,7 @@ def alter(
     """What one holder is given is set whole or not at all (KIP-546). Raises `Refused` for too many
     at once, and then none is set."""
     wishes = request.quotas
-    if len(wishes) > CHANGES_MAX:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"{len(wishes)} quotas in one request, expected {CHANGES_MAX} or less",
-        )
+    check_count(len(wishes), CHANGES_MAX, "quotas")
     changes: dict[Entity, list[AnyChange]] = {}
     whys: dict[Entity, Refused] = {}
     holders = set(known)

@@ -21,6 +21,7 @@ from hightide_broker.core.cluster.changes import (
     SetScramCredential,
     SetUsersSecret,
 )
+from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.core.cluster.names import USER, check_name
 
 SALT_BYTES = range(12, 257)
@@ -117,11 +118,7 @@ def alter(
     """Each user's changes are made whole or not at all; `new_secret` makes what answers about
     unknown users rest on, if there is none yet. Raises `Refused` for too many, and none is made."""
     asked: list[_Wish] = [*request.deletions, *request.upsertions]
-    if len(asked) > CHANGES_MAX:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"{len(asked)} passwords in one request, expected {CHANGES_MAX} or less",
-        )
+    check_count(len(asked), CHANGES_MAX, "passwords")
     times = Counter((each.user, each.mechanism) for each in asked)
     by_user: dict[str, list[_Wish]] = {}
     for each in asked:

@@ -40,8 +40,6 @@ REPEATS_MAX = 100
 LOOKS_MAX = 2
 """Batches that are looked into at a time: each may inflate to message.inflated.max.bytes, and came
 in a few thousand."""
-
-
 PRODUCERS_TOLD_MAX = 5000
 """Producers in one answer: as many as a frame has room for."""
 
