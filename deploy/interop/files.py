@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from interop.place import Place, expect
+from interop.place import CODECS, Place, expect
 
 RECORDS = 20_000
 RECORD_BYTES = 100
 SEGMENT_BYTES = 256 << 10
 """So small that there are several segments."""
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KINDS = ("log", "index", "timeindex", "snapshot")
 FINE = re.compile(
     r"Dumping |Log starting offset: |baseOffset: |offset: |timestamp: |producerId: |.* is empty\.$"

@@ -14,6 +14,8 @@ from compare.hightide_nodes import DATA, HIGHTIDE
 from compare.processes import Failed
 
 TOOL_S = 180.0
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+"""That Kafka's clients compress by, and none."""
 JVM = ("-XX:TieredStopAtLevel=1", "-Xmx256m")
 """For programs of a few seconds."""
 SHOWN = 400

@@ -12,12 +12,11 @@ from compare.processes import Failed
 from compare.spark_place import SparkPlace, spark_place
 from confluent_kafka import Producer
 
-from interop.place import SHOWN, Place, Skipped, ran
+from interop.place import CODECS, SHOWN, Place, Skipped, ran
 from interop.speed import RECORD_BYTES, beside, client, compared
 
 ROWS = 300
 """Of each codec, and of native records."""
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FILL_S = 120.0
 SCANNED = 1_000_000
 SPARK_S = 900.0
