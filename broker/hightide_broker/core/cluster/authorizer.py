@@ -7,8 +7,7 @@ may not. The length of a prefix never ranks one rule above another. Source: Stan
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hightide_broker.core.cluster.acls import (
@@ -26,8 +25,13 @@ REMEMBERED_MAX = 20_000
 """Decisions that are kept, all of them until a rule changes."""
 
 
-_Key = tuple[Resource, str, str]
-"""A kind, a name or a prefix, and who is meant."""
+class _Named(NamedTuple):
+    """The rules about resources of a kind: by what they name, and by who is meant."""
+
+    names: dict[str, dict[str, list[Acl]]]
+    prefixes: dict[str, dict[str, list[Acl]]]
+    lengths: list[int]
+    """Those of the prefixes, ascending."""
 
 
 class Verdict(NamedTuple):
@@ -46,20 +50,10 @@ class Authorizer:
     ) -> None:
         self._super_users = super_users
         self._everyone_if_none = everyone_if_none
-        self._by_name: dict[_Key, list[Acl]] = defaultdict(list)
-        self._by_prefix: dict[_Key, list[Acl]] = defaultdict(list)
-        self._named: set[tuple[Resource, Pattern, str]] = set()
-        lengths: dict[Resource, set[int]] = defaultdict(set)
-        self._all: dict[Resource, list[Acl]] = defaultdict(list)
+        self._all: dict[Resource, list[Acl]] = {kind: [] for kind in Resource}
         for acl in acls:
             self._all[acl.resource].append(acl)
-            self._named.add((acl.resource, acl.pattern, acl.name))
-            is_prefix = acl.pattern is Pattern.PREFIXED
-            found = self._by_prefix if is_prefix else self._by_name
-            found[acl.resource, acl.name, acl.principal].append(acl)
-            if is_prefix:
-                lengths[acl.resource].add(len(acl.name))
-        self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
+        self._named = {kind: _by_what_they_name(some) for kind, some in self._all.items()}
         self._known: dict[tuple[str, str, Operation, Resource, str], bool] = {}
         self._known_any: dict[tuple[str, str, Operation, Resource], bool] = {}
 
@@ -85,14 +79,15 @@ class Authorizer:
         if principal in self._super_users:
             return Verdict(True, f"{principal} is one of super.users")
         allowing = None
-        for acl in self._concerning(principal, resource, name):
+        about = self._about(resource, name)
+        for acl in (acl for rules in about for acl in _meant(rules, principal)):
             if acl.is_about(principal, host, operation):
                 if acl.permission is Permission.DENY:
                     return Verdict(False, "a rule denies it", acl)
                 allowing = allowing or acl
         if allowing is not None:
             return Verdict(True, "a rule allows it, and none denies it", allowing)
-        if self._everyone_if_none and not self._is_named(resource, name):
+        if self._everyone_if_none and not about:
             return Verdict(
                 True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
             )
@@ -116,34 +111,33 @@ class Authorizer:
     def _finds_any(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool:
-        if self._everyone_if_none and (resource, Pattern.LITERAL, EVERYTHING) not in self._named:
+        if self._everyone_if_none and EVERYTHING not in self._named[resource].names:
             return True  # something is called as nothing that any rule names
         about = [a for a in self._all[resource] if a.is_about(principal, host, operation)]
         denials = {(a.pattern, a.name) for a in about if a.permission is Permission.DENY}
         allowing = (a for a in about if a.permission is Permission.ALLOW)
         return any(not _is_covered(acl, denials) for acl in allowing)
 
-    def _concerning(self, principal: str, resource: Resource, name: str) -> Iterator[Acl]:
-        """The rules that name a resource, and somebody or everybody."""
-        for prefix in (name, EVERYTHING) if name != EVERYTHING else (name,):
-            for who in (principal, EVERYBODY):
-                yield from self._by_name.get((resource, prefix, who), ())
-        for prefix in self._prefixes(resource, name):
-            for who in (principal, EVERYBODY):
-                yield from self._by_prefix.get((resource, prefix, who), ())
+    def _about(self, resource: Resource, name: str) -> list[dict[str, list[Acl]]]:
+        """The rules that name a resource, by who is meant."""
+        names, prefixes, lengths = self._named[resource]
+        found = [names.get(name), names.get(EVERYTHING) if name != EVERYTHING else None]
+        found += [prefixes.get(name[:length]) for length in lengths if length <= len(name)]
+        return [rules for rules in found if rules]
 
-    def _is_named(self, resource: Resource, name: str) -> bool:
-        """Whether any rule is about a resource, for anybody at all."""
-        places = [(Pattern.LITERAL, name), (Pattern.LITERAL, EVERYTHING)]
-        places += [(Pattern.PREFIXED, prefix) for prefix in self._prefixes(resource, name)]
-        return any((resource, *place) in self._named for place in places)
 
-    def _prefixes(self, resource: Resource, name: str) -> Iterator[str]:
-        """Those of a name that are as long as some rule's."""
-        for length in self._lengths.get(resource, ()):
-            if length > len(name):
-                return
-            yield name[:length]
+def _meant(rules: dict[str, list[Acl]], principal: str) -> list[Acl]:
+    """Those about somebody, or everybody."""
+    return rules.get(principal, []) + rules.get(EVERYBODY, [])
+
+
+def _by_what_they_name(acls: Iterable[Acl]) -> _Named:
+    names: dict[str, dict[str, list[Acl]]] = {}
+    prefixes: dict[str, dict[str, list[Acl]]] = {}
+    for acl in acls:
+        found = prefixes if acl.pattern is Pattern.PREFIXED else names
+        found.setdefault(acl.name, {}).setdefault(acl.principal, []).append(acl)
+    return _Named(names, prefixes, sorted({len(prefix) for prefix in prefixes}))
 
 
 def _is_covered(yes: Acl, denials: set[tuple[Pattern, str]]) -> bool:
