@@ -104,7 +104,6 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         "request_timeout_ms": min(timeout_ms, 30_000),
         "max_block_ms": timeout_ms,
         "linger_ms": 0 if sys.stdin.isatty() and not files else 5,
-        "batch_size": 128 << 10,
         "on_retry": TellOnce(),
     }
     feed = _Feed(topic, flags)

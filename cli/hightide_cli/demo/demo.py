@@ -241,7 +241,6 @@ async def _replay(
             trio.open_nursery() as nursery,
             Producer(
                 **way,
-                batch_size=128 << 10,
                 compression_type="lz4",
                 max_block_ms=patience_s * 1000,
                 delivery_timeout_ms=patience_s * 1000,

@@ -61,20 +61,17 @@ class Producer:
     @taking(ProducerOptions)
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
+        self._record_max = min(options.max_request_size, options.buffer_memory)
         self._accumulator = Accumulator(
-            batch_size=options.batch_size,
+            batch_size=min(options.batch_size, self._record_max),
             linger_s=options.linger_ms / 1000,
             buffer_memory=options.buffer_memory,
             delivery_timeout_s=options.delivery_timeout_s,
             max_in_flight=options.max_in_flight_requests_per_connection,
             codec=options.compression_type,
         )
-        self._record_max = min(options.max_request_size, options.buffer_memory)
         self._max_block_s = options.max_block_ms / 1000
         self._partitioner = options.partitioner
-        self._may_join = options.partitioner is None and options.batch_size <= self._record_max
-        """Whether a record without key and partition goes where the one before it went, if it
-        fits."""
         self._clock = options.clock or SystemClock()
         self._turns = Turns()  # of those who wait for memory
         self._sticky: dict[str, StickyPartitioner] = {}
@@ -205,7 +202,7 @@ class Producer:
             raise self._too_large(size)
         if size > self._accumulator.free_bytes or self._accumulator.waiting_for_memory:
             await self._wait_for_room(sender, size)
-        may_join = self._may_join and key is None and partition is None
+        may_join = key is None and partition is None and self._partitioner is None
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
         if partition is None:
