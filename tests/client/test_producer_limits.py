@@ -88,6 +88,14 @@ async def test_a_flush_waits_for_halves_of_halves(one):
     assert len(await one.values()) == sent
 
 
+@pytest.mark.parametrize("limit", ["max_request_size", "buffer_memory"])
+async def test_a_batch_is_full_when_a_request_or_the_buffer_is(one, limit):
+    async with one.producer(linger_ms=FOR_EVER_MS, **{limit: 1_000}) as producer:
+        deliveries = [await producer.send("t", bytes(200)) for _ in range(5)]
+        with trio.fail_after(30):
+            await deliveries[0]
+
+
 # --- the end of the epochs ----------------------------------------------------------------------
 
 
