@@ -96,6 +96,19 @@ async def test_a_batch_is_full_when_a_request_or_the_buffer_is(one, limit):
             await deliveries[0]
 
 
+@pytest.mark.parametrize("linger_s", [0, 20])
+async def test_what_is_not_answered_in_time_is_sent_again(autojump_clock, linger_s):
+    broker = FakeBroker({"t": 1})
+    broker.will(m.ProduceRequest, IGNORE)
+    patience = {"request_timeout_ms": 1_000, "linger_ms": linger_s * 1000}
+    async with in_memory(broker) as network, producer_of(broker, network, **patience) as producer:
+        started = trio.current_time()
+        await (await producer.send("t", b"x"))
+        assert 2 <= trio.current_time() - started - linger_s <= 3
+        assert producer.metrics()["requests_in_flight"] == 0
+    assert broker.count(m.ProduceRequest) == 2
+
+
 # --- the end of the epochs ----------------------------------------------------------------------
 
 

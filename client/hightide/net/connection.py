@@ -175,6 +175,12 @@ class Answer:
         if self._tell is not None:
             self._tell()
 
+    def then(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once `take` has something to say; at once, if it has."""
+        self._tell = tell
+        if self._arrived.is_set():
+            tell()
+
     def give_up(self) -> None:
         """Wait no longer: `take` says so."""
         self._connection.forget(self.id)

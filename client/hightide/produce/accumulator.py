@@ -22,7 +22,7 @@ that wait are halved before they get a sequence.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -223,9 +223,9 @@ class Accumulator:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    def active(self) -> Iterator[PartitionQueue]:
+    def active(self) -> list[PartitionQueue]:
         """The queues that hold anything."""
-        return iter(list(self._active))
+        return list(self._active)
 
     def ready_at(self, queue: PartitionQueue, now: float) -> float:
         """When the queue's first batch may be sent: now or before, later, or never (infinity)."""

@@ -139,7 +139,10 @@ class Producer:
                 on_retry=options.on_retry,
             )
             start(nursery, self._sender.keep_house)
-            yield
+            try:
+                yield
+            finally:
+                self._sender.end()
 
     # -- sending ---------------------------------------------------------------------------------
 

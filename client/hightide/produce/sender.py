@@ -1,13 +1,16 @@
 """The producer's background: who is sent what when, and what an answer means.
 
 A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that
-task, so that batches leave in the order of their sequences, and their answers are awaited beside
-it. A housekeeping task finds leaders, starts those tasks, and expires what waited too long.
+task, so that batches leave in the order of their sequences, and their answers are taken in where
+they arrive. A housekeeping task finds leaders, starts those tasks, and expires what waited too
+long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -32,6 +35,17 @@ from hightide.protocol.errors import (
 from hightide.protocol.words import counted
 
 _NEVER = float("inf")
+_WAY_BACK_S = 1.0
+"""A broker answers within request_timeout_ms; a little more is for the way back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request on its way."""
+
+    batches: list[Batch]
+    answer: Answer
+    began: float
 
 
 class Sender:
@@ -58,7 +72,7 @@ class Sender:
         """What ended batches, and nobody looked at."""
         self.partition_counts: dict[str, int] = {}
         """The topics in use, with how many partitions they have as of the last refresh."""
-        self.requests = self.retries = self.in_flight = 0
+        self.requests = self.retries = 0
         self.answer_s = 0.0
         """How long all answers took together."""
         self._cluster = cluster
@@ -68,9 +82,13 @@ class Sender:
         self._max_request_size = max_request_size
         self._delivery_timeout_s = delivery_timeout_s
         self._request_timeout_s = request_timeout_s
+        self._patience_s = request_timeout_s + _WAY_BACK_S
         self._backoff_s = backoff_s
         self._on_retry = on_retry
         self._senders: dict[int, None] = {}
+        self._sent: dict[_Sent, None] = {}
+        """Those without an answer; the first was sent first."""
+        self._is_over = False
         self._is_renewing = False
         self._why_no_id: HightideError | None = None
         """Why there is no producer id yet, without which nothing is sent."""
@@ -90,10 +108,14 @@ class Sender:
             "record_retry_total": self.retries,
             "request_total": self.requests,
             "request_latency_avg": self.answer_s / max(self.requests, 1) * 1000,
-            "requests_in_flight": self.in_flight,
+            "requests_in_flight": len(self._sent),
             "buffer_available_bytes": held.free_bytes,
             "waiting_threads": held.waiting_for_memory,
         }
+
+    def end(self) -> None:
+        """Take in no more answers: the tasks of this are about to be cancelled."""
+        self._is_over = True
 
     def abandon_all(self, error: HightideError) -> None:
         """The producer is closed: those who still wait for a record get `error`."""
@@ -118,8 +140,10 @@ class Sender:
         while True:
             now = trio.current_time()
             self._expire(now)
+            self._give_up_late(now)
             leaderless: dict[str, None] = {}
-            for queue in self.accumulator.active():
+            queues = self.accumulator.active()
+            for queue in queues:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
                 if leader is None:
                     leaderless[queue.topic] = None
@@ -130,6 +154,9 @@ class Sender:
                 failures = await self._refresh(failures)
                 continue
             deadline = self.accumulator.next_expiry()
+            if queues:  # of which some may be sent, and be waited for, while this sleeps
+                oldest = next((sent.began for sent in self._sent), now)
+                deadline = min(deadline, oldest + self._patience_s)
             if self.partition_counts:
                 deadline = min(deadline, self._cluster.metadata.stale_at)
             await self._wake.sleep_until(deadline)
@@ -254,14 +281,27 @@ class Sender:
                 self.accumulator.succeed(batch, -1)
                 self._announce(batch)
         else:
-            start(self._nursery, self._take_answer, batches, answer)
+            sent = _Sent(batches, answer, trio.current_time())
+            self._sent[sent] = None
+            answer.then(partial(self._take_answer, sent))
 
-    async def _take_answer(self, batches: list[Batch], answer: Answer) -> None:
-        # The broker answers within request_timeout_ms; a little more is for the way back.
-        began = trio.current_time()
-        self.in_flight += 1
+    def _give_up_late(self, now: float) -> None:
+        """Whatever waited too long for an answer has none."""
+        for sent in list(self._sent):
+            # The same sum as for the deadline, or rounding makes the task that sleeps spin.
+            if sent.began + self._patience_s > now:
+                break
+            sent.answer.give_up()
+
+    def _take_answer(self, sent: _Sent) -> None:
+        if self._is_over:
+            return
+        del self._sent[sent]
+        batches, answer = sent.batches, sent.answer
+        self.requests += 1
+        self.answer_s += trio.current_time() - sent.began
         try:
-            response, _ = await answer.wait(self._request_timeout_s + 1.0)
+            response, _ = answer.take(self._patience_s)
         except (ApiError, *UNREACHABLE) as error:
             if isinstance(error, ApiError) and not error.retriable:
                 for batch in batches:
@@ -270,10 +310,6 @@ class Sender:
             else:
                 self._send_again(batches, error, lost_leader=True)
             return
-        finally:
-            self.in_flight -= 1
-            self.requests += 1
-            self.answer_s += trio.current_time() - began
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:
             result = by_place.get((batch.topic, batch.partition))
