@@ -438,13 +438,14 @@ def test_what_is_written_and_read_is_drawn_over_time_and_told_as_numbers(tab, cl
     tab.go("/topics/orders", heading="orders").until("document.querySelector('.chart polyline')")
 
     def written():
-        cluster.run("produce", "orders", stdin=b"more\n" * 50)
+        producer.send_many("orders", [b"more"] * 50).result()
         return tab.page.evaluate(
             "[...document.querySelectorAll('.legend')].every("
             "each => Number(/now ([\\d.,]+)/.exec(each.textContent)[1]) > 0)"
         )
 
-    wait_until(written, "both lines have risen")
+    with blocking.Producer(**reaching(cluster.address)) as producer:
+        wait_until(written, "both lines have risen")
     tab.page.locator(".chart summary").click()
     rows = tab.page.locator(".chart details tbody tr")
     assert rows.first.inner_text().split()[0] == "0"

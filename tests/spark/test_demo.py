@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from patience import PATIENCE_S, size_of, wait_until
 from secure_run import WORDS
+from tries import ALL
 
 from hightide.spark.options import read_options, read_sink_options
 from hightide_cli.demo.check import Outcome, check, read
@@ -176,6 +177,7 @@ def test_the_demo_leaves_no_broker_and_no_data_of_it(finished):
     assert [path.name for path in scratch.iterdir() if path.name.startswith("hightide")] == []
 
 
+@pytest.mark.skipif(not ALL, reason="a second demo in the long form only")
 def test_with_a_console_the_cluster_stays_until_ctrl_c(tmp_path):
     said = tmp_path / "err"
     with said.open("wb") as err:
