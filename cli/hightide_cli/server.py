@@ -100,6 +100,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     from hightide_broker.runtime.base.usage import ProcessUsage
     from hightide_broker.runtime.server.door import doors_of
     from hightide_cli.notify import Notifier
+    from hightide_cli.settling import settle
 
     manager = Notifier()
     raise_open_files_limit()
@@ -125,6 +126,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
                 nursery.start_soon(warn_of_open, config)
                 nursery.start_soon(warn_of_unknown, config.advertised_host)
                 nursery.start_soon(manager.follow, node)
+                nursery.start_soon(settle, node)
                 if ready_file is not None:
                     nursery.start_soon(_announce, node, ready_file)
                 async for number in signals:
