@@ -11,9 +11,9 @@ from hightide_broker.simulation.replicated import run_seed
 
 NOTICED_BY = {
     "a_new_follower_cuts_at_its_watermark": 2,
-    "a_follower_does_not_name_its_epoch": 14,
+    "a_follower_does_not_name_its_epoch": 9,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
-    "news_between_two_requests_of_a_session_are_forgotten": 42,
+    "news_between_two_requests_of_a_session_are_forgotten": 17,
     "a_held_partition_does_not_wait_for_records": 43,
     "of_several_news_all_but_one_are_dropped": 24,
     "a_held_partition_outlives_its_epoch": 134,
