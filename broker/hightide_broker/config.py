@@ -12,9 +12,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
+from hightide.protocol.hosts import is_loopback
 from hightide_broker import config_keys as keys
 from hightide_broker.core.cluster.config_key import Key, Unfit
 from hightide_broker.core.cluster.topic_config import unknown_key
@@ -273,7 +273,7 @@ def open_listeners(config: BrokerConfig) -> list[str]:
     return [
         f"{host}:{port}"
         for host, port in map(places.__getitem__, asking_nobody)
-        if not _is_loopback(host)
+        if not is_loopback(host)
     ]
 
 
@@ -281,9 +281,7 @@ def open_metrics(config: BrokerConfig) -> str:
     """The HOST:PORT where others than this machine's users are told its metrics, as that port asks
     nobody who they are; empty: there is none."""
     address = config.metrics_address
-    return (
-        "" if address is None or _is_loopback(address[0]) else config[keys.METRICS_LISTEN].strip()
-    )
+    return "" if address is None or is_loopback(address[0]) else config[keys.METRICS_LISTEN].strip()
 
 
 def check_open(config: BrokerConfig) -> None:
@@ -305,13 +303,6 @@ def place_to_listen(text: str) -> tuple[str, int] | None:
     if not port.isdecimal() or int(port) > 65535:
         return None
     return host.strip("[]") or LOOPBACK, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check(key: Key[Any], value: str) -> None:

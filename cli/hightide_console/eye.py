@@ -27,7 +27,15 @@ from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
 from hightide_console.history import History
 from hightide_console.timeline import epoch_starts
-from hightide_console.views import Held, View, cluster_view, group_view, held_by, topic_view
+from hightide_console.views import (
+    Held,
+    View,
+    cluster_view,
+    group_view,
+    held_by,
+    open_view,
+    topic_view,
+)
 
 if TYPE_CHECKING:
     from hightide import Admin, ClusterDescription, QuorumDescription, TopicDescription
@@ -56,8 +64,10 @@ FRESH_S = 0.9
 class Eye:
     """What one user sees of the cluster."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, *, is_nobody: bool = False) -> None:
+        """`is_nobody`: its user does not prove who it is; who is let in by that, all are."""
         self.admin = admin
+        self._is_nobody = is_nobody
         self.life = token_hex(4)
         """Numbers of another eye's events are none of this one's."""
         self.version = 0
@@ -138,8 +148,10 @@ class Eye:
         seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
         self._held = {name: held for name, held in self._held.items() if name in seen}
         await self._read_traces(cluster, quorum)
-        said = "" if _is_led(cluster) else LEADERLESS
-        self._show({**cluster_view(cluster, quorum, topics, self._disks), "error": said}, seen)
+        view = cluster_view(cluster, quorum, topics, self._disks)
+        view["open"] = open_view(cluster) if self._is_nobody else None
+        view["error"] = "" if _is_led(cluster) else LEADERLESS
+        self._show(view, seen)
 
     async def _see_quorum(self, cluster: ClusterDescription) -> QuorumDescription | None:
         """Who votes; where nobody leads, as it was known last: a broker takes seconds to say so,

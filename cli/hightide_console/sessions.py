@@ -146,6 +146,12 @@ class Sessions:
         """One user's client and eye, from sign-in to the end of the last session."""
         with trio.CancelScope() as scope:
             async with self._admin(options) as admin:
-                eye = Eye(admin)
+                eye = Eye(admin, is_nobody=not proves_who_it_is(options))
                 task_status.started((eye, scope))
                 await eye.run()
+
+
+def proves_who_it_is(options: Mapping[str, Any]) -> bool:
+    """Whether a client with these options logs in, or shows a certificate."""
+    logs_in = str(options.get("security_protocol", "")).startswith("SASL_")
+    return logs_in or bool(options.get("ssl_certificate_location"))

@@ -19,9 +19,11 @@ from hightide import (
     ReplicaDescription,
     TopicDescription,
 )
+from hightide.protocol.hosts import is_loopback
 from hightide.protocol.words import counted
 from hightide_broker.trace.lanes import badge_of
 
+HOSTS_SHOWN_MAX = 3
 SILENT_MS = 5_000
 """A voter that was not heard for so long."""
 View = dict[str, Any]
@@ -68,6 +70,23 @@ def cluster_view(
         "topics": [_topic_row(topic) for topic in sorted(topics, key=lambda each: each.topic)],
         "quorum": None if quorum is None else _quorum(quorum),
     }
+
+
+def open_view(cluster: ClusterDescription) -> View:
+    """What it means that a cluster lets in who does not prove who it is: of a cluster that gives
+    addresses of its own machine alone, no more than a remark."""
+    reached = sorted({broker.host for broker in cluster.brokers if not is_loopback(broker.host)})
+    named = ", ".join(reached[:HOSTS_SHOWN_MAX])
+    more = f" and {len(reached) - HOSTS_SHOWN_MAX} more" if len(reached) > HOSTS_SHOWN_MAX else ""
+    told = (
+        f"Whoever reaches {named}{more} needs no password to read, change and delete what is shown "
+        f"here. Brokers ask for one with security.protocol = SASL_SSL and authorizer.enable = "
+        f"true; a new cluster that does is made by"
+        if reached
+        else "This cluster is on one machine, and asks nobody there who they are. One that asks is "
+        "made by"
+    )
+    return {"calm": not reached, "told": told}
 
 
 def _disk(directory: LogDirDescription | None) -> View:

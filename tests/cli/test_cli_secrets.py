@@ -1,9 +1,9 @@
 """What was told in confidence stands nowhere: in no output, no log, no file that is not for it.
 
 Method: a secure cluster of three lives through a day, as verbose as it can be, with encrypted keys:
-users come, log in rightly and wrongly, files are spoilt, a node meets a bug and another one is
-killed. Then all that was printed and written is searched for every password and for what was made
-of it, in whatever shape.
+users come, by commands, programs and pages, log in rightly and wrongly, files are spoilt, a node
+meets a bug and another one is killed. Then all that was printed and written is searched for every
+password and for what was made of it, in whatever shape.
 """
 
 import json
@@ -21,6 +21,7 @@ import pytest
 from commands import hightide
 from cryptography.hazmat.primitives import serialization
 from patience import wait_until
+from secret_ways import by_a_page, by_a_program, by_kafkas_words
 from secrets_kept import METADATA, Secret, kept_by, secrets_of
 
 from hightide.protocol import login_messages as u
@@ -33,7 +34,9 @@ REFUSED, USAGE, CONFLICT, DENIED = 1, 2, 5, 8
 FIRST, SECOND, INLINE = "alices-first-Xq7", "alices-second-Wz4", "bobs-own-Kp9"
 GUESSED, TYPED, PLAIN, BUG = "a-guess-Hj3", "a-typing-slip-Vb6", "in-the-clear-Rn2", "of-boom-Ty8"
 KEY, NO_KEY = "opens-the-keys-Mf5", "opens-nothing-Lc1"
-PASSWORDS = (FIRST, SECOND, INLINE, GUESSED, TYPED, PLAIN, BUG, KEY, NO_KEY)
+SHOWN, CODED, MADE = "on-a-page-Qs1", "in-a-program-Fd5", "of-the-first-Gw8"
+PASSWORDS = (FIRST, SECOND, INLINE, GUESSED, TYPED, PLAIN, BUG, KEY, NO_KEY, SHOWN, CODED, MADE)
+SNAPSHOTS = ("--set", "metadata.log.max.record.bytes.between.snapshots=1KiB")
 HOOK = Path(__file__).parents[1] / "support" / "bug_hook"
 
 
@@ -121,11 +124,13 @@ def begin(day):
         for prefix in ("", "internal.")
         for word in ("--set", f"{prefix}ssl.key.password.location={day.key_file}")
     ]
-    day.up = ("up", "--detach", "--data", day.data, "--secure", "-n", "3", *sets)
+    day.up = ("up", "--detach", "--data", day.data, "--secure", "-n", "3", *SNAPSHOTS, *sets)
     ended = day.run(*day.up, "--port", "0", "--topic", "t:2:3")
     day.address = ended.out.decode().splitlines()[0]
+    day.admin = (day.data / "certs" / "admin.password").read_text()
     for node, pid in day.pids().items():
-        day.commands[node] = Path(f"/proc/{pid}/cmdline").read_bytes()
+        seen = Path(f"/proc/{pid}")
+        day.commands[node] = (seen / "cmdline").read_bytes() + (seen / "environ").read_bytes()
 
 
 def users_come_and_log_in(day):
@@ -234,6 +239,7 @@ def clear_words_come_by_the_door(day):
         [u.SaslAuthenticateRequest(data=PLAIN.encode())],
         [wish()],
         [PLAIN.encode()],
+        *by_kafkas_words(PLAIN),
     ]
     for words in said:
         with (
@@ -252,6 +258,19 @@ def clear_words_come_by_the_door(day):
             with suppress(OSError):
                 while stream.recv(4096):
                     pass
+
+
+def other_ways_are_gone(day):
+    """By pages, by a program, and into a directory of its own."""
+    config = day.data / "client.toml"
+    given = {"admin": day.admin, "own": SECOND, "new": SHOWN, "wrong": GUESSED}
+    day.said["the console"] = by_a_page(day.address, config, **given).encode()
+    day.said["a program"] = by_a_program(config, new=CODED, wrong=GUESSED).encode()
+    made = ("storage", "format", "--cluster-id", "hUNr0Yc3QsKCsPoAVfvSbQ")
+    place = ("--set", f"log.dirs={day.data / 'another'}")
+    first = day.put("first.password", MADE)
+    day.run(*made, *place, "--user", f"root={first}")
+    day.run(*made, *place, "--user", f"root={day.place / 'no.such'}", code=USAGE)
 
 
 def wish():
@@ -285,6 +304,7 @@ def everything_is_shown(day):
         ("groups", "describe", "g"),
     ):
         day.shown(*words)
+    day.shown("trace")
     day.shown("acls", "explain", "bob", "WRITE", "topic:private", code=DENIED)
     day.run("ps", "--data", day.data)
     day.run("certs", "show", day.data / "certs")
@@ -293,6 +313,11 @@ def everything_is_shown(day):
         day.run("logs", "--data", day.data, "--node", node, "-n", "100000")
         day.run("storage", "info", "--set", f"log.dirs={of_node}", code=None)
         day.run("log", "verify", of_node)
+        day.run("metrics", "--data", day.data, "--node", node)
+        day.run("metrics", "--data", day.data, "--node", node, "--detail")
+        day.run("trace", "--data", day.data, "--node", node, "--positions")
+        day.run("trace", "--file", of_node / "trace", "-o", "json")
+        day.run("trace", "replay", "--file", of_node / "trace")
         copies = day.place / f"copies-{node}"
         shutil.copytree(of_node / METADATA, copies / "orders-0")
         for how in ((), ("--records",), ("--records", "-J")):
@@ -326,18 +351,18 @@ def day(tmp_path_factory):
         others_are_turned_away(lived)
         settings_are_checked(lived)
         clear_words_come_by_the_door(lived)
+        other_ways_are_gone(lived)
         misfortunes(lived)
         everything_is_shown(lived)
         lived.run("down", "--data", lived.data)
     finally:
         lived.end()
-    admin = (lived.data / "certs" / "admin.password").read_text()
     changes = [change for node in (1, 2, 3) for change in kept_by(lived.data / f"broker-{node}")]
     salted = msgspec.msgpack.decode(lived.bug_notes.read_bytes())
     lived.secrets = {
         *(Secret("salted password of boom", each) for each in salted),
-        *(Secret(f"the password {each}", each.encode()) for each in (*PASSWORDS, admin)),
-        *secrets_of(changes, (*PASSWORDS, admin)),
+        *(Secret(f"the password {each}", each.encode()) for each in (*PASSWORDS, lived.admin)),
+        *secrets_of(changes, (*PASSWORDS, lived.admin)),
     }
     return lived
 
@@ -360,13 +385,19 @@ def test_the_day_was_as_it_is_told(day):
     assert b"ScramUpsertion('boom'" in logs
     assert b"the SCRAM-SHA-512 password of user 'alice' is set" in logs
     names = [secret.name.partition(" of ")[0] for secret in day.secrets]
-    assert names.count("stored_key") == 2 * 4  # the administrator, bob, and alice, who has had two
+    # The administrator, bob, carol, dave, and alice, who has had two; by two mechanisms.
+    assert names.count("stored_key") == 2 * 6
     assert names.count("salted password") == names.count("stored_key") + 2
-    metadata = b"".join(
-        path.read_bytes() for path in (day.data / "broker-1" / METADATA).glob("*.log")
-    )
+    places = [day.data / f"broker-{node}" / METADATA for node in (1, 2, 3)]
+    files = [path for place in places for path in place.iterdir() if path.is_file()]
+    metadata = b"".join(path.read_bytes() for path in files)
     for secret in day.secrets:
         assert (secret.data in metadata) is secret.is_kept, secret.name
+    snapshots = b"".join(path.read_bytes() for path in files if path.suffix == ".checkpoint")
+    assert any(secret.data in snapshots for secret in day.secrets), "they are in snapshots, too"
+    assert b"Producer" in day.said["a program"]
+    assert b"AuthenticationFailed" in day.said["a program"]
+    assert b'"carol"' in day.said["the console"]
 
 
 def test_nothing_of_it_is_printed(day):
@@ -377,6 +408,7 @@ def test_nothing_of_it_is_printed(day):
 def test_nothing_of_it_is_in_a_processs_words(day):
     assert [*day.commands] == [1, 2, 3]
     assert all(b"ssl.key.password.location" in text for text in day.commands.values())
+    assert all(b"BUG_NOTES" in text for text in day.commands.values()), "its environment, too"
     words = {f"the words of node {node}": (text, False) for node, text in day.commands.items()}
     assert leaks(day.secrets, words) == []
 

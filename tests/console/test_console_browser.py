@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from browserkit import NEEDS_ONE, Tab, browser
 from commands import StartedCluster, hightide
-from console_run import Console
+from console_run import Console, Visitor
+from consolekit import broker, made
 from incident import diverge
 from patience import wait_until
 from secure_run import open_only, reaching
 from three_nodes import Nodes
 
-from hightide import blocking, read_client_config
+from hightide import ClusterDescription, blocking, read_client_config
+from hightide_console.views import open_view
 
 pytestmark = [
     pytest.mark.live,
@@ -114,6 +116,7 @@ def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path):
     tab.go(path, heading=PAGES[path])
     tab.until("!document.body.textContent.includes('looking')")
     found = Axe().run(tab.page).response["violations"]
+    assert "asks nobody there who they are" in tab.text("footer")
     serious = [
         (each["id"], each["nodes"][0]["html"])
         for each in found
@@ -148,6 +151,24 @@ def test_the_keyboard_reaches_the_pages_and_skips_to_the_content(tab):
         "Groups",
     ]
     assert tab.page.get_attribute("nav [aria-current=page]", "href") == "#/quorum"
+
+
+def test_where_others_reach_a_cluster_that_asks_nobody_every_page_warns(tab, console):
+    """What the stream says of a cluster of another machine, over what this one says."""
+    told = open_view(made(ClusterDescription, brokers=[broker(1, host="10.0.0.7")]))
+    visitor = Visitor(console)
+    state = visitor.watch().until(lambda seen: seen.get("cluster"), "what a page is told")
+    state["cluster"]["open"] = told
+    news = f"event: state\ndata: {json.dumps(state)}\n\n"
+    stream = {"content_type": "text/event-stream", "body": news}
+    tab.page.route("**/api/stream*", lambda route: route.fulfill(**stream))
+    for path in ("/", "/topics", "/lab"):
+        tab.go(path, heading="")
+        tab.until("document.querySelector('main [role=note]')")
+        said = tab.text("main [role=note]")
+        assert "Whoever reaches 10.0.0.7 needs no password" in said
+        assert said.endswith("hightide up --secure.")
+        assert tab.page.query_selector("footer") is None
 
 
 def test_records_with_markup_are_text(tab, cluster):
@@ -327,6 +348,7 @@ def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
         tab.page.get_by_role("button", name="Sign in").click()
         tab.until("document.querySelector('nav')")
         tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
+        assert tab.page.query_selector("[role=note]") is None, "who comes in has proven who he is"
         tab.page.get_by_role("checkbox").check()
         names = tab.page.eval_on_selector_all("tbody th", "all => all.map(e => e.textContent)")
         assert names == ["a-one"]

@@ -116,6 +116,28 @@ async def test_who_comes_by_a_new_password_ends_the_sessions_of_the_old_one(sign
     assert [client.options["sasl_password"] for client in cluster.logged_in] == ["two"]
 
 
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({}, True),
+        ({"security_protocol": "SSL", "ssl_ca_location": "/ca"}, True),
+        ({"security_protocol": "SSL", "ssl_certificate_location": "/own"}, False),
+        ({"security_protocol": "SASL_SSL", "sasl_username": "console"}, False),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_username": "console"}, False),
+    ],
+)
+async def test_that_a_cluster_lets_in_anybody_is_said_where_the_console_itself_was(
+    cluster, nursery, options, is_said
+):
+    options |= {"sasl_username": "alice", "sasl_password": "one"}
+    sessions = Sessions("b", options, users_sign_in=False)
+    nursery.start_soon(sessions.run)
+    await wait_all_tasks_blocked()
+    _, session = await sessions.begin()
+    await session.eye.look()
+    assert (session.eye.cluster["open"] is not None) is is_said
+
+
 async def test_the_last_session_of_a_user_takes_the_eye_with_it(signing_in, cluster):
     first, one = await signing_in.begin("alice", "one")
     second, _ = await signing_in.begin("alice", "one")

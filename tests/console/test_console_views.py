@@ -7,7 +7,14 @@ import pytest
 from consolekit import broker, directory, made, part, replica, topic_of
 
 from hightide import ClusterDescription, GroupDescription, GroupLag, TopicPartition
-from hightide_console.views import cluster_view, group_view, held_by, topic_view
+from hightide_console.views import (
+    HOSTS_SHOWN_MAX,
+    cluster_view,
+    group_view,
+    held_by,
+    open_view,
+    topic_view,
+)
 
 
 def lanes_of(partition, held, *, min_isr=2, before=None):
@@ -132,6 +139,30 @@ def test_the_overview_counts_leaders_replicas_and_what_is_wrong():
     )
     assert (second["fenced"], second["silent"], second["free_bytes"]) == (True, True, -1)
     assert view["quorum"] is None
+
+
+def open_at(*hosts):
+    brokers = [broker(number, host=host) for number, host in enumerate(hosts, 1)]
+    return open_view(made(ClusterDescription, brokers=brokers))
+
+
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["localhost", "::1", "127.0.0.2"]])
+def test_of_an_open_cluster_on_one_machine_it_is_remarked(hosts):
+    told = open_at(*hosts)
+    assert told["calm"]
+    assert "on one machine, and asks nobody there who they are" in told["told"]
+
+
+def test_of_an_open_cluster_that_others_reach_it_is_said_where_and_what_to_set():
+    told = open_at("127.0.0.1", "b.example", "10.0.0.7", "b.example")
+    assert not told["calm"]
+    assert told["told"].startswith("Whoever reaches 10.0.0.7, b.example needs no password")
+    assert "security.protocol = SASL_SSL" in told["told"]
+
+
+def test_of_many_hosts_some_are_named():
+    told = open_at(*(f"b{number}" for number in range(HOSTS_SHOWN_MAX + 7)))["told"]
+    assert told.startswith("Whoever reaches b0, b1, b2 and 7 more needs no password")
 
 
 def test_a_group_tells_who_reads_what_and_nothing_of_a_member_that_left():

@@ -4,9 +4,7 @@ settings that are half there, certificates that were replaced, logins that come 
 Method: doors and nodes in this process, real sockets, certificates that the test makes.
 """
 
-import logging
 import ssl
-from contextlib import suppress
 
 import pytest
 import trio
@@ -21,11 +19,10 @@ from cryptography.hazmat.primitives.serialization import (
 from logins import PASSWORD, wish
 from patience import PATIENCE_S
 from streams import memory_streams
-from test_doors import client_by, inside, internal_port, outside
 
 from hightide import Admin, AuthenticationFailed
 from hightide.net.connection import open_connection
-from hightide.net.login import Login, LoginNetwork, said_by
+from hightide.net.login import Login, LoginNetwork
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.net.tls import (
     ClientContext,
@@ -39,14 +36,12 @@ from hightide.net.tls_stream import TlsNetwork, secured
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol import quorum_messages as q
-from hightide.protocol.errors import ApiError, ErrorCode, Refused, UsageError
+from hightide.protocol.errors import ErrorCode, Refused, UsageError
 from hightide_broker.config import ConfigError, check_listeners
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
-from hightide_broker.runtime.base.sparing import LINES_MAX
 from hightide_broker.runtime.server.door import doors_of
 from hightide_broker.runtime.server.guesses import Guesses
-from hightide_broker.runtime.server.listener import LOGIN_LINES_MAX
 from hightide_broker.runtime.server.login import FAILED, NOT_YET, Logins, Session
 from hightide_broker.runtime.server.native import NativeTongue
 from hightide_broker.runtime.server.tongue import Tongues
@@ -298,24 +293,6 @@ def test_a_node_joins_for_itself_alone():
     assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_logins_are_written_down_whether_they_succeed_or_not(caplog):
-    caplog.set_level(logging.INFO, "hightide.audit")
-    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
-    async with new_node(SimDisk(), config) as node:
-        await node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish()]))
-        for password in (PASSWORD, "no"):
-            network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", "user", password))
-            try:
-                async with open_connection(network, "127.0.0.1", node.port) as connection:
-                    await connection.call(m.MetadataRequest())
-            except AuthenticationFailed:
-                continue
-    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
-    assert any("logged in: User:user by SCRAM-SHA-256, from 127.0.0.1:" in line for line in told)
-    assert any(line.startswith("turned away: ") and "as 'user'" in line for line in told)
-    assert PASSWORD not in "".join(told)
-
-
 async def test_a_bug_that_somebody_meets_before_it_is_in_ends_its_connection_alone(
     caplog, monkeypatch
 ):
@@ -331,75 +308,6 @@ async def test_a_bug_that_somebody_meets_before_it_is_in_ends_its_connection_alo
             await connection.call(m.MetadataRequest())
         assert node.server.counts.closed["client", "bug"] == 1
     assert "met a bug; its connection was closed" in caplog.text
-
-
-async def test_a_login_that_is_made_again_is_written_down_too(caplog):
-    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
-    async with new_node(SimDisk(), config) as node:
-        await node.change(u.AlterUserScramCredentialsRequest(upsertions=[wish()]))
-        right = Login("SCRAM-SHA-256", "user", PASSWORD)
-        network = LoginNetwork(TcpNetwork(), right)
-        async with open_connection(network, "127.0.0.1", node.port) as connection:
-
-            async def ask(request):
-                return (await connection.call(request, timeout_s=PATIENCE_S))[0]
-
-            caplog.set_level(logging.INFO, "hightide.audit")
-            caplog.clear()
-            await said_by(ask, right)
-            with pytest.raises(ApiError):
-                await said_by(ask, Login("SCRAM-SHA-256", "mallory", PASSWORD))
-        assert node.server.counts.logins == {("SCRAM", True): 2, ("SCRAM", False): 1}
-    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
-    assert [line.partition(", from 127.0.0.1:")[0] for line in told] == [
-        "logged in again: User:user",
-        f"turned away: {FAILED}, as 'mallory', on a connection of User:user",
-    ]
-
-
-async def test_certificates_are_written_down_as_logins_are(authority, caplog):
-    """Whose they are, and what was agreed about; of who shows none there is nothing to tell."""
-    caplog.set_level(logging.INFO, "hightide.audit")
-    shown = authority.issue("node-1")
-    config = {**inside(shown), **outside(shown), "ssl.client.auth": "requested"}
-    async with new_node(SimDisk(), settings(config)) as node:
-        by_nodes_door = (authority.issue("node-2"), internal_port(node))
-        by_clients = [(files, node.port) for files in (authority.issue("a"), authority.believed)]
-        for files, port in (by_nodes_door, *by_clients):
-            async with client_by(TlsNetwork(Tls(files)), port) as client:
-                await client.call(m.ApiVersionsRequest())
-    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
-    assert [line.partition(", from 127.0.0.1:")[0] for line in told] == [
-        "logged in: User:node-2 by certificate under TLSv1.3",
-        "logged in: User:a by certificate under TLSv1.3",
-    ]
-
-
-async def test_nobody_hides_others_logins_behind_many_of_its_own(caplog):
-    caplog.set_level(logging.INFO, "hightide.audit")
-    config = settings({"security.protocol": "SASL_PLAINTEXT", "internal.listen.port": "0"})
-    async with new_node(SimDisk(), config) as node:
-
-        async def comes(user, password):
-            network = LoginNetwork(TcpNetwork(), Login("SCRAM-SHA-256", user, password))
-            with suppress(AuthenticationFailed):
-                async with open_connection(network, "127.0.0.1", node.port) as connection:
-                    await connection.call(m.MetadataRequest())
-
-        users = [wish(user=user) for user in ("mallory", "alice")]
-        await node.change(u.AlterUserScramCredentialsRequest(upsertions=users))
-        for number in range(LINES_MAX + 1):
-            await comes(f"nobody{number}", "no")
-            await comes("mallory", "no")
-        for _ in range(LOGIN_LINES_MAX + 1):
-            await comes("mallory", PASSWORD)
-        caplog.clear()
-        await comes("alice", "no")
-        await comes("alice", PASSWORD)
-    told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
-    assert [line.split(",")[0].split(":")[0] for line in told] == ["turned away", "logged in"]
-    assert "as 'alice'" in told[0]
-    assert "User:alice" in told[1]
 
 
 async def test_an_address_has_no_more_connections_than_it_may():

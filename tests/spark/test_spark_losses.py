@@ -179,6 +179,7 @@ def test_a_batch_that_is_run_again_is_not_made_of_what_came_since(cluster, made_
         query.plan(start)
 
 
+@pytest.mark.live
 def test_another_leader_is_no_loss(cluster, made_log):
     query = Driven(cluster, made_log.name)
     assert query.batch() == KEPT

@@ -74,11 +74,11 @@ def directory(broker, *replicas, error=""):
     return LogDirDescription(broker, "data", [*replicas], 1_000, error)
 
 
-def broker(number, *, fenced=False):
+def broker(number, *, fenced=False, host="here"):
     return made(
         BrokerDescription,
         id=number,
-        host="here",
+        host=host,
         port=number,
         rack="",
         roles=["broker"],

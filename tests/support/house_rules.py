@@ -103,7 +103,11 @@ ARROWS = {
         )
     ),
     "hightide_broker.config": Room(
-        ("hightide.protocol.errors", "hightide_broker.config_keys", *CONFIG_OF_TOPICS),
+        (
+            *these("hightide.protocol", "errors hosts"),
+            "hightide_broker.config_keys",
+            *CONFIG_OF_TOPICS,
+        ),
         stdlib_only=True,
     ),
     "hightide_broker.config_keys": Room(CONFIG_KEYS, stdlib_only=True),

@@ -52,6 +52,7 @@ WAITING = (
     "test_cluster_live.py",
     "test_strangers_live.py",
     "test_secure_live.py",
+    "test_quota_live.py",
     "test_kill.py",
     "test_cli_live.py",
     "test_chaos_live.py",

@@ -16,6 +16,7 @@ import pytest
 
 from hightide import read_client_config
 from hightide.net.login import Way, way_of
+from hightide.protocol.login_messages import MECHANISMS
 from hightide.testing import BlockingCluster
 from hightide_cli.own_cluster import OwnCluster
 from hightide_cli.processes import nodes_of
@@ -59,6 +60,14 @@ def reaching(addresses: str) -> dict[str, Any]:
 def spark_options(addresses: str) -> dict[str, str]:
     """The same for Spark, by the names of its options; passwords as paths."""
     return {name.replace("_", "."): value for name, value in reaching(addresses).items()}
+
+
+def librdkafka_options(addresses: str) -> dict[str, str]:
+    """The same for a client of Kafka's, which takes a password and no path to one."""
+    options = spark_options(addresses)
+    if password := options.pop("sasl.password.location", ""):
+        options |= {"sasl.mechanism": MECHANISMS[-1], "sasl.password": Path(password).read_text()}
+    return options
 
 
 def variables(addresses: str | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ import { Timeline, load } from "./timeline.js";
 const STALE_MS = 3000;
 const AGAIN_MS = 2000;
 const SECOND_MS = 1000;
+const SECURE = "hightide up --secure";
 const MENU = [["/", "Overview"], ["/topics", "Topics"], ["/brokers", "Brokers"], ["/groups", "Groups"], ["/quorum", "Quorum"], ["/access", "Access"], ["/lab", "Lab"]];
 
 function decoded(name) {
@@ -62,6 +63,11 @@ function SignIn() {
     <p class="quiet">With the name and password that the cluster knows you by.</p></main>`;
 }
 
+// Whoever comes is let in: a warning, or a remark where only this machine may come.
+function Open({ open }) {
+  return html`<p class=${open.calm ? "quiet" : "bad"} role="note">${open.told} <code>${SECURE}</code>.</p>`;
+}
+
 function App() {
   const { session, cluster } = store;
   if (session === null) return html`<p class="quiet">…</p>`;
@@ -78,8 +84,10 @@ function App() {
     </header>
     <main id="content" tabindex="-1" class=${isStale ? "stale-page" : ""}>
       ${cluster?.error && html`<p class="bad" role="alert">${cluster.error}</p>`}
+      ${cluster?.open && !cluster.open.calm && html`<${Open} open=${cluster.open} />`}
       ${cluster?.brokers ? html`<${Page} />` : html`<p class="quiet">looking at the cluster …</p>`}
-    </main>`;
+    </main>
+    ${cluster?.open?.calm && html`<footer><${Open} open=${cluster.open} /></footer>`}`;
 }
 
 async function leave() {

@@ -42,7 +42,7 @@ from hightide_broker.runtime.base.call import (
 from hightide_broker.runtime.server.answers import Answers
 from hightide_broker.runtime.server.budget import Hold
 from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, reason_of
-from hightide_broker.runtime.server.login import Session
+from hightide_broker.runtime.server.login import LoginOver, Session
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.throttle import quota_of
 from hightide_broker.runtime.server.tongue import (
@@ -127,6 +127,8 @@ class ServedConnection:
             error = single(group)
             self.ended_by = reason_of(error)
             self._terms.log.write(logging.INFO, "closed %s: %s", self._stream.peer, error)
+            if isinstance(error, LoginOver):
+                self._terms.login_lines.over(self._peer, str(error), self._stream.peer)
             let_go(group)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
             log.debug("lost %s: %s", self._stream.peer, single(group))
@@ -287,8 +289,8 @@ class ServedConnection:
             self._terms.counts.answered(call, refusal.code)
             self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
-                whose = f"as {self._session.said[:60]!r}, on a connection of"
-                self._tell_login(f"turned away: {refusal.message}, {whose}", is_in=False)
+                told = (refusal.message, self._session.said, self._stream.peer)
+                self._terms.login_lines.refused_again(self._peer, *told)
                 raise CloseConnection(refusal.message, reason="login") from refusal
             return
         if outcome is None:
@@ -333,16 +335,10 @@ class ServedConnection:
             if api.name in SASL:
                 answer = self._session.answer(call.request)
                 if self._session.is_made:
-                    self._tell_login("logged in again:", is_in=True)
+                    self._terms.login_lines.came_again(self._peer, self._stream.peer)
                 return Reply(answer)
             self._session.require_time()
         return self._terms.handlers.begin(api, call)
-
-    def _tell_login(self, said: str, *, is_in: bool) -> None:
-        """Write down what became of a login that is made again."""
-        self._terms.counts.logins["SCRAM", is_in] += 1
-        told = "%s %s, from %s", said, self._peer.shown, self._stream.peer
-        self._terms.audit.write(self._peer.principal, logging.INFO, *told)
 
     def _refuse(self, ticket: Ticket, refusal: Refused) -> None:
         self._work_begins(ticket)

@@ -16,19 +16,17 @@ import trio
 
 from hightide.net.ports import Stream
 from hightide.net.tcp import SocketStream
-from hightide.net.tls_stream import TlsStream
 from hightide.protocol.errors import AuthenticationFailed, RemoteProtocolError
 from hightide.protocol.words import counted
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import USER
-from hightide_broker.core.cluster.users import USERS_MAX
 from hightide_broker.ports import NodeMustStop
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
 from hightide_broker.runtime.base.disk import descriptors_beside_the_disk
-from hightide_broker.runtime.base.sparing import SparingLog, SparingLogs
+from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.connection import ServedConnection
@@ -36,6 +34,7 @@ from hightide_broker.runtime.server.counts import Counts
 from hightide_broker.runtime.server.door import HANDSHAKE_S, Door, host_of
 from hightide_broker.runtime.server.guesses import Guesses
 from hightide_broker.runtime.server.login import LoginFailed, Logins, Session
+from hightide_broker.runtime.server.login_lines import CERTIFICATE
 from hightide_broker.runtime.server.native import NativeTongue
 from hightide_broker.runtime.server.room import Room, room_for
 from hightide_broker.runtime.server.terms import Handlers, Terms
@@ -44,9 +43,6 @@ from hightide_broker.runtime.server.tongue import Tongue, Tongues
 
 log = logging.getLogger("hightide.server")
 
-LOGIN_LINES_MAX = 100
-CERTIFICATE = "certificate"
-"""How somebody has proven who it is, where it is not by a mechanism of SASL."""
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
 
@@ -70,11 +66,6 @@ class Server:
         self._all_closed = trio.Event()
         self._stopping = False
         self._log = SparingLog(log)
-        audit = logging.getLogger("hightide.audit")
-        self._told_in = SparingLogs(audit, lines_max=LOGIN_LINES_MAX, strangers_max=USERS_MAX)
-        self._told_out = SparingLogs(audit, strangers_max=USERS_MAX)
-        """Apart, and by user: no number of failures hides who came in, no number of strangers whose
-        password was tried."""
 
     def waiting(self) -> Counter[str]:
         """Requests that wait for news, by API."""
@@ -145,11 +136,11 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self._tell_in(peer, CERTIFICATE, stream)
+                        self._terms.login_lines.came_in(peer, CERTIFICATE, stream)
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"{USER}{session.user}")
-                self._tell_in(peer, session.mechanism, stream)
+                self._terms.login_lines.came_in(peer, session.mechanism, stream)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
@@ -157,10 +148,8 @@ class Server:
             why = error.message
             if not (door.of_nodes or isinstance(error, LoginFailed)):
                 self._guesses.failed(host_of(arrived))
-            # Who fails before it has said a name is no user that failed.
-            self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
-            whose = error.account if isinstance(error, LoginFailed) else ""
-            self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
+            account = error.account if isinstance(error, LoginFailed) else None
+            self._terms.login_lines.turned_away(why, account, arrived.peer)
         except (AssertionError, NodeMustStop):
             raise
         except Exception:
@@ -171,13 +160,6 @@ class Server:
         self.counts.closed[door.name, reason] += 1
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
-
-    def _tell_in(self, peer: Peer, how: str, stream: Stream) -> None:
-        """Write down that somebody has proven who it is."""
-        self.counts.logins["TLS" if how == CERTIFICATE else "SCRAM", True] += 1
-        by = f"{how} under {stream.version}" if isinstance(stream, TlsStream) else how
-        told = "logged in: %s by %s, from %s", peer.shown, by, stream.peer
-        self._told_in.write(peer.principal, logging.INFO, *told)
 
     @staticmethod
     def _make_way(waiting: dict[trio.CancelScope, Stream]) -> None:

@@ -62,6 +62,13 @@ class LoginFailed(AuthenticationFailed):
         self.account = account
 
 
+class LoginOver(CloseConnection):
+    """A user did not log in again in time."""
+
+    def __init__(self) -> None:
+        super().__init__("it did not log in again (connections.max.reauth.ms)", reason="login")
+
+
 class Logins:
     """Begins the login of each connection of a node's clients."""
 
@@ -158,10 +165,9 @@ class Session:
         return trio.current_time() > self._until
 
     def require_time(self) -> None:
-        """Raise `CloseConnection` if it is over."""
+        """Raise `LoginOver` if it is over."""
         if self.is_over:
-            why = "it did not log in again (connections.max.reauth.ms)"
-            raise CloseConnection(why, reason="login")
+            raise LoginOver
 
     def answer(self, request: m.Message) -> m.Message:
         """The answer to the next word of it. Raises `Refused`."""

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from hightide.protocol.apis import Api
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.cluster.users import USERS_MAX
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Call, Outcome
-from hightide_broker.runtime.base.sparing import SparingLog, SparingLogs
+from hightide_broker.runtime.base.sparing import SparingLog
 from hightide_broker.runtime.server.budget import ByteBudget
 from hightide_broker.runtime.server.counts import Counts
+from hightide_broker.runtime.server.login_lines import LoginLines
 from hightide_broker.runtime.server.muted import MutedRoom
 from hightide_broker.runtime.server.throttle import Throttle
 from hightide_broker.runtime.server.tongue import Tongues
@@ -71,5 +71,4 @@ class Terms:
         self.muted = MutedRoom()
         self.files_left = files_max
         self.log = SparingLog(log)
-        self.audit = SparingLogs(logging.getLogger("hightide.audit"), strangers_max=USERS_MAX)
-        """By principal; for logins that are made again."""
+        self.login_lines = LoginLines(counts)
