@@ -36,12 +36,16 @@ from hightide.protocol.records import parse_header
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.parts import REASONS
 from hightide_broker.core.quorum.roles import Voter
+from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.system import open_files
 from hightide_broker.runtime.metrics import of_replicas
+from hightide_broker.runtime.metrics.health import STATES
 from hightide_broker.runtime.metrics.of_node import voters_by_kind
+from hightide_broker.runtime.metrics.of_requests import WAITING
 from hightide_broker.runtime.metrics.watching import Watching
 from hightide_broker.runtime.replication.recovering import Recovering
+from hightide_broker.runtime.server.counts import PHASES
 from hightide_broker.runtime.server.counts import REASONS as CLOSED
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
@@ -353,14 +357,20 @@ async def test_connections_that_end_are_told_by_why():
     assert closed == {"invalid": 1, "left": 1, "full": 1}
 
 
-def test_each_why_is_explained():
-    assert {*CLOSED} <= {*re.findall(r"`([a-z_]+)`", row_of("connections_closed_total"))}
-    assert {*REASONS} <= {*re.findall(r"`([a-z_]+)`", row_of("group_rebalances_total"))}
-
-
-def row_of(name):
-    """Of the table of metrics."""
-    return next(line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("connections_closed_total", CLOSED),
+        ("group_rebalances_total", REASONS),
+        ("rejected_batches_total", CAUSES),
+        ("request_phase_seconds", PHASES),
+        ("waiting_requests", WAITING),
+        ("node_state", STATES),
+    ],
+)
+def test_each_value_of_a_label_is_explained(name, values):
+    (row,) = [line for line in DOCUMENT.splitlines() if re.match(rf"\| `{name}\b", line)]
+    assert {*values} <= {*re.findall(r"`([a-z_]+)`", row)}
 
 
 async def test_who_waits_for_a_quota_is_told_of_while_it_does(mock_clock):

@@ -349,7 +349,10 @@ async def test_a_login_that_is_made_again_is_written_down_too(caplog):
             await said_by(ask, right)
             with pytest.raises(ApiError):
                 await said_by(ask, Login("SCRAM-SHA-256", "mallory", PASSWORD))
-        assert node.server.counts.logins == {("SCRAM", True): 2, ("SCRAM", False): 1}
+        assert node.server.counts.logins == {
+            ("client", "SCRAM", True): 2,
+            ("client", "SCRAM", False): 1,
+        }
     told = [record.getMessage() for record in caplog.records if record.name == "hightide.audit"]
     assert [line.partition(", from 127.0.0.1:")[0] for line in told] == [
         "logged in again: User:user",

@@ -101,9 +101,7 @@ class Server:
                 stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
                     with self._arrivals.inside(peer.host):
-                        connection = ServedConnection(
-                            self._terms, stream, peer, session, by_node_door=door.of_nodes
-                        )
+                        connection = ServedConnection(self._terms, stream, peer, door, session)
                         await self._serve(connection, door)
         finally:
             await stream.aclose()
@@ -145,11 +143,11 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self._tell_in(peer, CERTIFICATE, stream)
+                        self._tell_in(peer, CERTIFICATE, stream, door)
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"{USER}{session.user}")
-                self._tell_in(peer, session.mechanism, stream)
+                self._tell_in(peer, session.mechanism, stream, door)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
@@ -158,7 +156,8 @@ class Server:
             if not (door.of_nodes or isinstance(error, LoginFailed)):
                 self._guesses.failed(host_of(arrived))
             # Who fails before it has said a name is no user that failed.
-            self.counts.logins["SCRAM" if isinstance(error, LoginFailed) else "TLS", False] += 1
+            way = "SCRAM" if isinstance(error, LoginFailed) else "TLS"
+            self.counts.logins[door.name, way, False] += 1
             whose = error.account if isinstance(error, LoginFailed) else ""
             self._told_out.write(whose, logging.INFO, "turned away: %s, from %s", why, arrived.peer)
         except (AssertionError, NodeMustStop):
@@ -172,9 +171,10 @@ class Server:
         self._log.write(logging.INFO, "turned %s away: %s", arrived.peer, why)
         return arrived, None, None
 
-    def _tell_in(self, peer: Peer, how: str, stream: Stream) -> None:
+    def _tell_in(self, peer: Peer, how: str, stream: Stream, door: Door) -> None:
         """Write down that somebody has proven who it is."""
-        self.counts.logins["TLS" if how == CERTIFICATE else "SCRAM", True] += 1
+        way = "TLS" if how == CERTIFICATE else "SCRAM"
+        self.counts.logins[door.name, way, True] += 1
         by = f"{how} under {stream.version}" if isinstance(stream, TlsStream) else how
         told = "logged in: %s by %s, from %s", peer.shown, by, stream.peer
         self._told_in.write(peer.principal, logging.INFO, *told)
